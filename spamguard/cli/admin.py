@@ -60,9 +60,7 @@ def add_quarantine(commands: arguments.Commands) -> None:
     listing.add_argument("--before", default="", metavar="ID", help=about)
     listing.set_defaults(ids=[])
     about = "envelope, header section and file of messages"
-    showing = arguments.add_action(actions, "show", _show_entries, about)
-    arguments.add_json(showing, arguments.JSON_LINES_HELP)
-    _add_ids(showing)
+    _add_ids(arguments.add_action(actions, "show", _show_entries, about))
     about = "hand messages on to those who have not got them yet, and learn them as ham"
     releasing = arguments.add_action(actions, "release", _release_entries, about)
     releasing.add_argument(
@@ -72,7 +70,7 @@ def add_quarantine(commands: arguments.Commands) -> None:
         metavar="ENDPOINT",
         help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
     )
-    releasing.add_argument("--no-learn", action="store_true", help="teach nothing")
+    arguments.add_flag(releasing, "--no-learn", "teach nothing")
     _add_ids(releasing)
     about = "throw messages away, for good"
     _add_ids(arguments.add_action(actions, "delete", _delete_entries, about))
@@ -111,17 +109,10 @@ def _list_entries(
         with suppress(QuarantineError, OSError):  # it was deleted meanwhile
             header = quarantine.header(entry.id)
         values = _entry_values(entry, header)
-        state = "held"
-        if entry.released:
-            state = "released"
-        elif entry.delivered:
-            state = f"waits for {len(entry.waiting)}"
         sender = common.sender_text(values["author"], values["from"])
-        first, *more = values["to"] or [""]
-        and_more = f" and {len(more)} more" if more else ""
         line = (
-            f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  "
-            f"{entry.reason:8}  {sender} to <{first}>{and_more}"
+            f"{entry.id}  {local_time(entry.when)}  {'released' if entry.released else 'held':8}  "
+            f"{entry.size:10,}  {entry.reason:8}  {sender} to {', '.join(values['to'])}"
         )
         common.print_answer(options, printable(line), values)
     if not entries:
@@ -132,20 +123,17 @@ def _list_entries(
 
 
 def _show_entries(
-    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], _: argparse.Namespace
 ) -> int:
     for entry in entries:
         header = quarantine.header(entry.id)
         values = _entry_values(entry, header)
-        values["file"] = str(quarantine.file(entry.id))
-        text = header.decode("utf-8", "replace")
-        fields = (
-            f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
-            for name, value in (values | {"time": local_time(entry.when)}).items()
-        )
-        lines = (line.expandtabs() for line in text.splitlines())
-        answer = "\n".join((*map(printable, fields), "", *map(printable, lines), ""))
-        common.print_answer(options, answer, values | {"header": text})
+        values |= {"time": local_time(entry.when), "file": quarantine.file(entry.id)}
+        for name, value in values.items():
+            text = ", ".join(value) if isinstance(value, list) else value
+            print(printable(f"{name:9} {text}"))
+        lines = header.decode("utf-8", "replace").splitlines()
+        print("", *(printable(line.expandtabs()) for line in lines), "", sep="\n")
     return 0
 
 
@@ -257,15 +245,13 @@ def _print_release(
 
 # ---- who is let in
 
-_MAX_USER = 255  # characters
-
 
 def _add_person(parser: argparse.ArgumentParser) -> None:
     """Add the options --user and --operator, which `_chosen_person` reads."""
     about = "whose it is, as `watch` names users"
     parser.add_argument("--user", default="", metavar="NAME", help=about)
     about = "sees and teaches everything, in the name of the site"
-    parser.add_argument("--operator", action="store_true", help=about)
+    arguments.add_flag(parser, "--operator", about)
 
 
 def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
@@ -280,8 +266,6 @@ def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
         raise UsageError(
             "say whose it is, with --user NAME, or make it an operator's, with --operator"
         )
-    if not name.isprintable() or len(name) > _MAX_USER:
-        raise UsageError(f"{name!r}: no user is called that")
     return Person(name, options.operator)
 
 
@@ -422,7 +406,7 @@ def add_login_link(commands: arguments.Commands) -> None:
     about = "where the page is, as people see it (default: what the running daemon says)"
     parser.add_argument("--url", metavar="URL", help=about)
     about = "end all sessions and links of the user"
-    parser.add_argument("--revoke", action="store_true", help=about)
+    arguments.add_flag(parser, "--revoke", about)
 
 
 def run_login_link(options: argparse.Namespace) -> int:

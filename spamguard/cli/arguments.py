@@ -232,7 +232,15 @@ def check_paths_or_ids(options: argparse.Namespace) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser, about: str = JSON_HELP) -> None:
-    parser.add_argument("--json", action="store_true", help=about)
+    add_flag(parser, "--json", about)
+
+
+def add_flag(parser: argparse.ArgumentParser, name: str, about: str) -> None:
+    parser.add_argument(name, action="store_true", help=about)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    add_flag(parser, "--dry-run", "only say what would be done")
 
 
 def add_period(parser: argparse.ArgumentParser) -> None:

@@ -136,10 +136,7 @@ def _message_source(
         raise UsageError("name a TREC index, or folders with both --ham and --spam")
     for path in (*options.ham, *options.spam):
         if path == "-" or Path(path).is_fifo():
-            raise UsageError(
-                f"{path}: evaluate reads its mail twice, which a pipe cannot give: "
-                "name a file or a directory"
-            )
+            raise UsageError(f"{path}: evaluate reads its mail twice: name a file or a directory")
     from spamguard.engine.evaluate import interleave
 
     def kept(paths: Sequence[str]) -> Iterator[sources.SourceMessage]:

@@ -131,12 +131,9 @@ def run_explain(options: argparse.Namespace) -> int:
             digest = reader.digest(message.raw)
             name = message_name(digest)
             votes = list(spam_filter.ledger.users.votes_on_message(digest))
-            if options.json:
-                values = _explanation_values(message.name, why, votes, options.words)
-                print(common.to_json({"message": name, **values}))
-            else:
-                title = f"{message.name}, message={name}"
-                print(_explanation_text(title, why, votes, options.words))
+            title = f"{message.name}, message={name}"
+            text, values = _answer(options, message.name, title, why, votes)
+            common.print_answer(options, text, {"message": name, **values})
             explained += 1
     if not explained:
         raise SourceError(f"{', '.join(paths)}: no message there to explain; check the path")
@@ -149,30 +146,35 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
     from spamguard.proxy.history_search import example_from_row
 
     extractor, held = ExampleReader(spam_filter.key).extractor, _read_held(row, options)
-    texts: list[str] = []
+    text = _row_text(row, options.words)
     values: dict[str, object] = {}
     if options.json:
         values = {"name": row.id, "message": row.message, "then": _row_values(row, words=True)}
-    else:
-        texts.append(_row_text(row, options.words))
     try:
         features = example_from_row(spam_filter, row).features if row.was_scanned else None
     except UsageError as error:
         features = extractor.features(held) if held else None
         if features is None:
-            values["no_now"] = common.describe_error(error)
-            texts.append(f"now: cannot be told. {values['no_now']}\n")
+            values["no_now"] = str(error)
+            text += f"\nnow: cannot be told. {error}\n"
     if features is not None:
         word_texts = {word.token: word.text for word in row.words}
         word_texts |= extractor.token_texts(held) if held else {}
         sender = row.sender_digest
         why = spam_filter.explain_features(features, word_texts, options.user, sender)
         votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
-        if options.json:
-            values |= _explanation_values(row.id, why, votes, options.words)
-        else:
-            texts.append(_explanation_text("now", why, votes, options.words))
-    common.print_answer(options, "\n".join(texts), values)
+        now, more = _answer(options, row.id, "now", why, votes)
+        text, values = f"{text}\n{now}", values | more
+    common.print_answer(options, text, values)
+
+
+def _answer(
+    options: argparse.Namespace, name: str, title: str, why: Explanation, votes: Sequence[Vote]
+) -> tuple[str, dict[str, object]]:
+    """The explanation as a text, or as values for JSON."""
+    if options.json:
+        return "", _explanation_values(name, why, votes, options.words)
+    return _explanation_text(title, why, votes, options.words), {}
 
 
 def _read_held(row: HistoryRow, options: argparse.Namespace) -> bytes | None:
@@ -400,8 +402,7 @@ def run_history(options: argparse.Namespace) -> int:
                 continue
             if not number:
                 print(_row_line("time", "id", "message", "verdict", "", "from", "to", "subject"))
-            first, *more = row.recipients or ("nobody",)
-            recipients = f"{first} +{len(more)}" if more else first
+            recipients = ", ".join(row.recipients) or "nobody"
             probability = f"{100 * row.probability:.1f} %" if row.was_scanned else ""
             sender = row.author or row.sender
             cells = (row.id, row.message, row.label, probability, sender, recipients, row.subject)
@@ -449,8 +450,6 @@ def _row_values(row: HistoryRow, *, words: bool = False) -> dict[str, Any]:
 
 def _row_text(row: HistoryRow, max_words: int | None) -> str:
     """A row for people: the envelope, the verdict, the action, the strongest words each way."""
-    first, *more = row.recipients or ("nobody",)
-    recipients = f"<{first}>" + (f" and {len(more)} more" if more else "")
     verdict = row.label
     if row.was_scanned:
         verdict += (
@@ -458,7 +457,7 @@ def _row_text(row: HistoryRow, max_words: int | None) -> str:
         )
     lines = [
         f"{row.id}, {local_time(row.time)}, from {common.sender_text(row.author, row.sender)} "
-        f"at {row.client or 'an unknown client'} to {recipients}",
+        f"at {row.client or 'an unknown client'} to {', '.join(row.recipients) or 'nobody'}",
         f'"{row.subject}", {row.size:,} bytes, message={row.message or "-"}',
         f"then: {verdict}",
     ]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -58,20 +57,15 @@ def add_undo(commands: arguments.Commands) -> None:
     arguments.add_period(parser)
     about = "only what was taught there: cli, folder, 'folder Junk'"
     parser.add_argument("--origin", default="", metavar="TEXT", help=about)
-    about = "only say what would be taken back"
-    parser.add_argument("--dry-run", action="store_true", help=about)
-    arguments.add_json(parser, "answer in JSON, on a line for each user")
+    arguments.add_dry_run(parser)
 
 
 def run_undo(options: argparse.Namespace) -> int:
     """Take back, settle, print how much was taken back."""
     from spamguard.learning.undo import VoteSelection, affected_messages
 
-    if not all(options.users):
-        raise UsageError(
-            "--user is empty, as of a variable that is not set: say whose word to take back; "
-            f"the site's is {arguments.SITE!r}"
-        )
+    if not all(options.users):  # as of a variable that is not set
+        raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
     since, until = parse_period(options)
     selections = [
         VoteSelection(arguments.parse_teacher(user), since, options.origin, until)
@@ -89,33 +83,19 @@ def run_undo(options: argparse.Namespace) -> int:
         undone = undo_selections(spam_filter, digests, selections, dry_run=options.dry_run)
         # Settle also if there were votes but none is left: the command that took them back may
         # have been interrupted before it settled.
-        settled = not options.dry_run and (
-            any(undone) or (any(digests) and spam_filter.status().unsettled > 0)
-        )
-        if settled:
+        if not options.dry_run and (
+            any(undone) or (any(digests) and spam_filter.status().unsettled)
+        ):
             spam_filter.settle_everywhere()
-    for name, selection, votes in zip(options.users, selections, undone, strict=True):
+    for name, votes in zip(options.users, undone, strict=True):
         restored = sum(vote.new_label is not None for vote in votes)
-        labels = Counter(vote.old_label for vote in votes if vote.old_label is not None)
         text = "nothing to take back"
         if votes:
             verb = "would take" if options.dry_run else "took"
             text = f"{verb} back {common.count_text(len(votes), 'vote')}"
         if restored:
             text += f"; on {restored:,} of these messages an earlier vote is in force again"
-        values = {
-            "user": selection.user,
-            "since": selection.since,
-            "until": selection.until,
-            "origin": selection.origin,
-            "taken_back": len(votes),
-            "by_class": dict(sorted(labels.items())),
-            "earlier_in_force": restored,
-            "settled": settled,
-            "dry_run": options.dry_run,
-        }
-        prefix = f"{printable(name)}: " if len(undone) > 1 else ""
-        common.print_answer(options, prefix + text, values)
+        print((f"{printable(name)}: " if len(undone) > 1 else "") + text)
     return 0
 
 
@@ -247,7 +227,7 @@ RESTORE_EXAMPLE = """  systemctl stop spamguard.socket spamguard
 def add_restore(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "restore", run_restore, RESTORE_ABOUT, RESTORE_EXAMPLE)
     about = "put aside what is in the state directory"
-    parser.add_argument("--replace", action="store_true", help=about)
+    arguments.add_flag(parser, "--replace", about)
     about = "a file that `backup` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 

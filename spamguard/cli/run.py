@@ -150,8 +150,7 @@ def add_check(commands: arguments.Commands) -> None:
     about = "the configuration (YAML)"
     parser.add_argument("file", nargs="?", type=arguments.parse_file, metavar="FILE", help=about)
     about = "print the JSON Schema of the configuration, for editors"
-    parser.add_argument("--schema", action="store_true", help=about)
-    arguments.add_json(parser, "answer in JSON: ok, problems, warnings, and what is in force")
+    arguments.add_flag(parser, "--schema", about)
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -163,7 +162,6 @@ def run_check(options: argparse.Namespace) -> int:
         print(common.to_json(schema.schema_for_editors(), indent=2))
         return 0
     options.config = file = options.file or options.config
-    warnings: list[str] = []
     problems: list[str] = []
     settings: Settings | None
     try:
@@ -172,16 +170,9 @@ def run_check(options: argparse.Namespace) -> int:
         problems += error.problems
         settings = error.settings
     if settings is not None:
-        warnings += _find_warnings(settings, file)
+        for warning in _find_warnings(settings, file):
+            common.say(f"warning: {warning}")
         problems += _unreadable_files(settings, startup.required_files(settings))
-    is_right = settings is not None and not problems
-    if options.json:
-        values = {"ok": is_right, "problems": problems, "warnings": warnings}
-        in_force = schema.to_plain(settings) if is_right else None
-        print(common.to_json(values | {"settings": in_force}))
-        return 0 if is_right else common.EXIT_ERROR
-    for warning in warnings:
-        common.say(f"warning: {warning}")
     if settings is None or problems:
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")

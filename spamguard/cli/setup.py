@@ -32,7 +32,7 @@ import yaml
 from spamguard.cli import arguments, common, mail_servers
 from spamguard.cli.mail_servers import BACK, MILTER, SMTP, Change
 from spamguard.config.load import parse_yaml
-from spamguard.config.options import Endpoint, Position, Protocol, Settings
+from spamguard.config.options import Position, Protocol, Settings
 from spamguard.errors import ConfigError, SpamguardError, UsageError
 from spamguard.log import hostname
 from spamguard.process import run_command
@@ -79,9 +79,9 @@ def add_setup(commands: arguments.Commands) -> None:
     about = "Maildirs in which moving mail teaches, such as /home/*/Maildir"
     parser.add_argument("--mailboxes", metavar="PATTERN", help=about)
     about = "take spamguard out of Postfix, Exim and Dovecot"
-    parser.add_argument("--remove", action="store_true", help=about)
+    arguments.add_flag(parser, "--remove", about)
     about = "do it: without this option nothing is changed"
-    parser.add_argument("--apply", action="store_true", help=about)
+    arguments.add_flag(parser, "--apply", about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
         values = {"state": "/var/lib/spamguard", "user": ACCOUNT}
         if _has_units():
             values["watch_socket"] = "/run/spamguard-watch/mailboxes.sock"
-    values |= _doors(values, old, answers.position)
+    values |= _doors(values, answers.position)
     watch = list(values.get("watch") or [{}])
     if old is None or not old.watch or old.watch[0].maildir != answers.mailboxes:
         entry = watch[0] if isinstance(watch[0], dict) else {}
@@ -266,24 +266,25 @@ def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Set
             raise ConfigError(text, *problems) from error
 
 
-def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> dict[str, Any]:
+def _doors(values: Mapping[str, Any], position: str) -> dict[str, Any]:
     """The values of `listeners` and `scanners` for a position; None: there are none.
 
     The listener of the other position becomes that of this one, with its rules.
     """
     listeners, scanners = (list(values.get(key) or []) for key in ("listeners", "scanners"))
-    front = _take_out(
-        listeners,
-        [(each.listen, each.position in _FRONT) for each in old.listeners] if old else [],
-        f"smtp://{SMTP}",
+    front: dict[str, Any] = next((each for each in listeners if each.get("position") in _FRONT), {})
+    asked: dict[str, Any] = next(
+        (each for each in scanners if each["listen"].startswith("milter:")), {}
     )
-    asked = _take_out(
-        scanners,
-        [(each.listen, each.listen.protocol is Protocol.MILTER) for each in old.scanners]
-        if old
-        else [],
-        f"milter://{MILTER}",
-    )
+    ours = ((front, listeners, f"smtp://{SMTP}"), (asked, scanners, f"milter://{MILTER}"))
+    for entry, entries, expected in ours:
+        if entry and entry["listen"] != expected:
+            raise UsageError(
+                f"the configuration listens on {entry['listen']}, and setup knows {expected} "
+                "alone: put in the lines of config/ by hand"
+            )
+        if entry:
+            entries.remove(entry)
     if position == "milter":
         scanners.insert(0, asked or {"listen": f"milter://{MILTER}"})
     else:
@@ -294,21 +295,6 @@ def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> di
             front["speed_adjust"] = True
         listeners.insert(0, front)
     return {"listeners": listeners or None, "scanners": scanners or None}
-
-
-def _take_out(
-    entries: list[Any], doors: Sequence[tuple[Endpoint, bool]], expected: str
-) -> dict[str, Any]:
-    """Take the first entry that is ours out of the list. doors: whether each is."""
-    for number, (listen, is_ours) in enumerate(doors):
-        if is_ours and str(listen) != expected:
-            raise UsageError(
-                f"the configuration listens on {listen}, and setup knows {expected} alone: put in "
-                "the lines of config/ by hand"
-            )
-        if is_ours:
-            return dict(entries.pop(number))
-    return {}
 
 
 def edit_yaml(text: str, values: Mapping[str, Any]) -> str:

@@ -80,15 +80,14 @@ def add_shared(commands: arguments.Commands) -> None:
     about = "go on alone, with everything that was learnt"
     leaving = arguments.add_action(actions, "leave", _leave, about)
     about = "also while lessons wait for the database"
-    leaving.add_argument("--force", action="store_true", help=about)
+    arguments.add_flag(leaving, "--force", about)
     about = "take back, for all machines, what a machine that somebody broke into has taught"
     undoing = arguments.add_action(actions, "undo", _undo, about)
     arguments.add_json(undoing)
     about = "its name or its id, as `status` has them"
     undoing.add_argument("--node", required=True, metavar="NAME", help=about)
     arguments.add_period(undoing)  # that machine may have lied about times
-    about = "only say what would be taken back"
-    undoing.add_argument("--dry-run", action="store_true", help=about)
+    arguments.add_dry_run(undoing)
     about = "bring tables and functions of the database up to this version"
     _add_dsn(arguments.add_action(actions, "upgrade", _upgrade, about))
 

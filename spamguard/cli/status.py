@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +34,9 @@ sizes and versions.
 Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and
 its messages since it began.
 
-Of each user: when the last move of a message into a folder was learnt, the lessons in force, and
-how many more were refused, such as beyond lessons_per_day. Warnings tell what should teach and does
-not."""
+Of each user: when the last move of a message into a folder was learnt, and the lessons in force.
+Warnings tell what should teach and does not, and what was refused lately, such as beyond
+lessons_per_day."""
 STATUS_EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
@@ -173,41 +172,32 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
 
     watcher, now = status_files.read_watcher_status(spam_filter.directory), time.time()
     dropped = status_files.read_dropped(spam_filter.directory)
-    users = _list_users(spam_filter, [watcher.refused if watcher else {}, dropped])
     warnings = [
         *(_watcher_warnings(watcher, now) if watcher else ()),
         *_refusal_warnings([watcher.refused if watcher else {}, dropped], now),
     ]
     watcher_values = watcher and {
         "alive": watcher.is_alive(now),
-        "began": watcher.began,
         "seen": watcher.seen,
         "mailboxes": watcher.mailboxes,
     }
-    return {"users": users, "watcher": watcher_values, "warnings": warnings}
+    return {"users": _list_users(spam_filter), "watcher": watcher_values, "warnings": warnings}
 
 
-def _list_users(
-    spam_filter: Filter, refusals: Sequence[Mapping[str, RefusedLessons]]
-) -> list[dict[str, Any]]:
-    """refusals: by user; those of the watcher, and those of other ways to teach."""
+def _list_users(spam_filter: Filter) -> list[dict[str, Any]]:
     from spamguard.folders.reconcile import MOVE_ORIGIN
 
-    ledger, lessons = spam_filter.ledger.users, spam_filter.ledger.users.count_lessons()
-    today = date.today().isoformat()
-    users = []
-    for name in sorted({*lessons, *(name for by_user in refusals for name in by_user)}):
+    ledger, users = spam_filter.ledger.users, []
+    for name, lessons in sorted(ledger.count_lessons().items()):
         # IMAPSieve tells of moves too, by teach-pipe
         votes = [ledger.last_vote(name, origin) for origin in (MOVE_ORIGIN, PIPE_ORIGIN)]
         last = max(filter(None, votes), default=None)
-        refused = [by_user[name] for by_user in refusals if name in by_user]
         users.append(
             {
                 "user": name,
-                "lessons": lessons.get(name, {}),
+                "lessons": lessons,
                 "last_move": last
                 and {"time": last.time, "folder": last.origin.removeprefix(f"{MOVE_ORIGIN} ")},
-                "refused_today": sum(each.number for each in refused if each.day == today),
             }
         )
     return sorted(users, key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)
@@ -252,10 +242,9 @@ def _user_lines(values: dict[str, Any]) -> list[str]:
     lines += ["", f"{'user':{width}}  last move                  lessons"]
     for name, user in zip(names, users, strict=True):
         lessons = ", ".join(f"{number:,} {label}" for label, number in user["lessons"].items())
-        refused = f"; {user['refused_today']:,} refused today" if user["refused_today"] else ""
         move = user["last_move"]
         when = f"{local_time(move['time'])} {printable(move['folder'])}" if move else "-"
-        lines.append(f"{name:{width}}  {when:25}  {lessons or 'none'}{refused}".rstrip())
+        lines.append(f"{name:{width}}  {when:25}  {lessons or 'none'}".rstrip())
     more = len(values["users"]) - len(users)
     return [*lines, f"and {more:,} more (--json shows all)"] if more else lines
 
@@ -356,8 +345,6 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
         lines.append(f"judges for other servers on {', '.join(values['scanners'])}")
     workers = [str(worker["pid"]) for worker in values["workers"]]
     lines.append(f"{common.count_text(len(workers), 'worker')}: {', '.join(workers)}")
-    if values["metrics"]:
-        lines.append(f"monitors may ask http://{values['metrics']}/metrics")
     if web := values["web"]:
         lines.append(f"page and API on {web['listen']}, for people {web['page']}")
     verdicts: Counter[str] = Counter()

@@ -49,7 +49,7 @@ def test_then_and_now(run, taught):
     then, _, now = done.out.partition("\nnow\n")
     assert f"then: {scan.verdict.label}: probability {scan.verdict.probability:.4f}" in then
     assert "tag; answered: 250 2.0.0 Ok" in then
-    assert 'from <a1@example.org> at 192.0.2.1 to <b@example.org> and 1 more\n"Grüße 1"' in then
+    assert 'from <a1@example.org> at 192.0.2.1 to b@example.org, ü@example.org\n"Grüße 1"' in then
     assert f"{scan.words[0].part:+9.3f}  {scan.words[0].text}" in then
     _, (by_expert, first), (by_feature, second) = tables(now)
     assert (
@@ -70,7 +70,7 @@ def test_then_and_now(run, taught):
 )
 def test_the_author_is_shown_beside_the_sender(run, taught, author, expected):
     remember(taught, author=author)
-    assert f"from {expected} at 192.0.2.1 to <b@example.org>" in run(taught, "explain", ID).out
+    assert f"from {expected} at 192.0.2.1 to b@example.org, " in run(taught, "explain", ID).out
     (why,) = run(taught, "explain", "--json", ID).lines
     assert (why["then"]["author"], why["then"]["from"]) == (author, "a1@example.org")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -51,9 +50,7 @@ def test_the_list(run, held):
     assert done.status == 0
     assert first.startswith(f"{SECOND}  {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M}  held")
     assert second.startswith(FIRST)
-    assert second.endswith(
-        f"spam      {WROTE}, envelope sender <a@example.org> to <b@x> and 1 more"
-    )
+    assert second.endswith(f"spam      {WROTE}, envelope sender <a@example.org> to b@x, c@x")
     assert "\x1b" not in done.out
 
 
@@ -87,7 +84,7 @@ def test_control_characters_in_from_are_replaced(run, taught):
     hold(taught, FIRST, b"From: =?utf-8?q?=1B[31m=C2=9B=0A=E2=80=AE?= <x@\x1b.example>\r\n\r\n")
     (line,) = run(taught, "quarantine", "list").out.splitlines()
     assert line.isprintable()
-    assert "<x@\ufffd.example>, envelope sender <a@example.org> to <b@x>" in line
+    assert "<x@\ufffd.example>, envelope sender <a@example.org> to b@x" in line
 
 
 def test_an_empty_quarantine(run, tmp_path):
@@ -110,9 +107,6 @@ def test_show(run, held):
     assert f"author    {WROTE}\n" in done.out
     assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\nX-Folded: a\n        b\n" in done.out
     assert "\x1b" not in done.out
-    (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines
-    assert entry["header"].encode() == RAW.partition(b"\r\n\r\n")[0]
-    assert Path(entry["file"]).read_bytes() == RAW
 
 
 def test_messages_are_not_released_to_the_daemon_itself(run, held):

@@ -124,7 +124,6 @@ def test_messages_and_errors(tmp_path):
     text = "\n".join(status.daemon_lines(report))
     assert "1,236 messages: 1,234 spam, 2 ham" in text
     assert "2 workers: 8, 9" in text
-    assert "monitors may ask http://127.0.0.1:9110/metrics" in text
     assert "2 errors of next hops" in text
     assert "smtp://a:1: gone" in text
     assert "\x1b" not in text
