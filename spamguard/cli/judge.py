@@ -253,9 +253,8 @@ def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
     steps = round_parts([part for part, *_ in parts], total)
-    width = min(40, max(len(name) for _, name, _ in parts))
     lines = [
-        f"  {step / STEPS_PER_NAT:+9.3f}  {name:{width}}  {remark}".rstrip()
+        f"  {step / STEPS_PER_NAT:+9.3f}  {name:32}  {remark}".rstrip()
         for step, (_, name, remark) in zip(steps, parts, strict=True)
         if step
     ]

@@ -386,19 +386,15 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
 
 def _wait_for_daemon(state: Path) -> dict[str, Any] | None:
     """What the daemon says; one that has only just started gets some time to be ready."""
+    from spamguard.daemon.status import ask_daemon
     from spamguard.doctor import proof
 
     deadline = time.monotonic() + proof.STEP_TIMEOUT
-    while True:
-        daemon = status.ask_daemon(state)
-        if (
-            daemon is None
-            or status.daemon_trouble(daemon)
-            or not any(status.daemon_problems(daemon))
-            or time.monotonic() > deadline
-        ):
-            return daemon
+    while (daemon := ask_daemon(state)) is not None and time.monotonic() < deadline:
+        if status.daemon_trouble(daemon) or not any(status.daemon_problems(daemon)):
+            break
         time.sleep(_POLL_SECONDS)
+    return daemon
 
 
 def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
@@ -465,8 +461,6 @@ def _named_mailbox(options: argparse.Namespace) -> tuple[Path, pwd.struct_passwd
             raise UsageError(
                 f"{options.user!r} is no user of this system: name the mailbox with --maildir"
             ) from None
-        if os.geteuid() not in (0, account.pw_uid):
-            raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
         maildir = maildir or Path(account.pw_dir) / "Maildir"
     # as the daemon names it: symbolic links stay
     return Path(os.path.abspath(maildir)), account  # noqa: PTH100  resolve() would follow them

@@ -160,7 +160,7 @@ def _check_account() -> None:
 def _ask(options: argparse.Namespace, old: Settings | None) -> Answers:
     asked = [options.server, options.position, options.mailboxes].count(None)
     if asked and sys.stdin.isatty():
-        print(f"Questions: {asked}. Enter takes what stands in brackets, ? explains.\n")
+        print(f"At most {asked} questions. Enter takes what stands in brackets, ? explains.\n")
     server = options.server or _question(
         "Mail server", _find_server(), SERVERS, "Through which program mail comes in here."
     )

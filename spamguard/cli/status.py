@@ -136,11 +136,10 @@ def _status_text(values: dict[str, Any]) -> str:
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
         f"tables {sizes['tables'] / 1e6:,.1f} MB",
     ]
-    width = max(len("class"), *map(len, values["classes"]))
-    lines += ["", f"{'class':{width}}  messages"]
+    lines += ["", "class       messages"]
     for name, row in values["classes"].items():
         side = "unwanted" if row["unwanted"] else "wanted"
-        lines.append(f"{name:{width}}  {row['messages']:8,}  {side}")
+        lines.append(f"{name:10}  {row['messages']:8,}  {side}")
     if values["lost"]:
         loss = snapshot.describe_loss(snapshot.LedgerLoss(**values["lost"]))
         lines.append(f"{loss}: {snapshot.LOSS_REMEDY}")
@@ -237,14 +236,13 @@ def _user_lines(values: dict[str, Any]) -> list[str]:
     users = values["users"][:_MAX_USERS]
     if not users:
         return lines
-    names = [printable(user["user"]) or arguments.SITE for user in users]
-    width = max(len("user"), *map(len, names))
-    lines += ["", f"{'user':{width}}  last move                  lessons"]
-    for name, user in zip(names, users, strict=True):
+    lines += ["", "user        last move                  lessons"]
+    for user in users:
+        name = printable(user["user"]) or arguments.SITE
         lessons = ", ".join(f"{number:,} {label}" for label, number in user["lessons"].items())
         move = user["last_move"]
         when = f"{local_time(move['time'])} {printable(move['folder'])}" if move else "-"
-        lines.append(f"{name:{width}}  {when:25}  {lessons or 'none'}".rstrip())
+        lines.append(f"{name:10}  {when:25}  {lessons or 'none'}")
     more = len(values["users"]) - len(users)
     return [*lines, f"and {more:,} more (--json shows all)"] if more else lines
 
@@ -271,12 +269,15 @@ def daemon_values(state: Path) -> dict[str, Any] | None:
     import asyncio
 
     from spamguard.config.options import Hop, Tls, parse_endpoint
+    from spamguard.daemon.status import ask_daemon
     from spamguard.delivery.smtp import find_unreachable
     from spamguard.log import hostname
 
     values = ask_daemon(state)
-    if values is None or daemon_trouble(values):
-        return values
+    if values is None:
+        return None
+    if daemon_trouble(values):  # what another version says may mean something else
+        return {"pid": values["pid"], "version": values.get("version"), "ready": False}
     hops = [
         Hop(parse_endpoint(listener["next_hop"]), Tls(listener["tls"]))
         for listener in values["listeners"]
@@ -285,28 +286,11 @@ def daemon_values(state: Path) -> dict[str, Any] | None:
     return {**values, "ready": not problems, "not_ready": problems}
 
 
-def ask_daemon(state: Path) -> dict[str, Any] | None:
-    """What the daemon on this directory says, without its next hops; None: none runs.
-
-    `answers` is whether it said more than its pid. The values of a daemon of another version are
-    left out, because they may mean something else.
-    """
-    from spamguard.daemon import status
-
-    values = status.ask_daemon(state)
-    if values is None:
-        return None
-    pid, version, answers = values["pid"], values.get("version"), "version" in values
-    if version == __version__:
-        return {**values, "answers": True}
-    return {"pid": pid, "version": version, "answers": answers, "ready": False}
-
-
 def daemon_trouble(values: dict[str, Any] | None) -> str:
-    """Why nothing is known about the daemon, or "". values: of `ask_daemon`."""
+    """Why nothing is known about the daemon, or "". values: what it says."""
     if values is None:
         return "none runs on this state directory"
-    if not values["answers"]:
+    if values.get("version") is None:
         return f"pid {values['pid']} runs and does not answer: see its log, or restart it"
     if values["version"] != __version__:
         return (

@@ -132,7 +132,7 @@ def test_messages_and_errors(tmp_path):
 def test_a_daemon_of_another_version(tmp_path):
     with saying(tmp_path, {"pid": 7, "version": "0.0.1", "odd": []}):
         report = status.daemon_values(tmp_path)
-    assert report == {"pid": 7, "version": "0.0.1", "answers": True, "ready": False}
+    assert report == {"pid": 7, "version": "0.0.1", "ready": False}
     assert status.daemon_lines(report) == [
         f"daemon     pid 7 runs version 0.0.1, this program is {__version__}: restart it"
     ]
@@ -142,7 +142,7 @@ def test_a_daemon_that_does_not_answer_and_none_at_all(tmp_path):
     assert status.daemon_lines(status.daemon_values(tmp_path)) == [
         "daemon     none runs on this state directory"
     ]
-    (line,) = status.daemon_lines({"pid": 7, "version": None, "answers": False, "ready": False})
+    (line,) = status.daemon_lines({"pid": 7, "version": None, "ready": False})
     assert "pid 7 runs and does not answer" in line
 
 
