@@ -250,8 +250,7 @@ def _add_person(parser: argparse.ArgumentParser) -> None:
     """Add the options --user and --operator, which `_chosen_person` reads."""
     about = "whose it is, as `watch` names users"
     parser.add_argument("--user", default="", metavar="NAME", help=about)
-    about = "sees and teaches everything, in the name of the site"
-    arguments.add_flag(parser, "--operator", about)
+    arguments.add_flag(parser, "--operator", "sees and teaches everything, in the name of the site")
 
 
 def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
@@ -405,8 +404,7 @@ def add_login_link(commands: arguments.Commands) -> None:
     _add_person(parser)
     about = "where the page is, as people see it (default: what the running daemon says)"
     parser.add_argument("--url", metavar="URL", help=about)
-    about = "end all sessions and links of the user"
-    arguments.add_flag(parser, "--revoke", about)
+    arguments.add_flag(parser, "--revoke", "end all sessions and links of the user")
 
 
 def run_login_link(options: argparse.Namespace) -> int:

@@ -366,9 +366,7 @@ def _set_interfaces(text: str, *, is_used: bool) -> str:
         value = re.sub(rf"\s*[^\w\s.]\s*{re.escape(_EXIM_BACK)}", "", found[3])
         value = "" if value == _EXIM_ALL else value
         if is_used:
-            mark = re.match(r"\s*<(.)", value)
-            colon = ":" in value and ";" not in value
-            separator = mark[1] if mark else ":" if colon else ";"
+            separator = ":" if ":" in value and ";" not in value else ";"
             value = f"{value or _EXIM_ALL} {separator} {_EXIM_BACK}"
         return found[0] if value == found[3] else f"{found[1]}'{value}'"
 

@@ -226,8 +226,7 @@ RESTORE_EXAMPLE = """  systemctl stop spamguard.socket spamguard
 
 def add_restore(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "restore", run_restore, RESTORE_ABOUT, RESTORE_EXAMPLE)
-    about = "put aside what is in the state directory"
-    arguments.add_flag(parser, "--replace", about)
+    arguments.add_flag(parser, "--replace", "put aside what is in the state directory")
     about = "a file that `backup` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 
@@ -235,7 +234,6 @@ def add_restore(commands: arguments.Commands) -> None:
 def run_restore(options: argparse.Namespace) -> int:
     """Check the file, prove that it works, install it."""
     from spamguard import backup
-    from spamguard.learning import undo
 
     state = common.state_directory(options)
     _check_overwrite(state, replace=options.replace)
@@ -249,18 +247,8 @@ def run_restore(options: argparse.Namespace) -> int:
             aside = backup.install_backup(
                 draft, state, lambda: _check_overwrite(state, replace=options.replace)
             )
-    with common.open_existing(options) as spam_filter:
-        classes = dict(spam_filter.status().classes)
-        outdated = undo.count_outdated(spam_filter.ledger)
-    text = (
-        f"restored the backup of {local_time(header.time)} into {state}: "
-        f"lessons of {common.count_text(sum(classes.values()))}"
-    )
-    if aside:
-        text += f"; what was there is in {aside}"
-    print(text)
-    if outdated:
-        common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
+    there = f"; what was there is in {aside}" if aside else ""
+    print(f"restored the backup of {local_time(header.time)} into {state}{there}")
     return 0
 
 

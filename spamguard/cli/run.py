@@ -149,8 +149,9 @@ def add_check(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "check", run_check, CHECK_ABOUT, CHECK_EXAMPLE)
     about = "the configuration (YAML)"
     parser.add_argument("file", nargs="?", type=arguments.parse_file, metavar="FILE", help=about)
-    about = "print the JSON Schema of the configuration, for editors"
-    arguments.add_flag(parser, "--schema", about)
+    arguments.add_flag(
+        parser, "--schema", "print the JSON Schema of the configuration, for editors"
+    )
 
 
 def run_check(options: argparse.Namespace) -> int:

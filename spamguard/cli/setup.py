@@ -78,10 +78,8 @@ def add_setup(commands: arguments.Commands) -> None:
     parser.add_argument("--position", choices=tuple(POSITIONS), metavar="POSITION", help=about)
     about = "Maildirs in which moving mail teaches, such as /home/*/Maildir"
     parser.add_argument("--mailboxes", metavar="PATTERN", help=about)
-    about = "take spamguard out of Postfix, Exim and Dovecot"
-    arguments.add_flag(parser, "--remove", about)
-    about = "do it: without this option nothing is changed"
-    arguments.add_flag(parser, "--apply", about)
+    arguments.add_flag(parser, "--remove", "take spamguard out of Postfix, Exim and Dovecot")
+    arguments.add_flag(parser, "--apply", "do it: without this option nothing is changed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,7 @@ def add_shared(commands: arguments.Commands) -> None:
     forgetting.add_argument("node", metavar="NODE", help="its name, or its id")
     about = "go on alone, with everything that was learnt"
     leaving = arguments.add_action(actions, "leave", _leave, about)
-    about = "also while lessons wait for the database"
-    arguments.add_flag(leaving, "--force", about)
+    arguments.add_flag(leaving, "--force", "also while lessons wait for the database")
     about = "take back, for all machines, what a machine that somebody broke into has taught"
     undoing = arguments.add_action(actions, "undo", _undo, about)
     arguments.add_json(undoing)
@@ -124,10 +123,8 @@ def _init(options: argparse.Namespace) -> int:
         bits, mac = spam_filter.min_bits, RowMac(key)
     file = _password_file(options)
     done = admin.init(options.dsn, mac, bits, file)
-    text = f"the database is ready for nodes with key {mac.fingerprint}"
-    if not done.is_new:
-        text = f"the database was ready already, for nodes with key {mac.fingerprint}"
-    text += f"\npassword of {admin.NODE_ROLE}: in {file}; every node needs a copy, and the key"
+    print(f"the database is ready for nodes with key {mac.fingerprint}")
+    print(f"password of {admin.NODE_ROLE}: in {file}; every node needs a copy, and the key")
     if done.password_replaced:
         common.say(
             f"note: {admin.NODE_ROLE} was there already and has got a new password: nodes that "
@@ -139,7 +136,6 @@ def _init(options: argparse.Namespace) -> int:
             "run `REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), "
             "lo_from_bytea(oid, bytea) FROM PUBLIC`"
         )
-    print(text)
     return 0
 
 

@@ -65,12 +65,13 @@ def add_learn(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "learn", run_learn, LEARN_ABOUT, LEARN_EXAMPLE)
     about = "what the messages are: spam, ham, or a class of your own"
     parser.add_argument("--as", dest="label", metavar="CLASS", help=about)
-    about = "messages of this class are unwanted, as spam is"
-    arguments.add_flag(parser, "--unwanted", about)
-    about = "the class is new, even if its name resembles another one's"
-    arguments.add_flag(parser, "--new", about)
-    about = "teach also what has no header field at all, and so is no mail"
-    arguments.add_flag(parser, "--force", about)
+    arguments.add_flag(parser, "--unwanted", "messages of this class are unwanted, as spam is")
+    arguments.add_flag(
+        parser, "--new", "the class is new, even if its name resembles another one's"
+    )
+    arguments.add_flag(
+        parser, "--force", "teach also what has no header field at all, and so is no mail"
+    )
     arguments.add_dry_run(parser)
     senders.add_sender(parser)
     arguments.add_teacher(parser)

@@ -152,18 +152,13 @@ def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
 def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], rows: int) -> Step:
     """Whether it was judged once, here, and came once."""
     step = "judgement"
-    if not arrivals or len(arrivals) > 1 or rows > 1:
-        came = (
-            f"came {len(arrivals)} times"
-            if arrivals
-            else f"has not come in {ARRIVAL_SECONDS:.0f} s"
+    if len(arrivals) != 1 or rows > 1:
+        detail = f"it came {len(arrivals)} times, and was judged {rows} times"
+        remedy = (
+            "look for its Message-ID in the log of the mail server, and into its queue; what comes "
+            "back must not go to spamguard again: see config/postfix, config/exim"
         )
-        remedy = "look for its Message-ID in the log of the mail server, and into its queue"
-        if rows > 1:
-            remedy = (
-                "what comes back must not go to spamguard again: see config/postfix, config/exim"
-            )
-        return failed(step, f"it {came}, and was judged {rows} times", remedy)
+        return failed(step, detail, remedy)
     values = arrivals[0].header.get_all("X-Spamguard", [])
     if not values:
         remedy = "let the mail server pass its mail to spamguard: `spamguard setup`"
