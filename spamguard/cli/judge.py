@@ -354,14 +354,13 @@ def _report_failure(text: str, error: BaseException) -> None:
 # ---- history
 
 HISTORY_ABOUT = """\
-List the messages that the daemon has judged, newest first. ID is as the field X-Spamguard, the log
-and the page have it; MESSAGE as the log lines of lessons have it. `explain ID` tells why."""
+List the messages that the daemon has judged, newest first. Each line has the time, the id as the
+field X-Spamguard, the log and the page have it, the name as the log lines of lessons have it, the
+verdict, the probability of being unwanted, author, recipients and subject. `explain ID` tells
+why."""
 HISTORY_EXAMPLE = """  spamguard history --since tuesday --verdict spam
   spamguard history --since '2026-11-17 08:00' --until 2026-11-18
   spamguard history --json --limit 10000"""
-
-_MAX_CELL = 40  # characters of sender and recipient
-_COLUMNS = "{:16}  {:16}  {:12}  {:11}  {:>7}  {:{width}}  {:{width}}  {}"
 
 
 def add_history(commands: arguments.Commands) -> None:
@@ -399,13 +398,10 @@ def run_history(options: argparse.Namespace) -> int:
             if options.json:
                 print(common.to_json({"id": row.id, **_row_values(row)}))
                 continue
-            if not number:
-                print(_row_line("time", "id", "message", "verdict", "", "from", "to", "subject"))
+            probability = f"{row.probability:.4f}" if row.was_scanned else "-"
+            head = f"{local_time(row.time)}  {row.id}  {row.message}  {row.label:11}  {probability}"
             recipients = ", ".join(row.recipients) or "nobody"
-            probability = f"{100 * row.probability:.1f} %" if row.was_scanned else ""
-            sender = row.author or row.sender
-            cells = (row.id, row.message, row.label, probability, sender, recipients, row.subject)
-            print(_row_line(local_time(row.time), *cells))
+            print(printable(f"{head}  {row.author or row.sender}  {recipients}  {row.subject}"))
     return 0
 
 
@@ -417,13 +413,6 @@ def _check_verdict(options: argparse.Namespace) -> None:
         labels = (*sorted(spam_filter.classes), UNSURE, NOT_SCANNED)
     if options.verdict not in labels:
         raise UsageError(f"no verdict is called {options.verdict!r}: say {', '.join(labels)}")
-
-
-def _row_line(*cells: str) -> str:
-    *head, sender, recipient, subject = map(printable, cells)
-    return _COLUMNS.format(
-        *head, sender[:_MAX_CELL], recipient[:_MAX_CELL], subject, width=_MAX_CELL
-    ).rstrip()
 
 
 def _find_rows(

@@ -61,8 +61,6 @@ POSITIONS = {
     "before-queue": "mail is judged while its sender waits, so spam can be refused",
     "milter": "as before-queue, but mail does not pass through spamguard, and rules do not apply",
 }
-POSITIONS_OF = {"postfix": tuple(POSITIONS)}  # of other servers: after-queue
-CONFIG = Path("/etc/spamguard/spamguard.yaml")
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
 _UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/lib/systemd/system")))
@@ -97,7 +95,7 @@ def run_setup(options: argparse.Namespace) -> int:
         os.umask(0o022)  # servers must be able to read what root writes
     else:
         print("This changes nothing, it shows what --apply would do.\n")
-    options.config = path = (options.config or CONFIG).absolute()
+    options.config = path = (options.config or common.SERVICE_CONFIG).absolute()
     if options.remove:
         changes = [
             *mail_servers.plan_postfix("", one_recipient=False),
@@ -162,7 +160,7 @@ def _ask(options: argparse.Namespace, old: Settings | None) -> Answers:
     server = options.server or _question(
         "Mail server", _find_server(), SERVERS, "Through which program mail comes in here."
     )
-    positions = POSITIONS_OF.get(server, ("after-queue",))
+    positions = tuple(POSITIONS) if server == "postfix" else ("after-queue",)
     if options.position and options.position not in positions:
         raise UsageError(f"the position for {server} is {' or '.join(positions)}")
     proposal = _find_position(old)
@@ -447,7 +445,9 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         print("`spamguard setup --apply` does all of this.")
         return
     print("\nNext:")
-    where = [] if path == CONFIG else ["--config", str(path)]  # which root's commands take
+    where = (
+        [] if path == common.SERVICE_CONFIG else ["--config", str(path)]
+    )  # which root's commands take
     if settings.web is not None:
         command = ["spamguard", "login-link", "--operator", *where]
         # only for a person: who has the link is let in

@@ -40,10 +40,6 @@ lessons_per_day."""
 STATUS_EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
-_KERNELS = {
-    "compiled": "compiled",
-    "numpy": "numpy (the compiled part is not installed: the same verdicts, slower)",
-}
 _MISSING_REMEDY = (
     "teach what people have filed (teach-folders), or let answering teach (answered_is_ham)"
 )
@@ -125,7 +121,7 @@ def _status_text(values: dict[str, Any]) -> str:
         f"state      {values['state']}",
         f"version    spamguard {versions['program']}, extractor {versions['extractor']}, "
         f"ledger {versions['ledger']}",
-        f"kernel     {_KERNELS[values['kernel']]}",
+        f"kernel     {values['kernel']}",
         f"key        {values['key']}",
         f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
         f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",

@@ -60,10 +60,6 @@ class Arrival(NamedTuple):
     file: MessageFile
     header: Message
 
-    @property
-    def path(self) -> Path:
-        return Path(self.folder.mailbox.path, self.folder.directory, self.file.part, self.file.name)
-
 
 def try_mail(
     spam_filter: Filter,
@@ -239,6 +235,7 @@ class _ProbedMailbox:
         return self.find()
 
     def remove(self) -> None:
-        for arrival in self.find():
+        for folder, file, _ in self.find():
+            path = Path(self._mailbox.path, folder.directory, file.part, file.name)
             with self._owner.impersonate(), suppress(FileNotFoundError):
-                arrival.path.unlink()
+                path.unlink()

@@ -271,10 +271,8 @@ def test_history_lists_what_passed_newest_first(run, taught):
     scan = remember(taught)
     remember(taught, raw=HAM, id=new_id(1.7e9 + 60, b"bcde"), time=1.7e9 + 60, label="ham")
     lines = run(taught, "history").out.splitlines()
-    assert lines[0].split()[:3] == ["time", "id", "message"]
-    assert [ID in line for line in lines[1:]] == [False, True]
-    assert scan.digest.hex()[:12] in lines[2]
-    assert '"' not in lines[2]
+    assert [ID in line for line in lines] == [False, True]
+    assert scan.digest.hex()[:12] in lines[1]
 
 
 def test_the_name_of_a_message_joins_history_explain_and_lessons(run, taught, tmp_path):
