@@ -1,7 +1,7 @@
 """What all commands share: the filter, its configuration, messages, progress, output and errors.
 
 `open_filter` and its relatives find the state directory and open the filter there. `read_messages`
-and `with_progress` bring mail in, `find_rows` what the history says about messages that passed;
+and `progress` bring mail in, `find_rows` what the history says about messages that passed;
 `print_answer` and `open_output` bring answers out. `say` writes one line to standard error;
 `describe_error` makes that line of an error.
 
