@@ -93,7 +93,7 @@ def check_installation() -> None:
 
 
 def memory_shortage(state: Path, *, serving: bool = False) -> str:
-    """Say how far RLIMIT_AS is too low for the filter in this directory; "" if it is enough.
+    """Say that RLIMIT_AS is too low for the filter in this directory; "" if it is enough.
 
     serving: whether this is for the daemon, whose processes also settle and serve the page.
     """
@@ -106,10 +106,7 @@ def memory_shortage(state: Path, *, serving: bool = False) -> str:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= needed:
         return ""
-    return (
-        "there is not enough memory: the limit for each process (`ulimit -v`, LimitAS= of systemd) "
-        f"is {limit >> 20} MiB: raise it to {-(-needed >> 20)} MiB or more"
-    )
+    return "the limit on memory (`ulimit -v`, LimitAS= of systemd) is too low: raise it"
 
 
 # ---- the parent's side

@@ -53,7 +53,6 @@ from spamguard.errors import SourceError, SpamguardError
 MAX_MESSAGE_BYTES = 64 << 20
 """Bytes read of one message unless the caller says otherwise; the rest is dropped."""
 _MAX_LINE_BYTES = 64 << 10  # held at a time: a file may have no line ends
-_SAMPLE_BYTES = 1 << 20  # of an mbox, from which `count_messages` extrapolates
 
 _MESSAGE_DIRECTORIES = ("cur", "new")  # of a Maildir
 _MAX_ROUNDS = 10  # of looking for renamed files; a file that is renamed each time is left out
@@ -72,7 +71,6 @@ _DATED_FROM_LINE = re.compile(
 _UNDATED_FROM_LINE = re.compile(rb"From (?:[^\s@]++@\S++|.{0,400}?\d\d?:\d\d:\d\d)" + _LINE_END)
 # Some stores put ">From " lines of earlier hops on top of the header.
 _FIELD_LINE = re.compile(rb">?(?:[!-9;-~]+[ \t]*:|From )")
-_SEPARATORS = re.compile(rb"^From [^\n]*\n" + _FIELD_LINE.pattern, re.MULTILINE)  # an estimate
 _QUOTED_FROM = re.compile(rb">+From ")
 _QUOTED_FROM_LINES = re.compile(rb"^>(>*From )", re.MULTILINE)
 _LAST_EMPTY_LINE = re.compile(rb"(?:(?<=\n)\r?\n|(?<=\r)\r)\Z")
@@ -144,26 +142,6 @@ def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[
             yield from _read_directory(root, limit)
         else:
             yield from _read_file(root, limit)
-
-
-def count_messages(path: str | Path) -> int | None:
-    """About how many messages `read_messages` will yield, for progress bars.
-
-    Exact for Maildirs and indexes; large mboxes are extrapolated. None for standard input.
-    SourceError: the path cannot be read.
-    """
-    if os.fspath(path) == "-":
-        return None
-    root = Path(path)
-    with _map_read_errors(root):
-        if index := _find_index(root):
-            return sum(1 for _ in _read_index(index))
-        if not root.is_dir():
-            return _estimate_messages(root)
-        return sum(
-            len(_list_maildir(entry)) if entry.is_dir() else _estimate_messages(entry)
-            for entry in _walk_files(root)
-        )
 
 
 # ---- one file, or standard input
@@ -289,19 +267,6 @@ def _read_limited(stream: BinaryIO, limit: int) -> bytes:
     if len(start) < _MAX_LINE_BYTES:
         return start
     return start + stream.read(max(0, limit - len(start)))
-
-
-def _estimate_messages(path: Path) -> int:
-    if not path.is_file():  # a pipe can be read only once
-        path.stat()  # a missing file is an error
-        return 1
-    with path.open("rb") as stream:
-        sample = stream.read(_MAX_LINE_BYTES).removeprefix(codecs.BOM_UTF8)
-        if not _FROM_LINE.match(sample):
-            return 1
-        sample += stream.read(_SAMPLE_BYTES - len(sample))
-    separators = sum(1 for _ in _SEPARATORS.finditer(sample))
-    return max(1, round(separators * path.stat().st_size / len(sample)))
 
 
 # ---- directories

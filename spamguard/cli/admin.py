@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.errors import QuarantineError, UsageError
-from spamguard.keys import is_id
 from spamguard.log import local_time, printable, rfc3339
 from spamguard.storage import as_directory_owner
 from spamguard.users import RELEASE_ORIGIN
@@ -53,16 +52,17 @@ def add_quarantine(commands: arguments.Commands) -> None:
     parser = arguments.add_command(
         commands, "quarantine", run_quarantine, QUARANTINE_ABOUT, QUARANTINE_EXAMPLE
     )
-    actions, lines = arguments.add_actions(parser), arguments.JSON_LINES_HELP
+    actions = arguments.add_actions(parser)
     about = "the newest 1,000, newest first"
-    listing = arguments.add_action(actions, "list", _list_entries, about, lines)
+    listing = arguments.add_action(actions, "list", _list_entries, about)
+    arguments.add_json(listing, arguments.JSON_LINES_HELP)
     about = "only messages older than this one"
     listing.add_argument("--before", default="", metavar="ID", help=about)
     listing.set_defaults(ids=[])
     about = "envelope, header section and file of messages"
-    _add_ids(arguments.add_action(actions, "show", _show_entries, about, lines))
+    _add_ids(arguments.add_action(actions, "show", _show_entries, about))
     about = "hand messages on to those who have not got them yet, and learn them as ham"
-    releasing = arguments.add_action(actions, "release", _release_entries, about, lines)
+    releasing = arguments.add_action(actions, "release", _release_entries, about)
     releasing.add_argument(
         "--next-hop",
         type=_parse_endpoint,
@@ -70,7 +70,7 @@ def add_quarantine(commands: arguments.Commands) -> None:
         metavar="ENDPOINT",
         help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
     )
-    releasing.add_argument("--no-learn", action="store_true", help="teach nothing")
+    arguments.add_flag(releasing, "--no-learn", "teach nothing")
     _add_ids(releasing)
     about = "throw messages away, for good"
     _add_ids(arguments.add_action(actions, "delete", _delete_entries, about))
@@ -103,25 +103,16 @@ def _list_entries(
 ) -> int:
     from spamguard.delivery.quarantine import MAX_ENTRIES
 
-    if options.before and not is_id(options.before):
-        raise UsageError(f"--before {options.before}: is no id, as `quarantine list` has them")
     entries = list(quarantine.entries(MAX_ENTRIES + 1, options.before))
     for entry in entries[:MAX_ENTRIES]:
         header = b""
         with suppress(QuarantineError, OSError):  # it was deleted meanwhile
             header = quarantine.header(entry.id)
         values = _entry_values(entry, header)
-        state = "held"
-        if entry.released:
-            state = "released"
-        elif entry.delivered:
-            state = f"waits for {len(entry.waiting)}"
         sender = common.sender_text(values["author"], values["from"])
-        first, *more = values["to"] or [""]
-        and_more = f" and {len(more)} more" if more else ""
         line = (
-            f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  "
-            f"{entry.reason:8}  {sender} to <{first}>{and_more}"
+            f"{entry.id}  {local_time(entry.when)}  {'released' if entry.released else 'held':8}  "
+            f"{entry.size:10,}  {entry.reason:8}  {sender} to {', '.join(values['to'])}"
         )
         common.print_answer(options, printable(line), values)
     if not entries:
@@ -132,30 +123,26 @@ def _list_entries(
 
 
 def _show_entries(
-    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], _: argparse.Namespace
 ) -> int:
     for entry in entries:
         header = quarantine.header(entry.id)
         values = _entry_values(entry, header)
-        values["file"] = str(quarantine.file(entry.id))
-        text = header.decode("utf-8", "replace")
-        fields = (
-            f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
-            for name, value in (values | {"time": local_time(entry.when)}).items()
-        )
-        lines = (line.expandtabs() for line in text.splitlines())
-        answer = "\n".join((*map(printable, fields), "", *map(printable, lines), ""))
-        common.print_answer(options, answer, values | {"header": text})
+        values |= {"time": local_time(entry.when), "file": quarantine.file(entry.id)}
+        for name, value in values.items():
+            text = ", ".join(value) if isinstance(value, list) else value
+            print(printable(f"{name:9} {text}"))
+        lines = header.decode("utf-8", "replace").splitlines()
+        print("", *(printable(line.expandtabs()) for line in lines), "", sep="\n")
     return 0
 
 
 def _delete_entries(
-    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], _: argparse.Namespace
 ) -> int:
     for entry in entries:
         quarantine.delete(entry.id)
-    text = f"deleted {common.count_text(len(entries))}"
-    common.print_answer(options, text, {"deleted": len(entries)})
+    print(f"deleted {common.count_text(len(entries))}")
     return 0
 
 
@@ -201,7 +188,7 @@ def _release_entries(
     else:
         with common.open_filter(options) as teacher:
             complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
-            common.settle_if_due(teacher)
+            teacher.settle_if_due()
     return 0 if complete else EXIT_REFUSED
 
 
@@ -231,14 +218,13 @@ async def _release_all(
                 outcomes = LessonService(teacher).submit([example], "ham", "", RELEASE_ORIGIN)
                 learnt = outcomes == [LessonOutcome.LEARNT]
             complete &= after.released
-            _print_release(options, after, replies, learnt=learnt)
+            _print_release(after, replies, learnt=learnt)
     finally:
         await next_hop.close()
     return complete
 
 
 def _print_release(
-    options: argparse.Namespace,
     entry: QuarantineEntry,
     replies: Sequence[tuple[Recipient, Reply]],
     *,
@@ -250,28 +236,21 @@ def _print_release(
         outcome = f"released to {common.count_text(len(replies), 'recipient')}"
     else:
         outcome = f"not released to {common.count_text(len(entry.waiting), 'recipient')}"
-    lines = [f"{entry.id} {outcome}{', learned as ham' if learnt else ''}"]
-    recipients = []
+    print(f"{entry.id} {outcome}{', learned as ham' if learnt else ''}")
     for recipient, reply in replies:
-        text = b" ".join(reply.lines).decode("utf-8", "replace")
-        recipients.append({"address": recipient.address, "code": reply.code, "reply": text})
         if not reply.is_positive:
-            lines.append(printable(f"  <{recipient.address}>: {reply.code} {text}"))
-    values = {"id": entry.id, "released": entry.released, "recipients": recipients}
-    common.print_answer(options, "\n".join(lines), values | {"taught": learnt})
+            text = b" ".join(reply.lines).decode("utf-8", "replace")
+            print(printable(f"  <{recipient.address}>: {reply.code} {text}"))
 
 
 # ---- who is let in
-
-_MAX_USER = 255  # characters
 
 
 def _add_person(parser: argparse.ArgumentParser) -> None:
     """Add the options --user and --operator, which `_chosen_person` reads."""
     about = "whose it is, as `watch` names users"
     parser.add_argument("--user", default="", metavar="NAME", help=about)
-    about = "sees and teaches everything, in the name of the site"
-    parser.add_argument("--operator", action="store_true", help=about)
+    arguments.add_flag(parser, "--operator", "sees and teaches everything, in the name of the site")
 
 
 def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
@@ -281,17 +260,11 @@ def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
     """
     from spamguard.web.auth import Person
 
-    if options.user == arguments.SITE:
-        raise UsageError(
-            f"{arguments.SITE} is no user: who teaches in its name is an operator: --operator"
-        )
     name = options.user or (operator_name if options.operator else "")
     if not name:
         raise UsageError(
             "say whose it is, with --user NAME, or make it an operator's, with --operator"
         )
-    if not name.isprintable() or len(name) > _MAX_USER:
-        raise UsageError(f"{name!r}: no user is called that")
     return Person(name, options.operator)
 
 
@@ -333,11 +306,12 @@ def add_token(commands: arguments.Commands) -> None:
     about = "make a token and show it, this once"
     creating = arguments.add_action(actions, "create", _create_token, about)
     creating.add_argument("name", metavar="NAME", help="a name to know it by")
+    arguments.add_json(creating)
     _add_person(creating)
     about = "when it ends by itself, such as 12h or 90d (default: never)"
     creating.add_argument("--expires", metavar="TIME", help=about)
     about = "tokens and sessions, without their secrets"
-    arguments.add_action(actions, "list", _list_credentials, about)
+    arguments.add_json(arguments.add_action(actions, "list", _list_credentials, about))
     about = "refuse a token from now on"
     revoking = arguments.add_action(actions, "revoke", _revoke_token, about)
     revoking.add_argument("name", metavar="NAME", help="as `list` has it")
@@ -404,8 +378,7 @@ def _list_credentials(store: CredentialStore, options: argparse.Namespace) -> in
 
 def _revoke_token(store: CredentialStore, options: argparse.Namespace) -> int:
     revoked = store.revoke(options.name)
-    text = f"{options.name}: {'revoked' if revoked else 'there is no such token'}"
-    common.print_answer(options, text, {"name": options.name, "revoked": revoked})
+    print(f"{options.name}: {'revoked' if revoked else 'there is no such token'}")
     return 0 if revoked else EXIT_NOT_FOUND
 
 
@@ -431,9 +404,7 @@ def add_login_link(commands: arguments.Commands) -> None:
     _add_person(parser)
     about = "where the page is, as people see it (default: what the running daemon says)"
     parser.add_argument("--url", metavar="URL", help=about)
-    about = "end all sessions and links of the user"
-    parser.add_argument("--revoke", action="store_true", help=about)
-    arguments.add_json(parser)
+    arguments.add_flag(parser, "--revoke", "end all sessions and links of the user")
 
 
 def run_login_link(options: argparse.Namespace) -> int:
@@ -444,19 +415,12 @@ def run_login_link(options: argparse.Namespace) -> int:
     if options.revoke:
         with _open_credentials(options) as store:
             ended = store.end_sessions(person.name)
-        text = f"{person.name}: ended {common.count_text(ended, 'session')}"
-        common.print_answer(options, text, {"user": person.name, "ended": ended})
+        print(f"{person.name}: ended {common.count_text(ended, 'session')}")
         return 0
-    if options.url and not options.url.startswith(("https://", "http://")):
-        raise UsageError(
-            f"--url {options.url}: write it as people see it, as in https://spam.example.org"
-        )
     page, now = options.url or _page_url(options), int(time.time())
     expires = now + LINK_SECONDS
     with _open_credentials(options) as store:
-        link = login_url(page, store.create(CredentialKind.LINK, person, now, expires=expires))
-    values = {"link": link, "user": person.name, "operator": person.operator}
-    common.print_answer(options, link, values | {"expires": _time_value(expires)})
+        print(login_url(page, store.create(CredentialKind.LINK, person, now, expires=expires)))
     return 0
 
 

@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from spamguard import __version__, native
 
@@ -106,29 +106,11 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
     One alone saves about 20 ms for each message that `filter` gets.
     """
-    top = CommandParser("spamguard", epilog=_EPILOG, formatter_class=HelpFormatter)
+    top = argparse.ArgumentParser("spamguard", epilog=_EPILOG, formatter_class=HelpFormatter)
     version = f"spamguard {__version__} (kernel: {native.implementation()})"
     top.add_argument("--version", action="version", version=version)
-    top.add_argument(
-        "--state",
-        type=parse_directory,
-        metavar="DIR",
-        help="directory of the filter (default: `state` in the configuration, or "
-        "$SPAMGUARD_STATE, or spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)",
-    )
-    top.add_argument(
-        "--config",
-        type=parse_file,
-        metavar="FILE",
-        help="the configuration (YAML). Default for root, if no filter is named: that of the "
-        "service, /etc/spamguard/spamguard.yaml, if it is there",
-    )
-    top.add_argument(
-        "--profile",
-        default="default",
-        metavar="NAME",
-        help="how to judge; `status` lists the names (default: all experts together)",
-    )
+    _add_common(top)
+    top.set_defaults(state=None, config=None, profile="default")
     commands = top.add_subparsers(
         metavar="COMMAND", dest="command", required=True, help=argparse.SUPPRESS
     )
@@ -167,25 +149,6 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
 
-_INVALID_CHOICE = re.compile(
-    r"argument (?:COMMAND|ACTION): invalid choice: '(?P<word>.*?)' \(choose from (?P<names>.*)\)"
-)
-
-
-class CommandParser(argparse.ArgumentParser):
-    """A parser that says which command or action may have been meant, as Python 3.14's can."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the usage and the message; exit status 2."""
-        if choice := _INVALID_CHOICE.fullmatch(message):
-            from difflib import get_close_matches
-
-            names = re.findall(r"[a-z-]+", choice["names"])
-            if near := get_close_matches(choice["word"].lower(), names, 1, 0.6):
-                message = f"there is no {choice['word']!r}: did you mean {near[0]!r}?"
-        super().error(message)
-
-
 def add_command(
     commands: Commands,
     name: str,
@@ -211,23 +174,23 @@ def add_command(
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    """Allow the options of the program behind the command too: most people write them there."""
-    about = "(default: see `spamguard --help`)"
-    parser.add_argument(
-        "--state",
-        type=parse_directory,
-        default=argparse.SUPPRESS,
-        metavar="DIR",
-        help=f"directory of the filter {about}",
+    """Add the options of the program, which most people write behind the command."""
+    about = (
+        "directory of the filter (default: `state` in the configuration, or $SPAMGUARD_STATE, or "
+        "spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)"
     )
     parser.add_argument(
-        "--config",
-        type=parse_file,
-        default=argparse.SUPPRESS,
-        metavar="FILE",
-        help=f"the configuration (YAML) {about}",
+        "--state", default=argparse.SUPPRESS, type=parse_directory, metavar="DIR", help=about
     )
-    parser.add_argument("--profile", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    about = (
+        "the configuration (YAML). Default for root, if no filter is named: that of the service, "
+        "/etc/spamguard/spamguard.yaml, if it is there"
+    )
+    parser.add_argument(
+        "--config", default=argparse.SUPPRESS, type=parse_file, metavar="FILE", help=about
+    )
+    about = "how to judge; `status` lists the names (default: all experts together)"
+    parser.add_argument("--profile", default=argparse.SUPPRESS, metavar="NAME", help=about)
 
 
 def add_actions(parser: argparse.ArgumentParser) -> Commands:
@@ -236,13 +199,12 @@ def add_actions(parser: argparse.ArgumentParser) -> Commands:
 
 
 def add_action(
-    actions: Commands, name: str, work: Callable[..., int], about: str, json_help: str = JSON_HELP
+    actions: Commands, name: str, work: Callable[..., int], about: str
 ) -> argparse.ArgumentParser:
     """Return the parser of an action, which the function `work` performs."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
     parser.set_defaults(work=work, wrong_usage=parser.error)
     _add_common(parser)
-    add_json(parser, json_help)
     return parser
 
 
@@ -270,7 +232,15 @@ def check_paths_or_ids(options: argparse.Namespace) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser, about: str = JSON_HELP) -> None:
-    parser.add_argument("--json", action="store_true", help=about)
+    add_flag(parser, "--json", about)
+
+
+def add_flag(parser: argparse.ArgumentParser, name: str, about: str) -> None:
+    parser.add_argument(name, action="store_true", help=about)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    add_flag(parser, "--dry-run", "only say what would be done")
 
 
 def add_period(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """What all commands share: the filter, its configuration, messages, progress, output and errors.
 
 `open_filter` and its relatives find the state directory and open the filter there. `read_messages`
-and `with_progress` bring mail in, `find_rows` what the history says about messages that passed;
+and `progress` bring mail in, `find_rows` what the history says about messages that passed;
 `print_answer` and `open_output` bring answers out. `say` writes one line to standard error;
 `describe_error` makes that line of an error.
 
@@ -22,7 +22,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
@@ -35,6 +34,8 @@ from spamguard.keys import is_id
 from spamguard.storage import LEDGER_FILE, draft_file, name_path_in_errors, sync_directory
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from spamguard.config.options import Settings
     from spamguard.engine.filter import Filter
     from spamguard.proxy.history import HistoryRow
@@ -112,32 +113,18 @@ def discard_output() -> None:
         os.close(null)
 
 
-class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM came. The event loop passes on no other exceptions from callbacks."""
-
-
-def _raise_terminated(number: int, _: object) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
-    raise _TerminatedError
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 @contextmanager
 def terminate_cleanly() -> Iterator[None]:
-    """Let SIGTERM end the block as an interrupt does, with clean-up, before it ends the process."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
-        yield  # other threads never get a signal; the caller may ignore it, as by `trap`
-        return
-    signal.signal(signal.SIGTERM, _raise_terminated)
+    """Let SIGTERM end the block as an interrupt does, with clean-up."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
-    except _TerminatedError:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTERM)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before)
 
 
 # ---- the configuration, and the filter
@@ -242,34 +229,6 @@ def open_filter(
 
 
 @contextmanager
-def open_to_teach(options: argparse.Namespace) -> Iterator[Filter]:
-    """Open the filter, or make a new one; a new one that was taught nothing goes after an error."""
-    state = state_directory(options)
-    if has_filter(options):
-        with _open_filter(options) as spam_filter:
-            yield spam_filter
-        return
-    before = frozenset(state.iterdir()) if state.is_dir() else None
-    is_unused = False
-    try:
-        with _open_filter(options) as spam_filter:
-            try:
-                yield spam_filter
-            except BaseException:
-                is_unused = spam_filter.ledger.is_unused()
-                raise
-    finally:
-        if is_unused:  # remove what was made
-            for path in frozenset(state.iterdir()) - (before or frozenset()):
-                if path.is_file():
-                    path.unlink()
-            if before is None:
-                with suppress(OSError):  # somebody else has put something there
-                    state.rmdir()
-    say(f"note: {state} {_NEW_FILTER_NOTE}")
-
-
-@contextmanager
 def open_for_dry_run(options: argparse.Namespace) -> Iterator[Filter]:
     """Open the filter to look only; where there is none, an empty one that does not stay."""
     if has_filter(options):
@@ -312,18 +271,6 @@ def _no_filter_error(options: argparse.Namespace) -> UsageError:
     )
 
 
-def settle_if_due(spam_filter: Filter) -> bool:
-    """Settle after teaching if it is due, with a note on a terminal; return whether it was done."""
-    note = "settling …" if _shows_progress() else ""
-    if note:
-        print(note, end="\r", file=sys.stderr, flush=True)
-    try:
-        return spam_filter.settle_if_due()
-    finally:
-        if note:
-            print(" " * len(note), end="\r", file=sys.stderr, flush=True)
-
-
 # ---- messages, and progress
 
 
@@ -346,13 +293,7 @@ def read_messages(paths: Sequence[str]) -> Iterator[sources.SourceMessage]:
 @contextmanager
 def open_seekable(name: str) -> Iterator[BinaryIO]:
     """Open a file to read it twice; a pipe is copied to a temporary file, with a name, first."""
-    try:
-        source = nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb")  # noqa: SIM115  closed below
-    except OSError as error:
-        raise SourceError(
-            f"{name}: cannot be read ({error.strerror}); check the path and its permissions"
-        ) from error
-    with source as stream:
+    with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as stream:
         if name != "-" and stream.seekable():
             yield stream
             return
@@ -363,49 +304,26 @@ def open_seekable(name: str) -> Iterator[BinaryIO]:
             yield cast("BinaryIO", copy)
 
 
-def expected_count(paths: Sequence[str]) -> int | None:
-    """About how many messages there are, for a bar; None if unknown, or without a terminal."""
-    if not _shows_progress():
-        return None
-    counts = [sources.count_messages(path) for path in paths]
-    return None if None in counts else sum(filter(None, counts))
-
-
-def with_progress(
-    items: Iterable[Item], total: int | None, unit: str = " messages", title: str = ""
-) -> Iterator[Item]:
-    """Yield the items, and show a bar as `progress` does."""
-    with progress(total, unit, title) as advance:
-        for item in items:
-            yield item
-            advance(1)
-
-
-@contextmanager
-def progress(total: int | None, unit: str, title: str = "") -> Iterator[Callable[[int], object]]:
-    """Yield a function to call with the number of units done.
-
-    On a terminal a bar is shown if the work takes long. total: units of all the work, if known.
-    """
-    if not _shows_progress():
-        yield lambda _: None
-        return
+def progress(
+    items: Iterable[Item] | None = None,
+    total: int | None = None,
+    unit: str = " messages",
+    title: str = "",
+) -> tqdm[Item]:
+    """A bar over the items, or to update; seen on a terminal only, if the work takes long."""
     from tqdm import tqdm
 
-    with tqdm(
-        desc=title,
-        total=total,
+    return tqdm(
+        items,
+        title,
+        total,
+        leave=False,
         unit=unit,
         unit_scale=unit == "B",
         delay=1.0,
-        leave=False,
+        disable=None,
         dynamic_ncols=True,
-    ) as bar:
-        yield bar.update
-
-
-def _shows_progress() -> bool:
-    return log.is_terminal(sys.stderr, os.environ)
+    )
 
 
 # ---- messages that passed the daemon
@@ -488,21 +406,6 @@ def is_regular_file(name: str) -> bool:
     return name != "-" and (not Path(name).exists() or Path(name).is_file())
 
 
-def output_directory(name: str) -> Path:
-    """The directory in which a file is to be made; UsageError if that is not possible."""
-    directory = Path(name).parent
-    if not directory.is_dir():
-        raise UsageError(f"{directory}: there is no such directory: make it, or name another file")
-    try:
-        tempfile.TemporaryFile(dir=directory).close()
-    except OSError as error:
-        advice = remedy(error, "give us the right to, or name another file")
-        raise UsageError(
-            f"{directory}: no file can be made there ({error.strerror}): {advice}"
-        ) from error
-    return directory
-
-
 @contextmanager
 def open_output(
     name: str, check: Callable[[BinaryIO], object] = lambda _: None
@@ -518,7 +421,8 @@ def open_output(
         with name_path_in_errors(path), path.open("wb") as stream:
             yield stream
     else:
-        with draft_file(output_directory(name) / path.name) as draft:
+        path.parent.stat()  # an error names the directory, not the draft
+        with draft_file(path) as draft:
             with name_path_in_errors(path), open(draft, "xb", opener=_open_private) as stream:
                 yield stream
                 stream.flush()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +68,6 @@ def _share_argument(text: str) -> float:
 def run_evaluate(options: argparse.Namespace) -> int:
     """Run the trial and report."""
     from spamguard.engine import evaluate
-    from spamguard.engine.policy import unwanted_classes
 
     # Mistakes in names of files show before the work.
     if options.scores:
@@ -77,26 +75,18 @@ def run_evaluate(options: argparse.Namespace) -> int:
     if options.plots:
         evaluate.check_drawable(options.plots)
 
-    @cache
-    def known_unwanted() -> frozenset[str]:
-        if not common.has_filter(options):
-            return frozenset()
+    unwanted = {"spam"}
+    if common.has_filter(options):
         with common.open_existing(options, load=False) as spam_filter:
-            return spam_filter.unwanted
-
-    def is_unwanted(label: str) -> bool:
-        return label == "spam" or (label != "ham" and label in known_unwanted())
-
+            unwanted |= spam_filter.unwanted
     paths = [*options.paths, *options.ham, *options.spam]
-    settings = evaluate.TrialSettings(options.profile, options.share, is_unwanted)
+    settings = evaluate.TrialSettings(options.profile, options.share, unwanted.__contains__)
     trial = evaluate.run_trial(options.protocol, _message_source(options), settings)
     with common.terminate_cleanly(), closing(trial) as running:
-        trials = list(common.with_progress(running, common.expected_count(paths)))
+        trials = list(common.progress(running))
     if not trials:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
-    labels = {label for trial in trials for label in (trial.row.gold, trial.row.label)}
-    unwanted = unwanted_classes({label: is_unwanted(label) for label in labels - {"unsure"}})
-    _report(options, trials, unwanted)
+    _report(options, trials, frozenset(unwanted))
     return 0
 
 
@@ -109,19 +99,17 @@ def _report(options: argparse.Namespace, trials: list[Trial], unwanted: frozense
     gold, score = [row.gold in unwanted for row in rows], [row.score for row in rows]
     labels = [row.label for row in rows]
     measured = measures.measures(gold, score, labels, probability=probability, unwanted=unwanted)
-    try:
-        if options.scores:
-            evaluate.write_scores(options.scores, rows)
-        if options.plots:
-            evaluate.write_plots(options.plots, gold, score, probability, name)
-    finally:  # the work is done: print its figures even if a disk is full
-        matrix = measures.confusion([row.gold for row in rows], labels)
-        if options.json:
-            document = measures.report_document({name: measured}, matrix)
-            print(common.to_json(document))
-        else:
-            print(measures.measures_table(name, measured))
-            print(f"\n{measures.confusion_table(matrix)}")
+    matrix = measures.confusion([row.gold for row in rows], labels)
+    if options.json:
+        document = measures.report_document({name: measured}, matrix)
+        print(common.to_json(document))
+    else:
+        print(measures.measures_table(name, measured))
+        print(f"\n{measures.confusion_table(matrix)}")
+    if options.scores:
+        evaluate.write_scores(options.scores, rows)
+    if options.plots:
+        evaluate.write_plots(options.plots, gold, score, probability, name)
 
 
 def _message_source(
@@ -136,10 +124,7 @@ def _message_source(
         raise UsageError("name a TREC index, or folders with both --ham and --spam")
     for path in (*options.ham, *options.spam):
         if path == "-" or Path(path).is_fifo():
-            raise UsageError(
-                f"{path}: evaluate reads its mail twice, which a pipe cannot give: "
-                "name a file or a directory"
-            )
+            raise UsageError(f"{path}: evaluate reads its mail twice: name a file or a directory")
     from spamguard.engine.evaluate import interleave
 
     def kept(paths: Sequence[str]) -> Iterator[sources.SourceMessage]:

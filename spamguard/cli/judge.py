@@ -15,19 +15,17 @@ bytes and the exit status is 0. Only if the message cannot be read or written is
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from unicodedata import east_asian_width
+from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.errors import MemoryLimitError, QuarantineError, SourceError, UsageError
-from spamguard.log import local_time, message_name, printable, rfc3339, supports_colours
+from spamguard.log import local_time, message_name, printable, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.engine.explain_text import ExplainedFeature
@@ -48,7 +46,6 @@ JUDGE_EXAMPLE = """  spamguard judge message.eml
   spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted"""
 
 EXIT_WANTED, EXIT_UNWANTED, EXIT_UNSURE = 0, 1, 3
-_COLOURS = {EXIT_WANTED: "32", EXIT_UNWANTED: "31", EXIT_UNSURE: "33"}  # of SGR
 
 
 def add_judge(commands: arguments.Commands) -> None:
@@ -61,10 +58,9 @@ def add_judge(commands: arguments.Commands) -> None:
 def run_judge(options: argparse.Namespace) -> int:
     """Judge every message and print its verdict."""
     statuses: set[int] = set()
-    is_coloured = supports_colours(sys.stdout, os.environ)
     messages = common.read_messages(options.paths)
-    if not sys.stdout.isatty():  # on a terminal the verdicts would break the bar
-        messages = common.with_progress(messages, common.expected_count(options.paths))
+    if sys.stderr.isatty() and not sys.stdout.isatty():  # where both are, verdicts break the bar
+        messages = common.progress(messages)
     with common.terminate_cleanly(), common.open_for_judging(options) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)
@@ -78,14 +74,10 @@ def run_judge(options: argparse.Namespace) -> int:
                 if options.json:
                     print(common.to_json({"name": message.name, **asdict(verdict)}))
                     continue
-                label = verdict.label.ljust(max(len("unsure"), *map(len, verdict.probabilities)))
-                if is_coloured:
-                    label = f"\x1b[{_COLOURS[status]}m{label}\x1b[m"
-                print(f"{label}  {verdict.probability:.4f}  {message.name}")
+                print(f"{verdict.label:6}  {verdict.probability:.4f}  {message.name}")
     if not statuses:
         raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
-    by_weight = (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED)
-    return next(status for status in by_weight if status in statuses)
+    return next(each for each in (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED) if each in statuses)
 
 
 # ---- explain
@@ -106,18 +98,9 @@ EXPLAIN_EXAMPLE = """  spamguard explain message.eml
   spamguard explain message=31b1a3cbc2f1
   spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
-_MAX_BAR = 24  # letters of the longest bar
 _WORDS_THEN = 8  # each way
-_MAX_VOTES = 20  # in the text: a circular may have those of thousands
 
-
-class SumPart(NamedTuple):
-    """A line of a sum. has_bar: not where it is a sum itself, which would dwarf every bar."""
-
-    part: float
-    name: str
-    remark: str = ""
-    has_bar: bool = True
+Row = tuple[float, str, str]  # of a sum: the part, its name, a remark
 
 
 def add_explain(commands: arguments.Commands) -> None:
@@ -148,12 +131,9 @@ def run_explain(options: argparse.Namespace) -> int:
             digest = reader.digest(message.raw)
             name = message_name(digest)
             votes = list(spam_filter.ledger.users.votes_on_message(digest))
-            if options.json:
-                values = _explanation_values(message.name, why, votes, options.words)
-                print(common.to_json({"message": name, **values}))
-            else:
-                title = f"{message.name}, message={name}"
-                print(_explanation_text(title, why, votes, options.words))
+            title = f"{message.name}, message={name}"
+            text, values = _answer(options, message.name, title, why, votes)
+            common.print_answer(options, text, {"message": name, **values})
             explained += 1
     if not explained:
         raise SourceError(f"{', '.join(paths)}: no message there to explain; check the path")
@@ -166,30 +146,35 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
     from spamguard.proxy.history_search import example_from_row
 
     extractor, held = ExampleReader(spam_filter.key).extractor, _read_held(row, options)
-    texts: list[str] = []
+    text = _row_text(row, options.words)
     values: dict[str, object] = {}
     if options.json:
         values = {"name": row.id, "message": row.message, "then": _row_values(row, words=True)}
-    else:
-        texts.append(_row_text(row, options.words))
     try:
         features = example_from_row(spam_filter, row).features if row.was_scanned else None
     except UsageError as error:
         features = extractor.features(held) if held else None
         if features is None:
-            values["no_now"] = common.describe_error(error)
-            texts.append(f"now: cannot be told. {values['no_now']}\n")
+            values["no_now"] = str(error)
+            text += f"\nnow: cannot be told. {error}\n"
     if features is not None:
         word_texts = {word.token: word.text for word in row.words}
         word_texts |= extractor.token_texts(held) if held else {}
         sender = row.sender_digest
         why = spam_filter.explain_features(features, word_texts, options.user, sender)
         votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
-        if options.json:
-            values |= _explanation_values(row.id, why, votes, options.words)
-        else:
-            texts.append(_explanation_text("now", why, votes, options.words))
-    common.print_answer(options, "\n".join(texts), values)
+        now, more = _answer(options, row.id, "now", why, votes)
+        text, values = f"{text}\n{now}", values | more
+    common.print_answer(options, text, values)
+
+
+def _answer(
+    options: argparse.Namespace, name: str, title: str, why: Explanation, votes: Sequence[Vote]
+) -> tuple[str, dict[str, object]]:
+    """The explanation as a text, or as values for JSON."""
+    if options.json:
+        return "", _explanation_values(name, why, votes, options.words)
+    return _explanation_text(title, why, votes, options.words), {}
 
 
 def _read_held(row: HistoryRow, options: argparse.Namespace) -> bytes | None:
@@ -226,10 +211,8 @@ def _explanation_text(
     groups = explain_text.sum_groups(features)
     experts = sorted(why.shares.items(), key=lambda share: -abs(share[1]))
     sums = {
-        "group": [
-            SumPart(group.part, group.title, f"{group.features:,} of them") for group in groups
-        ],
-        "expert": [SumPart(why.prior, "prior"), *(SumPart(part, name) for name, part in experts)],
+        "group": [(group.part, group.title, f"{group.features:,} of them") for group in groups],
+        "expert": [(why.prior, "prior", ""), *((part, name, "") for name, part in experts)],
         "feature": _feature_parts(features, why.log_odds, max_words),
     }
     lines = [
@@ -238,12 +221,10 @@ def _explanation_text(
         f"log-odds {verdict.log_odds:+.3f}",
         explain_text.describe_verdict(why, features),
     ]
-    for vote in votes[:_MAX_VOTES]:
+    for vote in votes:
         user = vote.user or arguments.SITE
         lesson = f"taught as {vote.label} by {user}: {vote.origin}, {local_time(vote.time)}"
         lines.append(printable(lesson))
-    if len(votes) > _MAX_VOTES:
-        lines.append(f"and by {len(votes) - _MAX_VOTES:,} more (--json shows all)")
     for kind, parts in sums.items():
         title = f"by {kind}: log-odds of {explain_text.describe_odds(why)}"
         lines += ["", title, *_sum_lines(parts, why.log_odds)]
@@ -252,43 +233,32 @@ def _explanation_text(
 
 def _feature_parts(
     features: Sequence[ExplainedFeature], log_odds: float, max_words: int | None
-) -> list[SumPart]:
+) -> list[Row]:
     from spamguard.engine.explain_text import OTHERS_LABEL, choose_features
 
     words, rest, n_rest, beside = choose_features(features, log_odds, max_words)
-    parts = []
+    parts: list[Row] = []
     for word in words:
         if word.counts is None:
-            parts.append(SumPart(word.part, word.name, f"{word.tokens:,} of them", has_bar=False))
+            parts.append((word.part, word.name, f"{word.tokens:,} of them"))
         else:
             counts = ", ".join(f"{number:,} {name}" for name, number in word.counts.items())
-            parts.append(SumPart(word.part, printable(word.name), f"{word.kind}: {counts}"))
-    parts.append(SumPart(rest, OTHERS_LABEL, f"{n_rest:,} of them", has_bar=False))
-    return parts + [SumPart(feature.part, feature.name, feature.kind) for feature in beside]
+            parts.append((word.part, printable(word.name), f"{word.kind}: {counts}"))
+    parts.append((rest, OTHERS_LABEL, f"{n_rest:,} of them"))
+    return parts + [(feature.part, feature.name, feature.kind) for feature in beside]
 
 
-def _sum_lines(parts: Sequence[SumPart], total: float) -> list[str]:
-    """The lines of a sum, each with a bar; the printed figures add up."""
+def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
+    """The lines of a sum; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
-    steps = round_parts([line.part for line in parts], total)
-    rows = list(zip(steps, parts, strict=True))
-    longest = max(1, *(abs(step) for step, line in rows if line.has_bar))
-    width = min(40, max(_display_width(line.name) for line in parts))
-    lines = []
-    for step, (_, name, remark, has_bar) in rows:
-        if step:
-            padding = " " * (width - _display_width(name))
-            length = -(-abs(step) * _MAX_BAR // longest) if has_bar else 0
-            bar = ("+" if step > 0 else "-") * length
-            line = f"  {step / STEPS_PER_NAT:+9.3f}  {name}{padding}  {bar:{_MAX_BAR}}  {remark}"
-            lines.append(line.rstrip())
+    steps = round_parts([part for part, *_ in parts], total)
+    lines = [
+        f"  {step / STEPS_PER_NAT:+9.3f}  {name:32}  {remark}".rstrip()
+        for step, (_, name, remark) in zip(steps, parts, strict=True)
+        if step
+    ]
     return [*lines, f"  {sum(steps) / STEPS_PER_NAT:+9.3f}  sum"]
-
-
-def _display_width(text: str) -> int:
-    """Columns of a text on a terminal, where ideographs take two."""
-    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 # ---- filter
@@ -384,15 +354,13 @@ def _report_failure(text: str, error: BaseException) -> None:
 # ---- history
 
 HISTORY_ABOUT = """\
-List the messages that the daemon has judged, newest first. ID is as the field X-Spamguard, the log
-and the page have it; MESSAGE as the log lines of lessons have it. `explain ID` tells why."""
+List the messages that the daemon has judged, newest first. Each line has the time, the id as the
+field X-Spamguard, the log and the page have it, the name as the log lines of lessons have it, the
+verdict, the probability of being unwanted, author, recipients and subject. `explain ID` tells
+why."""
 HISTORY_EXAMPLE = """  spamguard history --since tuesday --verdict spam
   spamguard history --since '2026-11-17 08:00' --until 2026-11-18
   spamguard history --json --limit 10000"""
-
-_PAGE_ROWS = 500  # read at once
-_MAX_CELL = 40  # characters of sender and recipient
-_COLUMNS = "{:16}  {:16}  {:12}  {:11}  {:>7}  {:{width}}  {:{width}}  {}"
 
 
 def add_history(commands: arguments.Commands) -> None:
@@ -430,14 +398,10 @@ def run_history(options: argparse.Namespace) -> int:
             if options.json:
                 print(common.to_json({"id": row.id, **_row_values(row)}))
                 continue
-            if not number:
-                print(_row_line("time", "id", "message", "verdict", "", "from", "to", "subject"))
-            first, *more = row.recipients or ("nobody",)
-            recipients = f"{first} +{len(more)}" if more else first
-            probability = f"{100 * row.probability:.1f} %" if row.was_scanned else ""
-            sender = row.author or row.sender
-            cells = (row.id, row.message, row.label, probability, sender, recipients, row.subject)
-            print(_row_line(local_time(row.time), *cells))
+            probability = f"{row.probability:.4f}" if row.was_scanned else "-"
+            head = f"{local_time(row.time)}  {row.id}  {row.message}  {row.label:11}  {probability}"
+            recipients = ", ".join(row.recipients) or "nobody"
+            print(printable(f"{head}  {row.author or row.sender}  {recipients}  {row.subject}"))
     return 0
 
 
@@ -451,19 +415,12 @@ def _check_verdict(options: argparse.Namespace) -> None:
         raise UsageError(f"no verdict is called {options.verdict!r}: say {', '.join(labels)}")
 
 
-def _row_line(*cells: str) -> str:
-    *head, sender, recipient, subject = map(printable, cells)
-    return _COLUMNS.format(
-        *head, sender[:_MAX_CELL], recipient[:_MAX_CELL], subject, width=_MAX_CELL
-    ).rstrip()
-
-
 def _find_rows(
     history: HistorySearch, conditions: HistoryFilter, limit: int
 ) -> Iterator[HistoryRow]:
     """At most so many rows, newest first."""
     while limit > 0:
-        page = history.find_page(conditions, min(limit, _PAGE_ROWS))
+        page = history.find_page(conditions, limit)
         yield from page.rows
         limit -= len(page.rows)
         if not page.next_before:
@@ -481,8 +438,6 @@ def _row_values(row: HistoryRow, *, words: bool = False) -> dict[str, Any]:
 
 def _row_text(row: HistoryRow, max_words: int | None) -> str:
     """A row for people: the envelope, the verdict, the action, the strongest words each way."""
-    first, *more = row.recipients or ("nobody",)
-    recipients = f"<{first}>" + (f" and {len(more)} more" if more else "")
     verdict = row.label
     if row.was_scanned:
         verdict += (
@@ -490,7 +445,7 @@ def _row_text(row: HistoryRow, max_words: int | None) -> str:
         )
     lines = [
         f"{row.id}, {local_time(row.time)}, from {common.sender_text(row.author, row.sender)} "
-        f"at {row.client or 'an unknown client'} to {recipients}",
+        f"at {row.client or 'an unknown client'} to {', '.join(row.recipients) or 'nobody'}",
         f'"{row.subject}", {row.size:,} bytes, message={row.message or "-"}',
         f"then: {verdict}",
     ]

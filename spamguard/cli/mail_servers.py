@@ -3,8 +3,8 @@
 For each server there is a function from the files as they are to the files as they shall be: first
 all that is ours is taken out, then what the new position needs is put in. So a change of position,
 a removal and a second run are one mechanism. What is ours stands between two marked lines, or is a
-whole file, or is a setting that is known by its value: snippets that people copied and what earlier
-versions wrote have no marks.
+whole file, or is a setting that is known by its value: snippets that people copied have no
+marks.
 
 Must never change a file of a server itself: `setup` writes what these functions return.
 """
@@ -85,10 +85,7 @@ def snippet(name: str) -> str:
     sources = Path(__file__).parents[2]
     shared = Path(sysconfig.get_path("data")) / "share" / "spamguard"
     file = (sources if (sources / "pyproject.toml").exists() else shared) / "config" / name
-    try:
-        return file.read_text("utf-8")
-    except OSError as error:
-        raise SpamguardError(f"{file} is not installed ({error.strerror})") from error
+    return file.read_text("utf-8")
 
 
 def _block(text: str) -> str:
@@ -120,14 +117,13 @@ _BACK_PART = "\n# Back from spamguard"
 _QUEUE_PATIENCE = 60.0  # seconds until mail under way must have left or be deferred
 
 
-def plan_postfix(position: str, *, one_recipient: bool, plain_milter: bool) -> list[Change]:
+def plan_postfix(position: str, *, one_recipient: bool) -> list[Change]:
     """Postfix's files with spamguard in a position, or in none (""); []: there is no Postfix.
 
     In three steps, if something has to change. First mail passes by spamguard, while our services
     stay for mail under way; then come the services of the new position, and spamguard has to start
     anew, because it keeps connections to the old ones; then mail goes to it. one_recipient: it
-    needs one in each transaction. plain_milter: a milter at our address without default_action is
-    ours, as earlier versions and the snippet once had it. UsageError: it cannot be put in.
+    needs one in each transaction. UsageError: it cannot be put in.
     """
     directory = Path(run_command("postconf", "-h", "config_directory").strip() or "/etc/postfix")
     if not (shutil.which("postconf") and (directory / "main.cf").is_file()):
@@ -143,7 +139,7 @@ def plan_postfix(position: str, *, one_recipient: bool, plain_milter: bool) -> l
                 change.ours |= {new for _, new in step.open_files().values() if new}
             steps.append(change)
 
-        postfix.pass_by(plain_milter=plain_milter)
+        postfix.pass_by()
         add()
         postfix.take_out_services()
         postfix.put_in_services()
@@ -184,15 +180,14 @@ class _PostfixFiles:
         lines = self._postconf("-P").splitlines()
         return dict(line.split(" = ", 1) for line in lines if " = " in line)
 
-    def pass_by(self, *, plain_milter: bool) -> None:
+    def pass_by(self) -> None:
         """No mail goes to spamguard."""
         self._edit("main.cf", lambda text: _without_ours(text, "postfix/after-queue.main.cf"))
         if self._postconf("-h", "content_filter").startswith("spamguard:"):
             self._postconf("-X", "content_filter", "spamguard_destination_recipient_limit")
-        ours = [_OUR_MILTER, *([f"inet:{MILTER}"] if plain_milter else [])]
         for name in ("smtpd_milters", "non_smtpd_milters"):
             milters = _MILTERS.findall(self._postconf("-h", name))
-            others = [milter for milter in milters if milter not in ours]
+            others = [milter for milter in milters if milter != _OUR_MILTER]
             if not others and milters:
                 self._postconf("-X", name)
             elif others != milters:
@@ -337,7 +332,6 @@ def plan_exim(*, is_used: bool) -> Change | None:
     lines = parts["main"].splitlines(True)
     parts["main"] = "".join(line for line in lines if not line.startswith("local_interfaces"))
     parts["main"] += "IGNORE_SMTP_LINE_LENGTH_LIMIT = 1\n"
-    text = text.removesuffix("\n\ndc_use_split_config='true'\n")  # of an earlier version
     is_split = re.search(r"(?m)^\s*dc_use_split_config=['\"]?true", text) is not None
     change = Change({settings: _set_interfaces(text, is_used=is_used)})
     for part, name in _EXIM_FILES.items():
@@ -372,9 +366,7 @@ def _set_interfaces(text: str, *, is_used: bool) -> str:
         value = re.sub(rf"\s*[^\w\s.]\s*{re.escape(_EXIM_BACK)}", "", found[3])
         value = "" if value == _EXIM_ALL else value
         if is_used:
-            mark = re.match(r"\s*<(.)", value)
-            colon = ":" in value and ";" not in value
-            separator = mark[1] if mark else ":" if colon else ";"
+            separator = ":" if ":" in value and ";" not in value else ";"
             value = f"{value or _EXIM_ALL} {separator} {_EXIM_BACK}"
         return found[0] if value == found[3] else f"{found[1]}'{value}'"
 

@@ -15,10 +15,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -47,35 +44,28 @@ UNDO_EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --origin 'folder Junk'
   spamguard undo --user anna --user ben --origin 'folders, before they were watched'"""
 
-_MAX_ORIGINS = 8  # the most frequent origins of a user's votes that a note names
-
 
 def add_undo(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "undo", run_undo, UNDO_ABOUT, UNDO_EXAMPLE)
-    what = parser.add_mutually_exclusive_group(required=True)
     about = (
         "whose word to take back, as `status` tells it; "
         f"the site's is {arguments.SITE!r}; may be repeated"
     )
-    what.add_argument("--user", action="append", dest="users", metavar="NAME", help=about)
+    parser.add_argument(
+        "--user", action="append", dest="users", required=True, metavar="NAME", help=about
+    )
     arguments.add_period(parser)
     about = "only what was taught there: cli, folder, 'folder Junk'"
     parser.add_argument("--origin", default="", metavar="TEXT", help=about)
-    about = "only say what would be taken back"
-    parser.add_argument("--dry-run", action="store_true", help=about)
-    arguments.add_json(parser, "answer in JSON, on a line for each user")
+    arguments.add_dry_run(parser)
 
 
 def run_undo(options: argparse.Namespace) -> int:
     """Take back, settle, print how much was taken back."""
-    from spamguard.engine.store import UNDO_SECONDS
     from spamguard.learning.undo import VoteSelection, affected_messages
 
-    if not all(options.users):
-        raise UsageError(
-            "--user is empty, as of a variable that is not set: say whose word to take back; "
-            f"the site's is {arguments.SITE!r}"
-        )
+    if not all(options.users):  # as of a variable that is not set
+        raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
     since, until = parse_period(options)
     selections = [
         VoteSelection(arguments.parse_teacher(user), since, options.origin, until)
@@ -93,40 +83,19 @@ def run_undo(options: argparse.Namespace) -> int:
         undone = undo_selections(spam_filter, digests, selections, dry_run=options.dry_run)
         # Settle also if there were votes but none is left: the command that took them back may
         # have been interrupted before it settled.
-        settled = not options.dry_run and (
-            any(undone) or (any(digests) and spam_filter.status().unsettled > 0)
-        )
-        if settled:
+        if not options.dry_run and (
+            any(undone) or (any(digests) and spam_filter.status().unsettled)
+        ):
             spam_filter.settle_everywhere()
-        for user_digests, selection in zip(digests, selections, strict=True):
-            _warn_about_origin(spam_filter, user_digests, selection)
-    if any(undone) and 0 < since < time.time() - UNDO_SECONDS:
-        common.say(
-            f"note: votes that were replaced more than {UNDO_SECONDS // 86_400} days ago "
-            "are not known any more and did not come back"
-        )
-    for name, selection, votes in zip(options.users, selections, undone, strict=True):
+    for name, votes in zip(options.users, undone, strict=True):
         restored = sum(vote.new_label is not None for vote in votes)
-        labels = Counter(vote.old_label for vote in votes if vote.old_label is not None)
         text = "nothing to take back"
         if votes:
             verb = "would take" if options.dry_run else "took"
             text = f"{verb} back {common.count_text(len(votes), 'vote')}"
         if restored:
             text += f"; on {restored:,} of these messages an earlier vote is in force again"
-        values = {
-            "user": selection.user,
-            "since": selection.since,
-            "until": selection.until,
-            "origin": selection.origin,
-            "taken_back": len(votes),
-            "by_class": dict(sorted(labels.items())),
-            "earlier_in_force": restored,
-            "settled": settled,
-            "dry_run": options.dry_run,
-        }
-        prefix = f"{printable(name)}: " if len(undone) > 1 else ""
-        common.print_answer(options, prefix + text, values)
+        print((f"{printable(name)}: " if len(undone) > 1 else "") + text)
     return 0
 
 
@@ -141,32 +110,13 @@ def undo_selections(
     from spamguard.learning import undo
 
     undone: list[list[UndoneVote]] = []
-    with common.progress(sum(map(len, digests)), " messages") as advance:
+    with common.progress(total=sum(map(len, digests))) as bar:
         for user_digests, selection in zip(digests, selections, strict=True):
             undone.append([])
             for batch in undo.undo_votes(spam_filter, user_digests, selection, dry_run=dry_run):
-                advance(BATCH_SIZE)
+                bar.update(BATCH_SIZE)
                 undone[-1] += batch
     return undone
-
-
-def _warn_about_origin(
-    spam_filter: Filter, digests: Sequence[bytes], selection: VoteSelection
-) -> None:
-    """Name the user's origins if the given one fits none: it may be a slip."""
-    users = spam_filter.ledger.users
-    if not selection.origin or users.last_vote(selection.user, selection.origin):
-        return
-    any_origin = selection._replace(origin="")
-    origins = Counter(
-        vote.origin
-        for digest in digests
-        for vote in users.all_votes(selection.user, digest)
-        if any_origin.matches(vote)
-    )
-    if origins:
-        names = ", ".join(repr(origin) for origin, _ in origins.most_common(_MAX_ORIGINS))
-        common.say(f"note: this user has said nothing at {selection.origin!r}, but at: {names}")
 
 
 # ---- times
@@ -231,7 +181,6 @@ BACKUP_EXAMPLE = """  spamguard backup /srv/backup/spamguard-$(date +%F)
 
 def add_backup(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "backup", run_backup, BACKUP_ABOUT, BACKUP_EXAMPLE)
-    arguments.add_json(parser)
     about = "where to, or - for standard output; a file of that name is replaced"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 
@@ -243,26 +192,20 @@ def run_backup(options: argparse.Namespace) -> int:
     with common.open_existing(options, load=False) as spam_filter:
         fingerprint = spam_filter.ledger.fingerprint
     name = options.file
-    copies = Path(tempfile.gettempdir())
-    if common.is_regular_file(name):
-        copies = common.output_directory(name)
+    is_regular = common.is_regular_file(name)
+    copies = Path(name).parent if is_regular else Path(tempfile.gettempdir())
     with (
         common.terminate_cleanly(),
-        backup.copy_state(common.state_directory(options), copies) as files,
         common.open_output(name, lambda file: backup.BackupReader(name, file).verify()) as stream,
+        backup.copy_state(common.state_directory(options), copies) as files,
     ):
         header = backup.make_header(files, fingerprint)
-        with common.progress(sum(header.sizes.values()), "B") as advance:
-            size = backup.write_backup(stream, header, files, advance)
-    text = (
+        with common.progress(total=sum(header.sizes.values()), unit="B") as bar:
+            size = backup.write_backup(stream, header, files, bar.update)
+    common.say(
         f"backed up {', '.join(header.sizes)} to {name} ({size:,} bytes); "
         "it holds the key: keep it as secret as a password"
     )
-    if name == "-":
-        common.say(text)
-    else:
-        values = {"file": name, "bytes": size, "files": header.sizes, "key": fingerprint}
-        common.print_answer(options, text, values)
     return 0
 
 
@@ -283,9 +226,7 @@ RESTORE_EXAMPLE = """  systemctl stop spamguard.socket spamguard
 
 def add_restore(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "restore", run_restore, RESTORE_ABOUT, RESTORE_EXAMPLE)
-    arguments.add_json(parser)
-    about = "put aside what is in the state directory"
-    parser.add_argument("--replace", action="store_true", help=about)
+    arguments.add_flag(parser, "--replace", "put aside what is in the state directory")
     about = "a file that `backup` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 
@@ -293,38 +234,21 @@ def add_restore(commands: arguments.Commands) -> None:
 def run_restore(options: argparse.Namespace) -> int:
     """Check the file, prove that it works, install it."""
     from spamguard import backup
-    from spamguard.learning import undo
 
     state = common.state_directory(options)
     _check_overwrite(state, replace=options.replace)
     with common.open_seekable(options.file) as stream:
         reader = backup.BackupReader(options.file, stream)
         header = reader.verify()
-        if sys.stderr.isatty():
-            common.say(
-                "reading every receipt and making all tables; nothing is touched before that is "
-                "done"
-            )
         with (
-            common.progress(sum(header.sizes.values()), "B") as advance,
-            backup.prove_backup(reader, header, state, advance) as draft,
+            common.progress(total=sum(header.sizes.values()), unit="B") as bar,
+            backup.prove_backup(reader, header, state, bar.update) as draft,
         ):
             aside = backup.install_backup(
                 draft, state, lambda: _check_overwrite(state, replace=options.replace)
             )
-    with common.open_existing(options) as spam_filter:
-        classes = dict(spam_filter.status().classes)
-        outdated = undo.count_outdated(spam_filter.ledger)
-    text = (
-        f"restored the backup of {local_time(header.time)} into {state}: "
-        f"lessons of {common.count_text(sum(classes.values()))}"
-    )
-    if aside:
-        text += f"; what was there is in {aside}"
-    values = {"state": str(state), "made": header.time, "classes": classes}
-    common.print_answer(options, text, values | {"kept": str(aside) if aside else None})
-    if outdated:
-        common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
+    there = f"; what was there is in {aside}" if aside else ""
+    print(f"restored the backup of {local_time(header.time)} into {state}{there}")
     return 0
 
 
@@ -351,26 +275,19 @@ REBUILD_EXAMPLE = """  spamguard rebuild"""
 
 
 def add_rebuild(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "rebuild", run_rebuild, REBUILD_ABOUT, REBUILD_EXAMPLE)
-    arguments.add_json(parser)
+    arguments.add_command(commands, "rebuild", run_rebuild, REBUILD_ABOUT, REBUILD_EXAMPLE)
 
 
 def run_rebuild(options: argparse.Namespace) -> int:
     """Settle from the receipts."""
     from spamguard.engine import snapshot
 
-    start = time.monotonic()
     with common.open_existing(options, load=False) as spam_filter:
-        if sys.stderr.isatty():
-            common.say("replaying all receipts; judging and teaching go on meanwhile")
         spam_filter.settle()
         classes, loss = spam_filter.status().classes, spam_filter.find_loss()
         spam_filter.clear_loss()
-    seconds = time.monotonic() - start
     messages = common.count_text(sum(classes.values()))
-    text = f"rebuilt the tables from the receipts of {messages} in {seconds:.1f} s"
+    print(f"rebuilt the tables from the receipts of {messages}")
     if loss is not None:
-        text += f"\n{snapshot.describe_loss(loss)}: {snapshot.LOSS_ADVICE}"
-    values = {"classes": dict(classes), "seconds": round(seconds, 3)}
-    common.print_answer(options, text, values | {"lost_events": loss.events if loss else 0})
+        print(f"{snapshot.describe_loss(loss)}: {snapshot.LOSS_ADVICE}")
     return 0

@@ -149,9 +149,9 @@ def add_check(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "check", run_check, CHECK_ABOUT, CHECK_EXAMPLE)
     about = "the configuration (YAML)"
     parser.add_argument("file", nargs="?", type=arguments.parse_file, metavar="FILE", help=about)
-    about = "print the JSON Schema of the configuration, for editors"
-    parser.add_argument("--schema", action="store_true", help=about)
-    arguments.add_json(parser, "answer in JSON: ok, problems, warnings, and what is in force")
+    arguments.add_flag(
+        parser, "--schema", "print the JSON Schema of the configuration, for editors"
+    )
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -163,7 +163,6 @@ def run_check(options: argparse.Namespace) -> int:
         print(common.to_json(schema.schema_for_editors(), indent=2))
         return 0
     options.config = file = options.file or options.config
-    warnings: list[str] = []
     problems: list[str] = []
     settings: Settings | None
     try:
@@ -172,20 +171,13 @@ def run_check(options: argparse.Namespace) -> int:
         problems += error.problems
         settings = error.settings
     if settings is not None:
-        warnings += _find_warnings(settings, file)
+        for warning in _find_warnings(settings, file):
+            common.say(f"warning: {warning}")
         problems += _unreadable_files(settings, startup.required_files(settings))
-    is_right = settings is not None and not problems
-    if options.json:
-        values = {"ok": is_right, "problems": problems, "warnings": warnings}
-        in_force = schema.to_plain(settings) if is_right else None
-        print(common.to_json(values | {"settings": in_force}))
-        return 0 if is_right else common.EXIT_ERROR
-    for warning in warnings:
-        common.say(f"warning: {warning}")
     if settings is None or problems:
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
-    print("# ok" + (f", with {common.count_text(len(warnings), 'warning')}" if warnings else ""))
+    print("# ok")
     return 0
 
 
@@ -346,11 +338,12 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
 
     settings = common.load_config(options) if options.config else None
     state = common.state_directory(options)
-    yield from doctor.check_installation(state)
-    if not doctor.is_unreadable(state):  # else the daemon does not answer this user either
+    first = list(doctor.check_installation(state))
+    yield from first
+    if len(first) > 1:  # else the daemon does not answer this user either
         yield from _daemon_steps(settings, state)
         yield from doctor.check_watcher(state, expected=bool(settings and settings.watch))
-    yield doctor.check_file_events(settings)
+    yield doctor.check_file_events()
     yield doctor.check_dovecot(settings)
     if settings:
         if settings.watch:
@@ -358,7 +351,6 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
                 yield doctor.check_mailboxes(settings, startup.service_account(settings))
             except StartError as error:
                 yield doctor.failed("mailboxes", str(error), "")
-        yield from doctor.check_mail_servers(settings)
         yield from doctor.check_next_hops(settings)
     yield from _filter_steps(options, settings)
 
@@ -395,19 +387,15 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
 
 def _wait_for_daemon(state: Path) -> dict[str, Any] | None:
     """What the daemon says; one that has only just started gets some time to be ready."""
+    from spamguard.daemon.status import ask_daemon
     from spamguard.doctor import proof
 
     deadline = time.monotonic() + proof.STEP_TIMEOUT
-    while True:
-        daemon = status.ask_daemon(state)
-        if (
-            daemon is None
-            or status.daemon_trouble(daemon)
-            or not any(status.daemon_problems(daemon))
-            or time.monotonic() > deadline
-        ):
-            return daemon
+    while (daemon := ask_daemon(state)) is not None and time.monotonic() < deadline:
+        if status.daemon_trouble(daemon) or not any(status.daemon_problems(daemon)):
+            break
         time.sleep(_POLL_SECONDS)
+    return daemon
 
 
 def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
@@ -450,14 +438,9 @@ def _mailbox_steps(
 
     path, account = _named_mailbox(options)
     special_uses = roles.read_dovecot().special_uses
-    try:
-        owner = account_owner(account) if account else directory_owner(path)
-        with owner.impersonate():
-            junk = proof.find_junk(path, settings.watch if settings else (), special_uses)
-    except OSError as error:
-        remedy = "name a Maildir that is there with --maildir"
-        yield doctor.failed("mailbox", f"{path}: {error.strerror}", remedy)
-        return
+    owner = account_owner(account) if account else directory_owner(path)
+    with owner.impersonate():
+        junk = proof.find_junk(path, settings.watch if settings else (), special_uses)
     if junk is None:
         remedy = "make a folder Junk with a mail program"
         yield doctor.failed("mailbox", f"{path}: it has no folder of spam", remedy)
@@ -479,8 +462,6 @@ def _named_mailbox(options: argparse.Namespace) -> tuple[Path, pwd.struct_passwd
             raise UsageError(
                 f"{options.user!r} is no user of this system: name the mailbox with --maildir"
             ) from None
-        if os.geteuid() not in (0, account.pw_uid):
-            raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
         maildir = maildir or Path(account.pw_dir) / "Maildir"
     # as the daemon names it: symbolic links stay
     return Path(os.path.abspath(maildir)), account  # noqa: PTH100  resolve() would follow them

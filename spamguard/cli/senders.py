@@ -92,7 +92,7 @@ def _cast(options: argparse.Namespace, label: str) -> int:
     from spamguard.learning.lessons import LessonOutcome, LessonService
     from spamguard.ledger.senders import make_sender_vote
 
-    opener = common.open_to_teach if label else common.open_existing
+    opener = common.open_filter if label else common.open_existing
     with opener(options) as spam_filter:
         digest, nats = spam_filter.senders.digest(options.sender), SENDER_NATS.get(label)
         vote = make_sender_vote(digest, options.user, nats, "cli", int(time.time()))

@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import getpass
-import io
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -62,8 +61,6 @@ POSITIONS = {
     "before-queue": "mail is judged while its sender waits, so spam can be refused",
     "milter": "as before-queue, but mail does not pass through spamguard",
 }
-POSITIONS_OF = {"postfix": tuple(POSITIONS)}  # of other servers: after-queue
-CONFIG = Path("/etc/spamguard/spamguard.yaml")
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
 _UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/lib/systemd/system")))
@@ -79,10 +76,8 @@ def add_setup(commands: arguments.Commands) -> None:
     parser.add_argument("--position", choices=tuple(POSITIONS), metavar="POSITION", help=about)
     about = "Maildirs in which moving mail teaches, such as /home/*/Maildir"
     parser.add_argument("--mailboxes", metavar="PATTERN", help=about)
-    about = "take spamguard out of Postfix, Exim and Dovecot"
-    parser.add_argument("--remove", action="store_true", help=about)
-    about = "do it: without this option nothing is changed"
-    parser.add_argument("--apply", action="store_true", help=about)
+    arguments.add_flag(parser, "--remove", "take spamguard out of Postfix, Exim and Dovecot")
+    arguments.add_flag(parser, "--apply", "do it: without this option nothing is changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +95,10 @@ def run_setup(options: argparse.Namespace) -> int:
         os.umask(0o022)  # servers must be able to read what root writes
     else:
         print("This changes nothing, it shows what --apply would do.\n")
-    options.config = path = (options.config or CONFIG).absolute()
-    is_milter = f"milter://{MILTER}" in (mail_servers.read_text(path) or "")
+    options.config = path = (options.config or common.SERVICE_CONFIG).absolute()
     if options.remove:
         changes = [
-            *mail_servers.plan_postfix("", one_recipient=False, plain_milter=is_milter),
+            *mail_servers.plan_postfix("", one_recipient=False),
             mail_servers.plan_exim(is_used=False),
             mail_servers.plan_dovecot(is_used=False),
         ]
@@ -126,9 +120,7 @@ def run_setup(options: argparse.Namespace) -> int:
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
     )
     position = answers.position if answers.server == "postfix" else ""
-    postfix = mail_servers.plan_postfix(
-        position, one_recipient=one_recipient, plain_milter=is_milter
-    )
+    postfix = mail_servers.plan_postfix(position, one_recipient=one_recipient)
     changes = [
         *postfix[:-1],
         _plan_service(path, text, answers.position),
@@ -142,15 +134,10 @@ def run_setup(options: argparse.Namespace) -> int:
     status = 0
     if options.apply:
         print("\nspamguard doctor:", flush=True)
-        status = _run_command("doctor", "--config", str(path))
+        doctor = arguments.build_parser(["doctor"]).parse_args(["doctor", "--config", str(path)])
+        status = int(doctor.run(doctor))
     _show_next_steps(path, settings, applied=options.apply)
     return status
-
-
-def _run_command(*words: str) -> int:
-    """Another command of ours, in this process."""
-    options = arguments.build_parser(words).parse_args(words)
-    return int(options.run(options))
 
 
 def _check_account() -> None:
@@ -169,14 +156,11 @@ def _check_account() -> None:
 def _ask(options: argparse.Namespace, old: Settings | None) -> Answers:
     asked = [options.server, options.position, options.mailboxes].count(None)
     if asked and sys.stdin.isatty():
-        print(
-            f"{asked} question{'s' if asked > 1 else ''} at most. Enter takes what stands in "
-            "brackets, ? explains.\n"
-        )
+        print(f"At most {asked} questions. Enter takes what stands in brackets, ? explains.\n")
     server = options.server or _question(
         "Mail server", _find_server(), SERVERS, "Through which program mail comes in here."
     )
-    positions = POSITIONS_OF.get(server, ("after-queue",))
+    positions = tuple(POSITIONS) if server == "postfix" else ("after-queue",)
     if options.position and options.position not in positions:
         raise UsageError(f"the position for {server} is {' or '.join(positions)}")
     proposal = _find_position(old)
@@ -225,9 +209,8 @@ def _find_position(old: Settings | None) -> str:
     if old is None:
         return ""
     found = [str(each.position) for each in old.listeners if each.position in _FRONT]
-    return (found or ["milter" for each in old.scanners if "milter:" in str(each.listen)] or [""])[
-        0
-    ]
+    found += ["milter" for each in old.scanners if each.listen.protocol is Protocol.MILTER]
+    return (found or [""])[0]
 
 
 def _find_mailboxes() -> str:
@@ -236,9 +219,7 @@ def _find_mailboxes() -> str:
     path = location.removeprefix("maildir:").partition(":")[0]
     if not location.startswith("maildir:/"):
         return "/home/*/Maildir"
-    for variable in ("%d", "%n", "%u", "%{user}", "%{domain}"):
-        path = path.replace(variable, "*")
-    return path
+    return re.sub(r"%(\w|\{\w+\})", "*", path)
 
 
 # ---- the configuration
@@ -255,7 +236,7 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
         values = {"state": "/var/lib/spamguard", "user": ACCOUNT}
         if _has_units():
             values["watch_socket"] = "/run/spamguard-watch/mailboxes.sock"
-    values |= _doors(values, old, answers.position)
+    values |= _doors(values, answers.position)
     watch = list(values.get("watch") or [{}])
     if old is None or not old.watch or old.watch[0].maildir != answers.mailboxes:
         entry = watch[0] if isinstance(watch[0], dict) else {}
@@ -269,37 +250,37 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
 
 
 def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Settings:
-    """What the new text says. ConfigError: `check` refuses it."""
+    """What the new text says. ConfigError: it has mistakes."""
     with NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
-            status = _run_command("check", file.name)
-        if status != 0:
-            lines = said.getvalue().replace(file.name, str(path)).splitlines()
+        try:
+            return read(Path(file.name))
+        except ConfigError as error:
+            problems = (problem.replace(file.name, str(path)) for problem in error.problems)
             text = "what setup would write has mistakes, and nothing was changed:"
-            raise ConfigError(text, *(line.removeprefix("spamguard: ") for line in lines))
-        return read(Path(file.name))
+            raise ConfigError(text, *problems) from error
 
 
-def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> dict[str, Any]:
+def _doors(values: Mapping[str, Any], position: str) -> dict[str, Any]:
     """The values of `listeners` and `scanners` for a position; None: there are none.
 
     The listener of the other position becomes that of this one, with its rules.
     """
     listeners, scanners = (list(values.get(key) or []) for key in ("listeners", "scanners"))
-    front: dict[str, Any] = {}
-    asked: dict[str, Any] = {}
-    for number, listener in enumerate(old.listeners if old else ()):
-        if listener.position in _FRONT:
-            _check_address(str(listener.listen), f"smtp://{SMTP}")
-            front = listeners.pop(number)
-            break
-    for number, scanner in enumerate(old.scanners if old else ()):
-        if scanner.listen.protocol is Protocol.MILTER:
-            _check_address(str(scanner.listen), f"milter://{MILTER}")
-            asked = scanners.pop(number)
-            break
+    front: dict[str, Any] = next((each for each in listeners if each.get("position") in _FRONT), {})
+    asked: dict[str, Any] = next(
+        (each for each in scanners if each["listen"].startswith("milter:")), {}
+    )
+    ours = ((front, listeners, f"smtp://{SMTP}"), (asked, scanners, f"milter://{MILTER}"))
+    for entry, entries, expected in ours:
+        if entry and entry["listen"] != expected:
+            raise UsageError(
+                f"the configuration listens on {entry['listen']}, and setup knows {expected} "
+                "alone: put in the lines of config/ by hand"
+            )
+        if entry:
+            entries.remove(entry)
     if position == "milter":
         scanners.insert(0, asked or {"listen": f"milter://{MILTER}"})
     else:
@@ -309,22 +290,12 @@ def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> di
     return {"listeners": listeners or None, "scanners": scanners or None}
 
 
-def _check_address(found: str, expected: str) -> None:
-    if found != expected:
-        raise UsageError(
-            f"the configuration listens on {found}, and setup knows {expected} alone: put in the "
-            "lines of config/ by hand"
-        )
-
-
 def edit_yaml(text: str, values: Mapping[str, Any]) -> str:
     """A document with these values, None for a key that is not to be there. What is equal keeps its
     text, with its comments.
     """
     old = parse_yaml(text.encode("utf-8", "surrogateescape")).value or {}
     root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if isinstance(root, yaml.MappingNode) and root.flow_style:  # the document is in braces
-        return _dump({key: value for key, value in values.items() if value is not None})
     missing = {key: value for key, value in values.items() if value is not None and key not in old}
     for key, node in reversed(root.value if root is not None else []):
         name = key.value
@@ -429,7 +400,7 @@ def _apply(change: Change) -> None:
         for command in change.commands:
             print("  " + " ".join(command), flush=True)
             _run(command)
-    except SpamguardError as error:
+    except (OSError, SpamguardError) as error:
         for path, (old, _) in files.items():
             _put(path, old)
         for command in change.commands:
@@ -438,10 +409,7 @@ def _apply(change: Change) -> None:
 
 
 def _run(command: tuple[str, ...]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise SpamguardError(f"{command[0]}: {error.strerror}") from error
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip()
         raise SpamguardError(f"`{' '.join(command)}` failed, and nothing after it ran: {reason}")
@@ -449,20 +417,14 @@ def _run(command: tuple[str, ...]) -> None:
 
 def _put(path: Path, text: str | None) -> None:
     """Write a file, or take it away with the directories of ours that are then empty."""
-    try:
-        if text is None:
-            path.unlink(missing_ok=True)
-            if "spamguard" in path.parent.name and not any(path.parent.iterdir()):
-                path.parent.rmdir()
-            print(f"  removed {path}")
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mail_servers.write_text(path, text)
-    except OSError as error:
-        raise SpamguardError(
-            f"{path} cannot be written: {error.strerror}; run this as root, or name another "
-            "file with --config"
-        ) from error
+    if text is None:
+        path.unlink(missing_ok=True)
+        if "spamguard" in path.parent.name and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+        print(f"  removed {path}")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mail_servers.write_text(path, text)
     print(f"  wrote {path}")
 
 
@@ -480,16 +442,17 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         print("`spamguard setup --apply` does all of this.")
         return
     print("\nNext:")
-    where = [] if path == CONFIG else ["--config", str(path)]  # which root's commands take
+    where = (
+        [] if path == common.SERVICE_CONFIG else ["--config", str(path)]
+    )  # which root's commands take
     if settings.web is not None:
         command = ["spamguard", "login-link", "--operator", *where]
         # only for a person: who has the link is let in
         link = run_command(sys.executable, "-m", *command) if sys.stdout.isatty() else ""
         host, port = settings.web.listen.host, settings.web.listen.port
-        here = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2] or hostname()
         print(f"  {link.strip() or ' '.join(command)}")
-        print(f"      {'lets' if link else 'prints a link that lets'} you into the page once")
-        print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{here}")
+        print("      the way into the page: a link, which lets you in once")
+        print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{hostname()}")
         print("      before that, if you are at another machine")
     print(f"  {' '.join(['spamguard', 'teach-folders', '--dry-run', *where])}")
     patterns = ", ".join(watch.maildir for watch in settings.watch)

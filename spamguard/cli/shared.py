@@ -73,21 +73,20 @@ def add_shared(commands: arguments.Commands) -> None:
     joining.add_argument("--key", type=arguments.parse_file, metavar="FILE", help=about)
     _add_password_file(joining, "password of the nodes' role, as `init` made it")
     about = "how this machine and the others are, as the running daemon has it"
-    arguments.add_action(actions, "status", _status, about)
+    arguments.add_json(arguments.add_action(actions, "status", _status, about))
     about = "drop a node that does not come back from the list that `status` shows"
     forgetting = arguments.add_action(actions, "forget", _forget, about)
     forgetting.add_argument("node", metavar="NODE", help="its name, or its id")
     about = "go on alone, with everything that was learnt"
     leaving = arguments.add_action(actions, "leave", _leave, about)
-    about = "also while lessons wait for the database; they are exported into a file first"
-    leaving.add_argument("--force", action="store_true", help=about)
+    arguments.add_flag(leaving, "--force", "also while lessons wait for the database")
     about = "take back, for all machines, what a machine that somebody broke into has taught"
     undoing = arguments.add_action(actions, "undo", _undo, about)
+    arguments.add_json(undoing)
     about = "its name or its id, as `status` has them"
     undoing.add_argument("--node", required=True, metavar="NAME", help=about)
     arguments.add_period(undoing)  # that machine may have lied about times
-    about = "only say what would be taken back"
-    undoing.add_argument("--dry-run", action="store_true", help=about)
+    arguments.add_dry_run(undoing)
     about = "bring tables and functions of the database up to this version"
     _add_dsn(arguments.add_action(actions, "upgrade", _upgrade, about))
 
@@ -124,10 +123,8 @@ def _init(options: argparse.Namespace) -> int:
         bits, mac = spam_filter.min_bits, RowMac(key)
     file = _password_file(options)
     done = admin.init(options.dsn, mac, bits, file)
-    text = f"the database is ready for nodes with key {mac.fingerprint}"
-    if not done.is_new:
-        text = f"the database was ready already, for nodes with key {mac.fingerprint}"
-    text += f"\npassword of {admin.NODE_ROLE}: in {file}; every node needs a copy, and the key"
+    print(f"the database is ready for nodes with key {mac.fingerprint}")
+    print(f"password of {admin.NODE_ROLE}: in {file}; every node needs a copy, and the key")
     if done.password_replaced:
         common.say(
             f"note: {admin.NODE_ROLE} was there already and has got a new password: nodes that "
@@ -139,8 +136,6 @@ def _init(options: argparse.Namespace) -> int:
             "run `REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), "
             "lo_from_bytea(oid, bytea) FROM PUBLIC`"
         )
-    values = {"new": done.is_new, "key": mac.fingerprint, "bits": bits, "password_file": str(file)}
-    common.print_answer(options, text, values)
     return 0
 
 
@@ -149,8 +144,7 @@ def _upgrade(options: argparse.Namespace) -> int:
     from spamguard.shared import admin
 
     before, after = admin.upgrade(options.dsn)
-    text = f"the database has schema {after}" + (f", before {before}" if before != after else "")
-    common.print_answer(options, text, {"before": before, "after": after})
+    print(f"the database has schema {after}, before {before}")
     return 0
 
 
@@ -183,9 +177,9 @@ def _join(options: argparse.Namespace) -> int:
         keys.store_key(state / KEY_FILE, key)
         with common.open_filter(options, "is a new filter", _bits=bits) as spam_filter:
             _check_filter(spam_filter, bits)
-            has_joined, has_tables = spam_filter.ledger.shared is not None, False
+            has_joined = spam_filter.ledger.shared is not None
             if not has_joined:
-                has_tables = asyncio.run(_join_log(spam_filter, settings, RowMac(key)))
+                asyncio.run(_join_log(spam_filter, settings, RowMac(key)))
             log = _shared_log(spam_filter)
             log.note_server(server)
             counts = log.counts()
@@ -197,19 +191,17 @@ def _join(options: argparse.Namespace) -> int:
     lines = _configuration_lines(settings)
     common.say(f"{state}: {text}")
     common.say("put these lines into spamguard.yaml, then start the daemon:")
-    values = {"joined_before": has_joined, "tables": has_tables, "waiting": waiting}
-    common.print_answer(options, lines, values | {"configuration": lines})
+    print(lines)
     return 0
 
 
 def _find_key(state: Path, file: Path | None) -> bytes:
     """The key of the other machines. UsageError: there is none, or the filter here has another."""
     own = state / KEY_FILE
-    if file is None and not own.exists():
-        raise UsageError(f"{own}: no key there: name that of the other machines with --key FILE")
-    if file is not None and not file.exists():
-        raise UsageError(f"{file}: there is no such file: name the key of the other machines")
-    key = keys.load_key(file or own, create=False)
+    source = file or own
+    if not source.exists():
+        raise UsageError(f"{source}: no key there: name that of the other machines with --key FILE")
+    key = keys.load_key(source, create=False)
     if own.exists() and keys.load_key(own, create=False) != key:
         raise UsageError(
             f"{state}: its filter has another key than {file}: move it away, join with a new one, "
@@ -252,8 +244,8 @@ def _check_filter(spam_filter: Filter, bits: int) -> None:
         )
 
 
-async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) -> bool:
-    """Make the ledger part of the log; return whether it got the tables of the others.
+async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) -> None:
+    """Make the ledger part of the log.
 
     Its own tables judge until then, or until the courier has copied the log.
     """
@@ -272,11 +264,11 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) 
         exchange = SnapshotExchange(ledger, spam_filter.directory)
         if last := (await database.head()).last:
             exchange.hold_while_copying()
-        has_tables, log = await exchange.fetch(database), _shared_log(spam_filter)
+        await exchange.fetch(database)
+        log = _shared_log(spam_filter)
         if log.waiting()[0]:  # a few lessons without tables judge too
             exchange.update_hold(last)
         request_settling(ledger, log, last)
-        return has_tables
     finally:
         database.close()
 
@@ -296,59 +288,30 @@ def _configuration_lines(settings: SharedSettings) -> str:
 
 def _leave(options: argparse.Namespace) -> int:
     """Make the ledger one of a single machine."""
-    state = common.existing_state_directory(options)
-    with _stopped_daemon(state):
-        waiting, file = _leave_log(options)
-        with common.open_existing(options, load=False) as spam_filter:
-            spam_filter.settle()
-    text = "left: this filter learns alone from now on; take `shared` out of spamguard.yaml"
-    if file is not None:
-        text += (
-            f"\n{common.count_text(waiting, 'lesson')} that the others do not have: in {file}, "
-            "which `spamguard import` takes in on another machine"
-        )
-    common.print_answer(options, text, {"waiting": waiting, "file": file and str(file)})
-    return 0
-
-
-def _leave_log(options: argparse.Namespace) -> tuple[int, Path | None]:
-    """Take the ledger out of the log; return how many lessons waited, and the file that has them.
-
-    Tables on hold do not know the numbers of their events, so they are made anew.
-    """
     from spamguard.engine.snapshot import SNAPSHOT_KEY
 
-    file = None
-    with common.open_existing(options, load=False) as spam_filter:
-        log = _shared_log(spam_filter)
-        counts = log.counts()
-        if counts.waiting and not options.force:
-            raise UsageError(
-                f"{common.count_text(counts.waiting, 'lesson')} wait for the database: let the "
-                "daemon run until they are there, or use --force, which writes them to a file"
-            )
-        if counts.waiting:
-            file = spam_filter.directory / f"waiting-{int(time.time())}.spamguard"
-            _export_waiting(spam_filter, file)
-        if counts.hold:
-            spam_filter.ledger.drop_meta([SNAPSHOT_KEY])
-        log.leave(force=options.force)
-    return counts.waiting, file
-
-
-def _export_waiting(spam_filter: Filter, file: Path) -> None:
-    from spamguard import __version__
-    from spamguard.cli.transfer import ExportHeader, write_export
-    from spamguard.ledger.shared import decode_event
-    from spamguard.records import EXTRACTOR
-
-    ledger = spam_filter.ledger
-    header = ExportHeader(
-        __version__, EXTRACTOR, ledger.fingerprint, "", spam_filter.min_bits, ledger.classes()
-    )
-    events = _shared_log(spam_filter).read_pending(1 << 62, 1 << 62)
-    with common.open_output(str(file)) as stream:
-        write_export(Path(stream.name), header, map(decode_event, events))
+    state = common.existing_state_directory(options)
+    with _stopped_daemon(state):
+        with common.open_existing(options, load=False) as spam_filter:
+            log = _shared_log(spam_filter)
+            counts = log.counts()
+            if counts.waiting and not options.force:
+                raise UsageError(
+                    f"{common.count_text(counts.waiting, 'lesson')} wait for the database: let the "
+                    "daemon run until they are there, or use --force"
+                )
+            if counts.hold:  # these tables do not know the numbers of their events
+                spam_filter.ledger.drop_meta([SNAPSHOT_KEY])
+            log.leave(force=options.force)
+        with common.open_existing(options, load=False) as spam_filter:
+            spam_filter.settle()
+    print("left: this filter learns alone from now on; take `shared` out of spamguard.yaml")
+    if counts.waiting:
+        print(
+            f"{common.count_text(counts.waiting, 'lesson')} that the others do not have: "
+            "`spamguard export` here and `spamguard import` there take them over"
+        )
+    return 0
 
 
 @contextmanager
@@ -474,6 +437,5 @@ def _forget(options: argparse.Namespace) -> int:
             f"{printable(node.name)} was seen {duration_text(now - node.seen)} ago: stop it first"
         )
     client.forget(state, node.node)
-    text = f"{printable(node.name)} is forgotten, until it comes back"
-    common.print_answer(options, text, {"node": node.node, "name": node.name})
+    print(f"{printable(node.name)} is forgotten, until it comes back")
     return 0

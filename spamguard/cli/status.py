@@ -15,14 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard import __version__
 from spamguard.cli import arguments, common
 from spamguard.log import duration_text, local_time, printable
-from spamguard.users import PIPE_ORIGIN, SUBMITTED_ORIGINS
+from spamguard.users import PIPE_ORIGIN
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
@@ -30,25 +29,17 @@ if TYPE_CHECKING:
 
 STATUS_ABOUT = """\
 Show what the filter knows, and how the daemon is. It shows messages of each class, who taught them,
-table load, sizes and versions.
+sizes and versions.
 
 Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and
 its messages since it began.
 
-Of each user: when the last move of a message into a folder was learnt, the lessons in force, and
-how many more were refused, such as beyond lessons_per_day. Warnings tell what should teach and does
-not.
-
-A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load
-tells how often that happens. With many lessons the tables become twice as large, when the experts
-are settled."""
+Of each user: when the last move of a message into a folder was learnt, and the lessons in force.
+Warnings tell what should teach and does not, and what was refused lately, such as beyond
+lessons_per_day."""
 STATUS_EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
-_KERNELS = {
-    "compiled": "compiled",
-    "numpy": "numpy (the compiled part is not installed: the same verdicts, slower)",
-}
 _MISSING_REMEDY = (
     "teach what people have filed (teach-folders), or let answering teach (answered_is_ham)"
 )
@@ -109,12 +100,6 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "missing": policy.missing_lessons(status.classes, status.unwanted),
         "events": status.events,
         "unsettled": status.unsettled,
-        "buckets": status.buckets,
-        # The hash is as good as random, so the load is the share of new tokens that collide.
-        "tables": {
-            name: {"used": status.vocabulary[name], "load": load}
-            for name, load in status.used.items()
-        },
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
 
@@ -122,9 +107,9 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
 def _kept_values(spam_filter: Filter) -> dict[str, Any]:
     """Since when lessons are kept, and how many have aged in the last 30 days."""
     days = spam_filter.ledger.users.count_by_day()
-    aged, last = spam_filter.ledger.ages.count_aged()
+    aged, _ = spam_filter.ledger.ages.count_aged()
     first = next((day * _DAY_SECONDS for day, number in days.items() if number), None)
-    return {"since": first, "aged": aged, "last_aged": last or None}
+    return {"since": first, "aged": aged}
 
 
 def _status_text(values: dict[str, Any]) -> str:
@@ -136,7 +121,7 @@ def _status_text(values: dict[str, Any]) -> str:
         f"state      {values['state']}",
         f"version    spamguard {versions['program']}, extractor {versions['extractor']}, "
         f"ledger {versions['ledger']}",
-        f"kernel     {_KERNELS[values['kernel']]}",
+        f"kernel     {values['kernel']}",
         f"key        {values['key']}",
         f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
         f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
@@ -147,11 +132,10 @@ def _status_text(values: dict[str, Any]) -> str:
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
         f"tables {sizes['tables'] / 1e6:,.1f} MB",
     ]
-    width = max(len("class"), *map(len, values["classes"]))
-    lines += ["", f"{'class':{width}}  messages"]
+    lines += ["", "class       messages"]
     for name, row in values["classes"].items():
         side = "unwanted" if row["unwanted"] else "wanted"
-        lines.append(f"{name:{width}}  {row['messages']:8,}  {side}")
+        lines.append(f"{name:10}  {row['messages']:8,}  {side}")
     if values["lost"]:
         loss = snapshot.describe_loss(snapshot.LedgerLoss(**values["lost"]))
         lines.append(f"{loss}: {snapshot.LOSS_REMEDY}")
@@ -160,25 +144,17 @@ def _status_text(values: dict[str, Any]) -> str:
         lines.append(f"{outdated}; {undo.REEXTRACT_REMEDY}")
     if values["missing"]:
         lines.append(f"{values['missing']}: {_MISSING_REMEDY}")
-    lines += ["", "tokens     buckets used     load: so many new ones collide"]
-    lines += (
-        f"{name:9}  {table['used']:12,}  {table['load']:7.2%}"
-        for name, table in values["tables"].items()
-    )
     return "\n".join([*lines, *_user_lines(values)])
 
 
 def _kept_text(values: dict[str, Any]) -> str:
     """What is kept, as the running daemon says it, and since when."""
     kept, keep = values["kept"], (values["daemon"] or {}).get("keep")
-    text = "what is not forgotten" if kept["aged"] else "everything"
+    text = f"since {local_time(kept['since'])[:10]}" if kept["since"] else "nothing yet"
     if keep:
-        text = f"{int(keep):,} lessons (keep)" if keep.isdigit() else f"{keep} (keep)"
-    if kept["since"]:
-        text += f", since {local_time(kept['since'])[:10]}"
+        text += f" (keep: {keep})"
     if kept["aged"]:
-        last = local_time(kept["last_aged"])[:10]
-        text += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days, on {last}"
+        text += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
     return text
 
 
@@ -191,104 +167,60 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
 
     watcher, now = status_files.read_watcher_status(spam_filter.directory), time.time()
     dropped = status_files.read_dropped(spam_filter.directory)
-    users = _list_users(spam_filter, [watcher.refused if watcher else {}, dropped])
     warnings = [
-        *(_watcher_warnings(spam_filter, watcher, now) if watcher else ()),
-        *_dropped_warnings(spam_filter, dropped),
-        *_two_name_warnings(spam_filter, [user["user"] for user in users]),
+        *(_watcher_warnings(watcher, now) if watcher else ()),
+        *_refusal_warnings([watcher.refused if watcher else {}, dropped], now),
     ]
     watcher_values = watcher and {
         "alive": watcher.is_alive(now),
-        "began": watcher.began,
         "seen": watcher.seen,
         "mailboxes": watcher.mailboxes,
     }
-    return {"users": users, "watcher": watcher_values, "warnings": warnings}
+    return {"users": _list_users(spam_filter), "watcher": watcher_values, "warnings": warnings}
 
 
-def _list_users(
-    spam_filter: Filter, refusals: Sequence[Mapping[str, RefusedLessons]]
-) -> list[dict[str, Any]]:
-    """refusals: by user; those of the watcher, and those of other ways to teach."""
+def _list_users(spam_filter: Filter) -> list[dict[str, Any]]:
     from spamguard.folders.reconcile import MOVE_ORIGIN
 
-    ledger, lessons = spam_filter.ledger.users, spam_filter.ledger.users.count_lessons()
-    today = date.today().isoformat()
-    users = []
-    for name in sorted({*lessons, *(name for by_user in refusals for name in by_user)}):
+    ledger, users = spam_filter.ledger.users, []
+    for name, lessons in sorted(ledger.count_lessons().items()):
         # IMAPSieve tells of moves too, by teach-pipe
         votes = [ledger.last_vote(name, origin) for origin in (MOVE_ORIGIN, PIPE_ORIGIN)]
         last = max(filter(None, votes), default=None)
-        refused = [by_user[name] for by_user in refusals if name in by_user]
         users.append(
             {
                 "user": name,
-                "lessons": lessons.get(name, {}),
+                "lessons": lessons,
                 "last_move": last
                 and {"time": last.time, "folder": last.origin.removeprefix(f"{MOVE_ORIGIN} ")},
-                "refused_today": sum(each.number for each in refused if each.day == today),
             }
         )
     return sorted(users, key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)
 
 
-def _watcher_warnings(spam_filter: Filter, watcher: WatcherStatus, now: float) -> Iterator[str]:
-    """Warn if the watcher is gone, of moves beyond the quota, and of troubles that stay."""
-    from spamguard.folders.reconcile import MOVE_ORIGIN
-
+def _watcher_warnings(watcher: WatcherStatus, now: float) -> Iterator[str]:
+    """Warn if the watcher is gone, and of troubles that stay."""
     if not watcher.is_alive(now):
         yield (
             f"no watcher has been seen since {local_time(watcher.seen)}: "
             "moving mail teaches nothing until the daemon runs again"
         )
-    for user, refused in watcher.refused.items():
-        last = spam_filter.ledger.users.last_vote(user, MOVE_ORIGIN)
-        if last is None or refused.last >= last.time:  # nothing was learnt since
-            yield (
-                f"{user}: {refused.number:,} moves of {refused.day} taught nothing, the last one "
-                f"into {refused.folder} at {local_time(refused.last)}: beyond lessons_per_day"
-            )
     for trouble in watcher.troubles:
         if now - trouble.since >= _OVERDUE_SECONDS:
             yield f"since {local_time(trouble.since)}: {trouble.text}"
 
 
-def _dropped_warnings(spam_filter: Filter, dropped: Mapping[str, RefusedLessons]) -> Iterator[str]:
-    """Warn of lessons that programs and mail brought in vain."""
-    from spamguard.learning.status_files import OVER_QUOTA
-
-    for user, refused in dropped.items():
-        votes = [spam_filter.ledger.users.last_vote(user, origin) for origin in SUBMITTED_ORIGINS]
-        last_learnt = max((vote.time for vote in votes if vote), default=0)
-        # A later lesson shows that the quota has room again. It mends no other reason, so a
-        # refusal for another reason is shown for a day.
-        is_recent = time.time() - refused.last < _DAY_SECONDS
-        if refused.last >= last_learnt or (is_recent and refused.why != OVER_QUOTA):
-            yield (
-                f"{user or arguments.SITE}: {refused.number:,} lessons of {refused.day} were "
-                f"dropped, the last one by {refused.folder} at {local_time(refused.last)}: "
-                f"{refused.why}"
-            )
-
-
-def _two_name_warnings(spam_filter: Filter, users: Sequence[str]) -> Iterator[str]:
-    """Warn of people whom Dovecot names otherwise than `watch` does.
-
-    Each of their moves counts twice, and `undo` takes back half.
-    """
-    from spamguard.folders.reconcile import MOVE_ORIGIN
-
-    ledger, names = spam_filter.ledger.users, frozenset(users)
-    for address in users:
-        name = address.partition("@")[0]
-        if name == address or name not in names:
-            continue
-        for watched, piped in ((name, address), (address, name)):
-            if ledger.last_vote(watched, MOVE_ORIGIN) and ledger.last_vote(piped, PIPE_ORIGIN):
+def _refusal_warnings(
+    refusals: Sequence[Mapping[str, RefusedLessons]], now: float
+) -> Iterator[str]:
+    """Warn of lessons that were refused in the last day."""
+    for by_user in refusals:
+        for user, refused in by_user.items():
+            if now - refused.last < _DAY_SECONDS:
                 yield (
-                    f"{watched}, whose folders are watched, and {piped}, of whom Dovecot tells "
-                    "(IMAPSieve), may be one person, who then counts twice: leave one of the two "
-                    "out, or let both name people alike"
+                    f"{user or arguments.SITE}: {refused.number:,} lessons of {refused.day} were "
+                    f"dropped, the last one by {refused.folder} at {local_time(refused.last)}: "
+                    f"{refused.why}"
                 )
 
 
@@ -300,15 +232,13 @@ def _user_lines(values: dict[str, Any]) -> list[str]:
     users = values["users"][:_MAX_USERS]
     if not users:
         return lines
-    names = [printable(user["user"]) or arguments.SITE for user in users]
-    width = max(len("user"), *map(len, names))
-    lines += ["", f"{'user':{width}}  last move                  lessons"]
-    for name, user in zip(names, users, strict=True):
+    lines += ["", "user        last move                  lessons"]
+    for user in users:
+        name = printable(user["user"]) or arguments.SITE
         lessons = ", ".join(f"{number:,} {label}" for label, number in user["lessons"].items())
-        refused = f"; {user['refused_today']:,} refused today" if user["refused_today"] else ""
         move = user["last_move"]
         when = f"{local_time(move['time'])} {printable(move['folder'])}" if move else "-"
-        lines.append(f"{name:{width}}  {when:25}  {lessons or 'none'}{refused}".rstrip())
+        lines.append(f"{name:10}  {when:25}  {lessons or 'none'}")
     more = len(values["users"]) - len(users)
     return [*lines, f"and {more:,} more (--json shows all)"] if more else lines
 
@@ -335,12 +265,15 @@ def daemon_values(state: Path) -> dict[str, Any] | None:
     import asyncio
 
     from spamguard.config.options import Hop, Tls, parse_endpoint
+    from spamguard.daemon.status import ask_daemon
     from spamguard.delivery.smtp import find_unreachable
     from spamguard.log import hostname
 
     values = ask_daemon(state)
-    if values is None or daemon_trouble(values):
-        return values
+    if values is None:
+        return None
+    if daemon_trouble(values):  # what another version says may mean something else
+        return {"pid": values["pid"], "version": values.get("version"), "ready": False}
     hops = [
         Hop(parse_endpoint(listener["next_hop"]), Tls(listener["tls"]))
         for listener in values["listeners"]
@@ -349,28 +282,11 @@ def daemon_values(state: Path) -> dict[str, Any] | None:
     return {**values, "ready": not problems, "not_ready": problems}
 
 
-def ask_daemon(state: Path) -> dict[str, Any] | None:
-    """What the daemon on this directory says, without its next hops; None: none runs.
-
-    `answers` is whether it said more than its pid. The values of a daemon of another version are
-    left out, because they may mean something else.
-    """
-    from spamguard.daemon import status
-
-    values = status.ask_daemon(state)
-    if values is None:
-        return None
-    pid, version, answers = values["pid"], values.get("version"), "version" in values
-    if version == __version__:
-        return {**values, "answers": True}
-    return {"pid": pid, "version": version, "answers": answers, "ready": False}
-
-
 def daemon_trouble(values: dict[str, Any] | None) -> str:
-    """Why nothing is known about the daemon, or "". values: of `ask_daemon`."""
+    """Why nothing is known about the daemon, or "". values: what it says."""
     if values is None:
         return "none runs on this state directory"
-    if not values["answers"]:
+    if values.get("version") is None:
         return f"pid {values['pid']} runs and does not answer: see its log, or restart it"
     if values["version"] != __version__:
         return (
@@ -407,13 +323,8 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
     ]
     if values["scanners"]:
         lines.append(f"judges for other servers on {', '.join(values['scanners'])}")
-    workers = []
-    for worker in values["workers"]:
-        state = "drains" if worker["draining"] else "" if worker["ready"] else "starts"
-        workers.append(f"{worker['pid']} ({state})" if state else str(worker["pid"]))
+    workers = [str(worker["pid"]) for worker in values["workers"]]
     lines.append(f"{common.count_text(len(workers), 'worker')}: {', '.join(workers)}")
-    if values["metrics"]:
-        lines.append(f"monitors may ask http://{values['metrics']}/metrics")
     if web := values["web"]:
         lines.append(f"page and API on {web['listen']}, for people {web['page']}")
     verdicts: Counter[str] = Counter()
@@ -443,10 +354,6 @@ def shared_values(spam_filter: Filter) -> dict[str, Any] | None:
 def _shared_lines(values: dict[str, Any] | None) -> list[str]:
     if values is None:
         return []
-    nodes = common.count_text(len(values["nodes"]), "node")
-    state = "away" if values["away"] else f"read {duration_text(values['age'])} ago"
-    lines = [f"{values['position']:,} of {values['last']:,} events, {nodes}, {state}"]
-    if values["waiting"]:
-        lines.append(f"{common.count_text(values['waiting'], 'lesson')} to be sent")
+    lines = [f"{values['position']:,} of {values['last']:,} events"]
     lines += [note.removeprefix("shared log: ") for note in values["notes"]]
     return [f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(lines)]

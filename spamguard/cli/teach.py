@@ -65,14 +65,14 @@ def add_learn(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "learn", run_learn, LEARN_ABOUT, LEARN_EXAMPLE)
     about = "what the messages are: spam, ham, or a class of your own"
     parser.add_argument("--as", dest="label", metavar="CLASS", help=about)
-    about = "messages of this class are unwanted, as spam is"
-    parser.add_argument("--unwanted", action="store_true", help=about)
-    about = "the class is new, even if its name resembles another one's"
-    parser.add_argument("--new", action="store_true", help=about)
-    about = "teach also what has no header field at all, and so is no mail"
-    parser.add_argument("--force", action="store_true", help=about)
-    about = "only say what would be taught"
-    parser.add_argument("--dry-run", action="store_true", help=about)
+    arguments.add_flag(parser, "--unwanted", "messages of this class are unwanted, as spam is")
+    arguments.add_flag(
+        parser, "--new", "the class is new, even if its name resembles another one's"
+    )
+    arguments.add_flag(
+        parser, "--force", "teach also what has no header field at all, and so is no mail"
+    )
+    arguments.add_dry_run(parser)
     senders.add_sender(parser)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
@@ -94,12 +94,10 @@ def run_learn(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.ids[0]}: say what it is with --as CLASS")
     common.warn_of_service(options)
     rows = common.find_rows(options, options.ids)
-    messages = common.with_progress(
-        common.read_messages(options.paths), common.expected_count(options.paths)
-    )
+    messages = common.progress(common.read_messages(options.paths))
     refused: list[str] = []
     deleted: list[str] = []
-    opener = common.open_for_dry_run if options.dry_run else common.open_to_teach
+    opener = common.open_for_dry_run if options.dry_run else common.open_filter
     with opener(options) as spam_filter:
         passed = [
             LabelledExample(options.label, example_from_row(spam_filter, row)) for row in rows
@@ -114,16 +112,21 @@ def run_learn(options: argparse.Namespace) -> int:
         if options.label is not None:
             open_class(options.label)
         labelled = _label_messages(messages, options, open_class, refused, deleted)
-        examples = chain(passed, extract_examples(spam_filter.key, labelled))
-        learn = _count_batches if options.dry_run else _learn_batches
-        learnt, unchanged, outvoted = learn(spam_filter, service, examples, options.user)
+        learnt: Counter[str] = Counter()
+        unchanged: Counter[str] = Counter()
+        if options.dry_run:
+            learnt.update(str(message.label) for message in labelled)
+            learnt.update(str(example.label) for example in passed)
+        else:
+            examples = chain(passed, extract_examples(spam_filter.key, labelled))
+            _learn_batches(service, examples, options.user, learnt, unchanged)
         if refused and not learnt:
             raise SourceError(_describe_refused(refused))
         # the command settles by itself: there may be no daemon to do it
-        settled = not options.dry_run and common.settle_if_due(spam_filter)
+        settled = not options.dry_run and spam_filter.settle_if_due()
     if refused:
         common.say(f"note: {_describe_refused(refused)}")
-    values = {"taught": learnt, "known": unchanged, "outvoted": outvoted, "refused": len(refused)}
+    values = {"taught": learnt, "known": unchanged, "refused": len(refused)}
     values |= {"deleted": len(deleted), "settled": settled, "dry_run": options.dry_run}
     verb = "would teach" if options.dry_run else "taught"
     counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(learnt.items()))
@@ -134,24 +137,15 @@ def run_learn(options: argparse.Namespace) -> int:
         text += f" ({repeated:,} already known)"
     if deleted:
         text += f"; marked as deleted, and so not taught: {len(deleted):,}"
-    if outvoted:
-        text += (
-            f"; {outvoted:,} of these others call something else, so that it does not count: "
-            "see `explain`"
-        )
     common.print_answer(options, text, values)
     return 0
 
 
-_MAX_REFUSED = 3  # names in a line
-
-
 def _describe_refused(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:_MAX_REFUSED]) + (", …" if len(names) > _MAX_REFUSED else "")
-    text = "not taught, since there is no header field at all: --force teaches it all the same"
-    if len(names) == 1:
-        return f"{listed}: no mail, {text}"
-    return f"{len(names):,} of the messages are no mail ({listed}), {text}"
+    return (
+        f"{len(names):,} of the messages are no mail, such as {names[0]}: no header field at all; "
+        "--force teaches it all the same"
+    )
 
 
 def _label_messages(
@@ -191,12 +185,13 @@ def _label_messages(
 
 
 def _learn_batches(
-    spam_filter: Filter, service: LessonService, examples: Iterable[LabelledExample], user: str
-) -> tuple[dict[str, int], dict[str, int], int]:
-    """Teach the examples batch by batch.
-
-    Returns how many messages of each class were taught, how many were taught as that before, and
-    how many count as another class because of other users' votes.
+    service: LessonService,
+    examples: Iterable[LabelledExample],
+    user: str,
+    learnt: Counter[str],
+    unchanged: Counter[str],
+) -> None:
+    """Teach the examples batch by batch; count how many of each class were taught, or known.
 
     There is no need to pause for other writers: the next batch is scored before it locks the
     ledger. With four commands teaching 3,000 messages each, a fifth writer waited 0.1 ms at the
@@ -206,38 +201,11 @@ def _learn_batches(
     from spamguard.engine.prepare import group_by_class
     from spamguard.learning.lessons import LessonOutcome
 
-    learnt: Counter[str] = Counter()
-    unchanged: Counter[str] = Counter()
-    outvoted = 0
     for batch in chain.from_iterable(map(_split_contradictions, batches(examples))):
         for label, lessons in group_by_class(batch).items():
             outcomes = service.submit(lessons, label, user, "cli")
             learnt[label] += outcomes.count(LessonOutcome.LEARNT)
             unchanged[label] += outcomes.count(LessonOutcome.UNCHANGED)
-            digests = [lesson.digest for lesson in lessons]
-            standings = spam_filter.ledger.users.find_standings(digests, user)
-            outvoted += sum(standing.label != label for standing in standings.values())
-    return dict(learnt), dict(unchanged), outvoted
-
-
-def _count_batches(
-    spam_filter: Filter, _: LessonService, examples: Iterable[LabelledExample], user: str
-) -> tuple[dict[str, int], dict[str, int], int]:
-    """Count as `_learn_batches` does, without teaching: nobody can be outvoted yet."""
-    learnt: Counter[str] = Counter()
-    unchanged: Counter[str] = Counter()
-    labels: dict[bytes, str | None] = {}  # by this run
-    for batch in batches(examples):
-        new = [labelled.example.digest for labelled in batch]
-        standings = spam_filter.ledger.users.find_standings(new, user)
-        for labelled in batch:
-            digest, label = labelled.example.digest, str(labelled.label)
-            standing = standings.get(digest)
-            before = labels.get(digest, standing.user_label if standing else None)
-            learnt[label] += before != label
-            unchanged[label] += before == label
-            labels[digest] = label
-    return dict(learnt), dict(unchanged), 0
 
 
 def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[LabelledExample]]:
@@ -281,9 +249,7 @@ def run_forget(options: argparse.Namespace) -> int:
         return senders.forget_sender(options)
     arguments.check_paths_or_ids(options)
     rows = common.find_rows(options, options.ids)
-    messages = common.with_progress(
-        common.read_messages(options.paths), common.expected_count(options.paths)
-    )
+    messages = common.progress(common.read_messages(options.paths))
     forgotten = unknown = by_others = 0
     with common.open_existing(options) as spam_filter:
         service, reader = LessonService(spam_filter), ExampleReader(spam_filter.key)
@@ -295,7 +261,7 @@ def run_forget(options: argparse.Namespace) -> int:
             unknown += len(untaught)
             standings = spam_filter.ledger.users.find_standings(untaught, options.user)
             by_others += sum(standing.label is not None for standing in standings.values())
-        settled = common.settle_if_due(spam_filter)
+        settled = spam_filter.settle_if_due()
     text = f"forgot {common.count_text(forgotten)}" + (
         f" ({unknown:,} not known)" if unknown else ""
     )
@@ -341,8 +307,7 @@ def add_teach_folders(commands: arguments.Commands) -> None:
     parser = arguments.add_command(
         commands, "teach-folders", run_teach_folders, TEACH_FOLDERS_ABOUT, TEACH_FOLDERS_EXAMPLE
     )
-    about = "only say what each folder would teach"
-    parser.add_argument("--dry-run", action="store_true", help=about)
+    arguments.add_dry_run(parser)
     arguments.add_json(parser)
     about = "a Maildir, or a pattern of several, such as '/home/*/Maildir'"
     parser.add_argument(
@@ -375,7 +340,7 @@ def run_teach_folders(options: argparse.Namespace) -> int:
                 path = printable(mailbox.path)
                 results.append({"user": mailbox.user, "maildir": path, **counts})
             if not options.dry_run:
-                common.settle_if_due(spam_filter)
+                spam_filter.settle_if_due()
     common.print_answer(options, "\n".join(map(_mailbox_line, results)), results)
     return 0
 
@@ -421,16 +386,14 @@ def _count_lessons(
 
     new: Counter[tuple[str, str]] = Counter()
     digests: set[bytes] = set()
-    unchanged = renewed = retracted = 0
+    unchanged = retracted = 0
     for lesson, stored in _read_lessons(scanner, mailbox, filed, spam_filter.unwanted):
         vote = spam_filter.ledger.get_vote(stored.digest, mailbox.user)
         if stored.digest in digests:
             unchanged += 1
         elif vote is not None and vote.is_retraction:
             retracted += 1
-        elif vote is not None and vote.extractor < EXTRACTOR:
-            renewed += 1
-        elif vote is not None and vote.label == lesson.label:
+        elif vote is not None and (vote.label == lesson.label or vote.extractor < EXTRACTOR):
             unchanged += 1
         else:
             new[lesson.label, display_folder(lesson.folder.directory)] += 1
@@ -439,7 +402,7 @@ def _count_lessons(
         folder: {"class": label, "messages": count}
         for (label, folder), count in sorted(new.items())
     }
-    return {"folders": folders, "known": unchanged, "renewed": renewed, "taken_back": retracted}
+    return {"folders": folders, "known": unchanged, "taken_back": retracted}
 
 
 def _teach_mailbox(
@@ -483,7 +446,7 @@ def _read_lessons(
     from spamguard.folders.scan import initial_lessons
 
     lessons = initial_lessons(scanner, filed, unwanted)
-    for lesson, stored in common.with_progress(lessons, len(filed), title=mailbox.user):
+    for lesson, stored in common.progress(lessons, len(filed), title=mailbox.user):
         if stored is not None:
             yield lesson, stored
 
@@ -497,7 +460,6 @@ def _mailbox_line(result: dict[str, Any]) -> str:
         parts = [f"{common.count_text(count)} as {label}" for label, count in counts if count]
     remarks = {
         "already known": result["known"],
-        "to be read again, and to keep their class": result.get("renewed"),
         "taken back before, and left so": result["taken_back"],
     }
     remark = ", ".join(f"{number:,} {about}" for about, number in remarks.items() if number)

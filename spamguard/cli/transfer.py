@@ -42,7 +42,7 @@ EXPORT_EXAMPLE = """  spamguard export filter.spamguard
 
 def add_export(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "export", run_export, EXPORT_ABOUT, EXPORT_EXAMPLE)
-    parser.add_argument("--with-key", action="store_true", help="put the key into the file too")
+    arguments.add_flag(parser, "--with-key", "put the key into the file too")
     about = "where to, or - for standard output; a file of that name is replaced"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 
@@ -104,9 +104,7 @@ IMPORT_EXAMPLE = """  spamguard import filter.spamguard
 
 def add_import(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "import", run_import, IMPORT_ABOUT, IMPORT_EXAMPLE)
-    arguments.add_json(parser)
-    about = "only look at the file and say what would be taken in"
-    parser.add_argument("--dry-run", action="store_true", help=about)
+    arguments.add_dry_run(parser)
     about = "a file that `export` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 
@@ -122,11 +120,7 @@ def run_import(options: argparse.Namespace) -> int:
         _check_votes(options.file, reader)
         new = None if options.dry_run else _take_in_export(options, reader, header, labels)
     content = common.count_text(receipts, "receipt")
-    text = f"would import {content}"
-    if new is not None:
-        text = f"imported {content}, {new:,} of them new"
-    values = {"receipts": receipts, "new": new, "dry_run": options.dry_run}
-    common.print_answer(options, text, values)
+    print(f"would import {content}" if new is None else f"imported {content}, {new:,} of them new")
     return 0
 
 
@@ -203,11 +197,9 @@ def _define_classes(spam_filter: Filter, header: ExportHeader, labels: set[str])
             spam_filter.define_class(name, unwanted=unwanted)
         elif unwanted != classes[name]:
             # With the same receipts both filters would go on judging differently.
-            sides = ("wanted", "unwanted", "here") if unwanted else ("unwanted", "wanted", "there")
-            here, there, where = sides
             common.say(
-                f"note: {name} is {here} here, and stays so, but {there} there; "
-                f"`learn --unwanted --as {name}` {where} ends that"
+                f"note: {name} is unwanted {'there' if unwanted else 'here'} alone; "
+                f"`learn --unwanted --as {name}` on the other side ends that"
             )
 
 
@@ -215,7 +207,6 @@ def _define_classes(spam_filter: Filter, header: ExportHeader, labels: set[str])
 
 EXPORT_FORMAT = 2
 _APPLICATION_ID = 0x7367_6578  # "sgex" in the file's header, bytes 68 to 71
-_HEADER_BYTES = 100  # of SQLite
 _DIGEST_BYTES = 32
 _PIECE_BYTES = 1 << 20  # that are read at a time
 _MAX_VALUE_BYTES = 64 << 20  # a longer value is damage, not a reason to take memory
@@ -227,7 +218,6 @@ _TABLES = {
     "votes": "CREATE TABLE votes (digest BLOB, user TEXT, clock INTEGER, node TEXT, label TEXT,"
     " packed BLOB, scores BLOB, origin TEXT, time INTEGER, extractor INTEGER)",
 }
-_ABOUT_TYPES = (str, int, str, str, int)
 # SQLite lets any column hold a value of any type, so the reader looks for rows that no export has.
 _SELECT_FOREIGN_ROW = """
 SELECT 1 FROM votes WHERE typeof(digest) != 'blob' OR typeof(user) != 'text'
@@ -237,6 +227,8 @@ OR typeof(time) != 'integer' OR typeof(extractor) != 'integer' OR extractor NOT 
 OR max(length(digest), length(user), length(node), ifnull(length(label), 0), length(origin),
        length(scores)) > 65535
 UNION ALL SELECT 1 FROM classes WHERE typeof(name) != 'text' OR unwanted NOT IN (0, 1)
+UNION ALL SELECT 1 FROM about WHERE typeof(program) != 'text' OR typeof(extractor) != 'integer'
+OR typeof(fingerprint) != 'text' OR typeof(key) != 'text' OR typeof(bits) != 'integer'
 LIMIT 1"""
 
 
@@ -305,23 +297,19 @@ class ExportReader:
 
     def check(self) -> tuple[ExportHeader, set[str], int]:
         """Look at the whole file: its header, the labels of all votes, and how many there are."""
-        with self._path.open("rb") as file:
-            head = file.read(_HEADER_BYTES)
-        if int.from_bytes(head[68:72]) != _APPLICATION_ID:
-            self._refuse("it is no file of `spamguard export` (of `backup`: `spamguard restore`)")
         checksum, unread = hashlib.sha256(), self._path.stat().st_size - _DIGEST_BYTES
         with self._path.open("rb") as file:
             while unread > 0 and (data := file.read(min(unread, _PIECE_BYTES))):
                 checksum.update(data)
                 unread -= len(data)
             if file.read() != checksum.digest():
-                self._refuse("it is damaged: its checksum is wrong")
-        with self._map_errors():
-            ((version,),) = self._db.execute("PRAGMA user_version")
-            if version != EXPORT_FORMAT:
                 self._refuse(
-                    f"it has format {version}, this program reads {EXPORT_FORMAT}: export it again"
+                    "it is damaged, or no file of `spamguard export`, but of `backup`: "
+                    "`spamguard restore`"
                 )
+        with self._map_errors():
+            if self._db.execute("PRAGMA user_version").fetchone() != (EXPORT_FORMAT,):
+                self._refuse("it is of another version: export it again")
             self._db.execute("PRAGMA trusted_schema = OFF")
             if dict(self._db.execute("SELECT name, sql FROM sqlite_schema")) != _TABLES:
                 self._refuse("it is damaged: it holds other tables than an export")
@@ -337,15 +325,8 @@ class ExportReader:
             yield from map(Vote._make, self._db.execute("SELECT * FROM votes ORDER BY rowid"))
 
     def _read_header(self) -> ExportHeader:
-        rows = self._db.execute("SELECT * FROM about").fetchall()
-        if len(rows) != 1 or tuple(map(type, rows[0])) != _ABOUT_TYPES:
-            self._refuse("its header is damaged")
-        program, extractor, fingerprint, key, bits = rows[0]
-        try:
-            fits = not key or keys.key_fingerprint(bytes.fromhex(key)) == fingerprint
-        except ValueError:
-            fits = False
-        if not fits:
+        ((program, extractor, fingerprint, key, bits),) = self._db.execute("SELECT * FROM about")
+        if key and keys.key_fingerprint(bytes.fromhex(key)) != fingerprint:
             self._refuse("its key is not the one it was taught with")
         classes = {name: bool(side) for name, side in self._db.execute("SELECT * FROM classes")}
         return ExportHeader(program, extractor, fingerprint, key, bits, classes)
@@ -356,7 +337,7 @@ class ExportReader:
 
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, TypeError, ValueError) as error:
             self._refuse(f"it is damaged ({error})")
 
     def _refuse(self, why: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """Shows that teaching by moving mail works here, or at which step it does not.
 
 Each check looks at one thing that it rests on (state directory, kernel, watcher, mailboxes,
-Dovecot, Postfix, next hops) and returns a `Step`, or yields some: its outcome, what was seen, and
+Dovecot, next hops) and returns a `Step`, or yields some: its outcome, what was seen, and
 the remedy if it failed. Other programs are asked for their configuration, with a deadline; of a
 program that is missing or fails, nothing is known. `probe` sends a message through the mail server,
 which must be judged once and filed. `proof` moves one of ours to Junk, which the filter must learn,
@@ -18,12 +18,10 @@ import asyncio
 import os
 import pwd
 import re
-import shlex
 import shutil
 import stat
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from enum import StrEnum
 from itertools import islice
@@ -31,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import keys
-from spamguard.config.options import Endpoint, Position, Protocol, Settings
+from spamguard.config.options import Settings
 from spamguard.delivery.smtp import probe_next_hops
 from spamguard.errors import SpamguardError
 from spamguard.folders import roles
@@ -54,10 +52,7 @@ MAILDIR_REMEDY = (
 BROKER_REMEDY = (
     "let spamguard-watch.service open them: watch_socket: /run/spamguard-watch/mailboxes.sock"
 )
-_SEARCH_TIMEOUT = 10.0  # to look for a Maildir: homes may have thousands of directories
-_MAX_CLOCK_SKEW = 60.0  # between machines that share a disk
-_MAX_LINES = 5  # of the watcher's troubles, and of its doubts
-_WATCH_LIMIT_FILE = Path("/proc/sys/fs/inotify/max_user_watches")
+_MAX_LINES = 5  # of the watcher's troubles
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -92,70 +87,39 @@ def skipped(name: str, detail: str) -> Step:
 
 
 def check_installation(state: Path) -> Iterator[Step]:
-    """The state directory, its key, free space, and the clock."""
+    """The state directory, its key, and free space; the first alone where we may not look."""
     try:
-        status, files = state.stat(), {}
-        with os.scandir(state) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # a daemon makes and removes some all the time
-                    files[entry.name] = entry.stat(follow_symlinks=False)
+        yield _check_directory(state)
     except OSError as error:
-        remedy = "name it with --state, or start the daemon once, which makes it"
-        if isinstance(error, PermissionError):
-            remedy = "run this as root, or as the user of the daemon"
+        remedy = "name it with --state, or run this as root, or start the daemon, which makes it"
         yield failed("state directory", f"{state}: {error.strerror}", remedy)
         return
-    yield _check_directory(state, status, files)
     if (state / KEY_FILE).exists() or (state / LEDGER_FILE).exists():
         yield _check_key(state / KEY_FILE)
     else:
         yield skipped("key", "there is none yet: the daemon makes it, or the first lesson")
     yield _check_free_space(state)
-    times = {name: file.st_mtime for name, file in files.items()}
-    newest = max(times, key=times.__getitem__, default="")
-    now = time.time()
-    detail = local_time(now, exact=True)
-    if newest and times[newest] > now + _MAX_CLOCK_SKEW:
-        moment = local_time(times[newest], exact=True)
-        detail = f"it is {detail}, and {newest} was written at {moment}"
-        yield failed("clock", detail, "set the clock, as with `timedatectl set-ntp true`")
-    else:
-        yield ok("clock", detail)
 
 
-def is_unreadable(state: Path) -> bool:
-    """Whether we have no right to list the state directory."""
-    try:
-        os.scandir(state).close()
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    return False
-
-
-def _check_directory(
-    state: Path, status: os.stat_result, files: Mapping[str, os.stat_result]
-) -> Step:
+def _check_directory(state: Path) -> Step:
     """Who may write into it, and who may read its files; sockets may be meant for everybody."""
-    step, owner = "state directory", owner_name(str(state))
-    detail = f"{state}, of {owner}, mode {stat.S_IMODE(status.st_mode):04o}"
-    if status.st_mode & 0o022:
+    step, owner, mode = "state directory", owner_name(str(state)), state.stat().st_mode
+    readable = []
+    with os.scandir(state) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # a daemon makes and removes some all the time
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_mode & 0o004:
+                    readable.append(entry.path)
+    detail = f"{state}, of {owner}, mode {stat.S_IMODE(mode):04o}"
+    if mode & 0o022:
         return failed(step, f"{detail}: others may write into it", f"chmod go-w {state}")
-    if os.statvfs(state).f_flag & os.ST_RDONLY:
-        remedy = "mount it so that it can be written, or name another"
-        return failed(step, f"{detail}: its file system is read-only", remedy)
     if not os.access(state, os.W_OK):
-        is_ours = status.st_uid == os.geteuid()
-        remedy = f"chmod u+w {state}" if is_ours else f"run as {owner}"
+        remedy = f"run as {owner}, or let it be written"
         return failed(step, f"{detail}: we may not write into it", remedy)
-    if not status.st_mode & 0o005:
-        return ok(step, detail)
-    readable = sorted(
-        name for name, file in files.items() if stat.S_ISREG(file.st_mode) and file.st_mode & 0o004
-    )
-    if readable:
-        remedy = shlex.join(["chmod", "o=", *(f"{state}/{file}" for file in readable)])
-        return failed(step, f"{detail}: others may read {', '.join(readable)}", remedy)
-    return ok(step, f"{detail}: others may see what its files are called, but read none of them")
+    if mode & 0o005 and readable:
+        return failed(step, f"{detail}: others may read files in it", f"chmod go-rx {state}")
+    return ok(step, detail)
 
 
 def _check_key(path: Path) -> Step:
@@ -205,39 +169,22 @@ def check_watcher(state: Path, *, expected: bool) -> Iterator[Step]:
         return
     detail = f"last seen {local_time(status.seen, exact=True)}"
     if status.is_alive(time.time()):
-        plural = "" if status.mailboxes == 1 else "es"
-        yield ok("watcher", f"{detail}, watches {status.mailboxes:,} mailbox{plural}")
+        yield ok("watcher", f"{detail}, mailboxes: {status.mailboxes:,}")
     else:
         yield failed("watcher", detail, remedy)
-    for trouble in [trouble for trouble in status.troubles if not trouble.doubt][-_MAX_LINES:]:
+    for trouble in status.troubles[-_MAX_LINES:]:
         yield failed("watcher", trouble.text, "see the log of the daemon")
-    for doubt in [trouble for trouble in status.troubles if trouble.doubt][-_MAX_LINES:]:
-        yield skipped("watcher", doubt.text)
 
 
-def check_file_events(settings: Settings | None) -> Step:
-    """Whether the kernel reports changes of files, for as many directories as are watched."""
+def check_file_events() -> Step:
+    """Whether the kernel reports changes of files."""
     name = "file events"
-    if sys.platform != "linux":
-        return ok(name, "this system has none: folders are polled, moves teach some seconds later")
     try:
         open_events({}).close()
-        limit = int(_WATCH_LIMIT_FILE.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
         detail = f"there are none ({error}): folders are polled, moves teach some seconds later"
         return failed(name, detail, "raise sysctl fs.inotify.max_user_instances")
-    detail = f"{limit:,} directories allowed"
-    if settings is None:
-        return ok(name, detail)
-    with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
-        for mailbox in backend.find_mailboxes():
-            with suppress(OSError):
-                backend.list_folders(mailbox)
-        needed = backend.count_watched()
-    if needed > limit:
-        remedy = f"sysctl fs.inotify.max_user_watches={2 * needed}"
-        return failed(name, f"{needed:,} needed, {limit:,} allowed", remedy)
-    return ok(name, f"{detail}, {needed:,} needed")
+    return ok(name)
 
 
 # ---- mailboxes
@@ -289,12 +236,10 @@ def check_access(settings: Settings, account: pwd.struct_passwd) -> MailboxAcces
 def explain_no_maildir(backend: Mailboxes, mailboxes: Sequence[Mailbox]) -> str:
     """A line of text if none of the mailboxes is a Maildir. backend: that opens them.
 
-    "" if one is, or cannot be looked at, or there are none yet, or the search takes too long.
+    "" if one is, or cannot be looked at, or there are none yet.
     """
-    deadline = time.monotonic() + _SEARCH_TIMEOUT
     if not mailboxes or any(
-        is_maildir(backend, mailbox, if_unreadable=True) or time.monotonic() > deadline
-        for mailbox in mailboxes
+        is_maildir(backend, mailbox, if_unreadable=True) for mailbox in mailboxes
     ):
         return ""
     return (
@@ -365,58 +310,6 @@ def check_dovecot(settings: Settings | None) -> Step:
 
 
 _DOMAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
-_TABLE_SETTING = re.compile(r"\w*transport_maps(?= = \S)|header_checks(?= = \S)|check_\w+_access")
-
-
-def check_mail_servers(settings: Settings) -> Iterator[Step]:
-    """Whether Postfix or Exim names the doors that it is to connect to; no step without any."""
-    doors = [
-        listener.listen
-        for listener in settings.listeners
-        if listener.position is not Position.STANDALONE  # the world connects to these
-    ]
-    listens = [scanner.listen for scanner in settings.scanners]
-    doors += [listen for listen in listens if listen.protocol is Protocol.MILTER]
-    if not doors:
-        return
-    servers = {"Postfix": read_postconf(), "Exim": read_exim()}
-    steps = [
-        _check_names(name, version, configuration, doors)
-        for name, (version, configuration) in servers.items()
-        if configuration
-    ]
-    # of two that are installed, as one often is for mail of this machine alone, one is enough
-    yield from [step for step in steps if step.outcome is StepOutcome.OK] or steps
-    if not steps:
-        detail = "neither Postfix nor Exim is here, or they do not say how they are configured"
-        yield skipped("mail server", detail)
-
-
-def _check_names(name: str, version: str, configuration: str, doors: Sequence[Endpoint]) -> Step:
-    unnamed = ", ".join(map(str, find_unnamed(configuration, doors)))
-    if not unnamed:
-        return ok(name, f"version {version}, names {', '.join(map(str, doors))}")
-    detail = f"version {version}; nothing in its configuration names {unnamed}"
-    if table := _TABLE_SETTING.search(configuration):
-        return skipped(name, f"{detail}; whether a table does ({table[0]}) is not looked at")
-    remedy = f"`spamguard setup` shows the lines; see config/{name.lower()}"
-    return failed(name, detail, remedy)
-
-
-def read_postconf(directory: str = "") -> tuple[str, str]:
-    """Version, and main.cf and master.cf as `postconf` prints them: lines of `parameter = value`.
-
-    directory: of the configuration, if not the usual one.
-    """
-    where = ("-c", directory) if directory else ()
-    version = run_command("postconf", *where, "-h", "mail_version").strip()
-    return version, "".join(run_command("postconf", *where, option) for option in ("-n", "-P"))
-
-
-def read_exim() -> tuple[str, str]:
-    """Version and configuration of Exim, which root may ask for."""
-    version = re.search(r"Exim version (\S+)", run_command(_exim_program(), "-bV"))
-    return version[1] if version else "", run_command(_exim_program(), "-bP", "config")
 
 
 def _exim_program() -> str:
@@ -429,21 +322,6 @@ def find_local_domain() -> str:
     exim = run_command(_exim_program(), "-be", "${listnamed:local_domains}").split(":")
     names = [name for name in map(str.strip, (*postfix, *exim)) if _DOMAIN.fullmatch(name)]
     return "localhost" if "localhost" in names or not names else names[0]
-
-
-def find_unnamed(configuration: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
-    """The doors that no value names. configuration: as of `read_postconf` or `read_exim`.
-
-    A port counts by its number. A socket counts by its file name, because the directory that
-    Postfix sees depends on its chroot.
-    """
-    values = "\n".join(line.partition("=")[2] for line in configuration.splitlines())
-
-    def is_named(door: Endpoint) -> bool:
-        name = rf"\b{door.port}" if door.path is None else f"/{re.escape(door.path.name)}"
-        return re.search(rf"{name}\b", values) is not None
-
-    return [door for door in doors if not is_named(door)]
 
 
 def check_next_hops(settings: Settings) -> Iterator[Step]:

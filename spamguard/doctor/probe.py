@@ -60,10 +60,6 @@ class Arrival(NamedTuple):
     file: MessageFile
     header: Message
 
-    @property
-    def path(self) -> Path:
-        return Path(self.folder.mailbox.path, self.folder.directory, self.file.part, self.file.name)
-
 
 def try_mail(
     spam_filter: Filter,
@@ -116,21 +112,10 @@ def _send(raw: bytes, recipient: str, server: HostPort) -> Step:
     except ConnectionRefusedError:
         return skipped("mail", f"no mail server is at {server}: name one with --smtp")
     except (OSError, smtplib.SMTPException) as error:
-        detail = f"the server at {server} does not take a message to {recipient}: {_words(error)}"
+        detail = f"the server at {server} does not take a message to {recipient}: {error}"
         return failed("mail", detail, "see its log, or name another recipient with --to")
     words = greeting.decode(errors="replace").partition("\n")[0]
     return ok("mail", f"sent to {recipient} at {server} ({words})")
-
-
-def _words(error: Exception) -> str:
-    """What the server has said, or the system."""
-    if isinstance(error, smtplib.SMTPRecipientsRefused):
-        error = smtplib.SMTPResponseException(*next(iter(error.recipients.values())))
-    if isinstance(error, smtplib.SMTPResponseException):
-        text = error.smtp_error
-        words = text.decode(errors="replace") if isinstance(text, bytes) else text
-        return f"{error.smtp_code} {words}"
-    return str(error)
 
 
 def _forged_results(settings: Settings) -> bytes:
@@ -163,18 +148,13 @@ def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
 def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], rows: int) -> Step:
     """Whether it was judged once, here, and came once."""
     step = "judgement"
-    if not arrivals or len(arrivals) > 1 or rows > 1:
-        came = (
-            f"came {len(arrivals)} times"
-            if arrivals
-            else f"has not come in {ARRIVAL_SECONDS:.0f} s"
+    if len(arrivals) != 1 or rows > 1:
+        detail = f"it came {len(arrivals)} times, and was judged {rows} times"
+        remedy = (
+            "look for its Message-ID in the log of the mail server, and into its queue; what comes "
+            "back must not go to spamguard again: see config/postfix, config/exim"
         )
-        remedy = "look for its Message-ID in the log of the mail server, and into its queue"
-        if rows > 1:
-            remedy = (
-                "what comes back must not go to spamguard again: see config/postfix, config/exim"
-            )
-        return failed(step, f"it {came}, and was judged {rows} times", remedy)
+        return failed(step, detail, remedy)
     values = arrivals[0].header.get_all("X-Spamguard", [])
     if not values:
         remedy = "let the mail server pass its mail to spamguard: `spamguard setup`"
@@ -255,6 +235,7 @@ class _ProbedMailbox:
         return self.find()
 
     def remove(self) -> None:
-        for arrival in self.find():
+        for folder, file, _ in self.find():
+            path = Path(self._mailbox.path, folder.directory, file.part, file.name)
             with self._owner.impersonate(), suppress(FileNotFoundError):
-                arrival.path.unlink()
+                path.unlink()

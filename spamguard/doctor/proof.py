@@ -128,18 +128,14 @@ def _check_taken_back(
     if after.counts == before.counts:
         detail += "; all counts are as before, bit for bit"
         return ok("taking back", detail if retracted else "the message was removed")
-    if after.bits != before.bits:
-        reason = "the tables got another size meanwhile"
-    elif after.events != before.events + 2 * retracted:
-        reason = "others have taught meanwhile"
-    else:
-        return failed("taking back", "the counts are not as before", _REBUILD_REMEDY)
-    return ok("taking back", f"{detail}; {reason}, so the counts cannot be compared")
+    if after.events != before.events + 2 * retracted:
+        return ok("taking back", f"{detail}; others have taught meanwhile")
+    return failed("taking back", "the counts are not as before", _REBUILD_REMEDY)
 
 
 class _LearnedState:
-    """What a filter has learnt: the number of the last event, the size of its tables, and a
-    fingerprint of every count in them.
+    """What a filter has learnt: the number of the last event, and a fingerprint of every count in
+    its tables.
     """
 
     def __init__(self, spam_filter: Filter) -> None:
@@ -151,7 +147,7 @@ class _LearnedState:
         for name, counts in counted_arrays(tables):
             fingerprint.update(f"{name} {counts.shape}".encode())
             fingerprint.update(counts.tobytes())
-        self.bits, self.counts = tables.bits, fingerprint.digest()
+        self.counts = fingerprint.digest()
         self.events = spam_filter.ledger.event_count()
 
 

@@ -212,10 +212,6 @@ class DirectoryMonitor:
         look = partial(_identity, links=links)
         self._awaited[path] = _PolledPath(look, look(path), {target})
 
-    def __len__(self) -> int:
-        """How many directories are watched or polled."""
-        return len(self._watched) + len(self._polled)
-
     def wait(self, timeout: float) -> tuple[set[Hashable], bool]:
         """Wait at most so long for targets that may have changed; whether events were lost."""
         until, remaining = time.monotonic() + timeout, 0.0

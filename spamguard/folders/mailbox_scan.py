@@ -42,11 +42,10 @@ from spamguard.folders.roles import (
     FolderKind,
     Role,
     RoleLookup,
-    display_folder,
     is_next_hop,
     role_lookup,
 )
-from spamguard.folders.scan import DOUBT, FolderScan, FolderScanner, Issue, clear_issues
+from spamguard.folders.scan import FolderScan, FolderScanner, Issue, clear_issues
 from spamguard.folders.sightings import Sightings
 from spamguard.log import WarnOnce
 from spamguard.sources import is_deleted
@@ -62,7 +61,6 @@ FIRST_RETRY_SECONDS = 5.0  # before a folder that could not be read is tried aga
 OWN_FILES = "our own files"
 """Key of the warning that our own files cannot be read or written."""
 
-_MAX_DOUBTS = 20
 _FILING_WINDOW = 5  # messages: what a failing rule leaves in INBOX until then is taught as ham
 _FILING_ISSUE, _FOLDERS_ISSUE = "filing", "folders"  # of a mailbox
 _NOT_FILED_WARNING = (
@@ -73,11 +71,6 @@ _NOT_FILED_WARNING = (
 _EMPTY_WARNING = (
     "%s: none of its folders are there any more, moves teach nothing: is the disk mounted? "
     "Should mail come back, it is watched again"
-)
-_DOUBTFUL_WARNING = (
-    "%s %s: nothing says what this folder is for, so what is moved into it teaches nothing: "
-    "if people put spam there, say so under `watch` (folders: {'%s': spam}), if not, that it is "
-    "neutral"
 )
 ResultT = TypeVar("ResultT")
 ScanSteps = Generator[None, None, ResultT]
@@ -196,7 +189,6 @@ class MailboxScanner:
     _warnings: WarnOnce
     _on_missing: Callable[[], object]
     _debounce: float
-    _doubts: set[str] = field(default_factory=set)  # names of doubtful folders that were told
 
     def scan_due(self, state: MailboxState, now: float) -> ScanSteps[None]:
         """Scan what is due in a mailbox.
@@ -254,7 +246,6 @@ class MailboxScanner:
                 self._warnings.clear(Issue(mailbox, _FOLDERS_ISSUE))
             elif sighted:
                 self._warnings.warn(Issue(mailbox, _FOLDERS_ISSUE), _EMPTY_WARNING, mailbox.path)
-        self._warn_doubtful(sorted(folders))
         state.folders = {
             folder for folder in folders if self._role(folder).kind is not FolderKind.IGNORED
         }
@@ -265,18 +256,6 @@ class MailboxScanner:
             lambda issue: issue.mailbox == mailbox and issue.subject not in concerned,
         )
         self._schedule(state, due)
-
-    def _warn_doubtful(self, folders: Iterable[Folder]) -> None:
-        """Warn of each doubtful name once, in the first mailbox that has it, and of a few names
-        only, as users name folders as they like.
-        """
-        for folder in folders:
-            name = display_folder(folder.directory)
-            is_told = name in self._doubts or len(self._doubts) >= _MAX_DOUBTS
-            if not is_told and self._role(folder).doubtful:
-                self._doubts.add(name)
-                issue = Issue(folder, DOUBT)
-                self._warnings.warn(issue, _DOUBTFUL_WARNING, folder.mailbox.path, name, name)
 
     # ---- scans
 

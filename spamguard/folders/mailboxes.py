@@ -351,10 +351,6 @@ class LocalMailboxes:
             lost,
         )
 
-    def count_watched(self) -> int:
-        """How many directories are watched, of all that were listed so far."""
-        return len(self._watches)
-
     def close(self) -> None:
         self._watches.close()
 

@@ -2,9 +2,9 @@
 
 The role of a folder comes from the configuration, else from Dovecot's special uses, else from its
 name, in the languages of the usual mail programs (`names.toml`). A folder about which nothing is
-known is neutral: users keep mail there, and where it was before stays known. If its name sounds
-like spam all the same, it is doubtful. Folders of what users write themselves (sent mail, drafts)
-are ignored: a slip of the hand must never teach such mail as spam.
+known is neutral: users keep mail there, and where it was before stays known. Folders of what users
+write themselves (sent mail, drafts) are ignored: a slip of the hand must never teach such mail as
+spam.
 
 Special uses (RFC 6154) are not in a Maildir: `read_dovecot` asks `doveconf -n`, whose output no
 library reads. Must never wait for long, and never fail: without Dovecot, and whatever users call
@@ -125,20 +125,16 @@ class FolderKind(StrEnum):
 
 
 class Role(NamedTuple):
-    """The role of a folder. label: the class, if kind is CLASS. doubtful: nothing tells what the
-    folder is for, and its name sounds like spam.
-    """
+    """The role of a folder. label: the class, if kind is CLASS."""
 
     kind: FolderKind
     label: str = ""
-    doubtful: bool = False
 
 
 HAM_ROLE = Role(FolderKind.CLASS, "ham")
 SPAM_ROLE = Role(FolderKind.CLASS, "spam")
 TRASH_ROLE = Role(FolderKind.TRASH)
 NEUTRAL_ROLE = Role(FolderKind.NEUTRAL)
-DOUBTFUL_ROLE = Role(FolderKind.NEUTRAL, doubtful=True)
 IGNORED_ROLE = Role(FolderKind.IGNORED)
 
 SPECIAL_USES = {  # RFC 6154, RFC 8457
@@ -154,7 +150,6 @@ _SECTION_ROLES = {  # of the tables of names
     "trash": TRASH_ROLE,
     "archive": HAM_ROLE,
 }
-_SPAM_WORDS = re.compile(r"spam|junk|спам|スパム|스팸")
 
 RoleLookup = Callable[[str], Role]  # by directory
 
@@ -185,9 +180,7 @@ def find_role(
     role = _nearest_role(name, configured, special)
     if role is None and len(name) == 1 and "" not in (dotted := tuple(name[0].split("."))):
         role = _nearest_role(dotted, configured, special)
-    if role is not None:
-        return role
-    return DOUBTFUL_ROLE if _SPAM_WORDS.search(_fold_name(name[-1:])) else NEUTRAL_ROLE
+    return role or NEUTRAL_ROLE
 
 
 def _nearest_role(

@@ -73,7 +73,6 @@ _VERDICT_FIELD, _RECEIVED_FIELD = (
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 
-DOUBT = "doubt"
 """The kind of an issue that may be as it should be, so that no check fails because of it."""
 
 
@@ -445,7 +444,7 @@ def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list
     filed: list[FiledMessage] = []
     with suppress(FileNotFoundError):
         for folder in mailboxes.list_folders(mailbox):
-            kind, label, _ = role(folder.directory)
+            kind, label = role(folder.directory)
             if kind is not FolderKind.CLASS:
                 continue
             try:

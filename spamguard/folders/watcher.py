@@ -46,7 +46,7 @@ from spamguard.folders.roles import (
     parse_role,
     read_dovecot,
 )
-from spamguard.folders.scan import DOUBT, FolderScanner, Issue, clear_issues
+from spamguard.folders.scan import FolderScanner, Issue, clear_issues
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.status_files import StatusFile, WatcherTrouble
@@ -306,8 +306,7 @@ def standing_troubles(
         if isinstance(key, str):
             troubles.append(WatcherTrouble("", text, int(since)))
         elif isinstance(key, Issue) and (not key.transient or now - since < _DAY_SECONDS):
-            doubt = key.kind == DOUBT
-            troubles.append(WatcherTrouble(key.mailbox.user, text, int(since), doubt))
+            troubles.append(WatcherTrouble(key.mailbox.user, text, int(since)))
     return sorted(troubles, key=lambda trouble: trouble.since)[-_MAX_TROUBLES:]
 
 

@@ -113,13 +113,12 @@ def _parse_refusals(values: Mapping[str, Any]) -> dict[str, RefusedLessons]:
 class WatcherTrouble:
     """Why something teaches nothing.
 
-    user: whose; "": everybody's. since: seconds since 1970. doubt: it may be as it should be.
+    user: whose; "": everybody's. since: seconds since 1970.
     """
 
     user: str
     text: str
     since: int
-    doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,6 @@ def read_watcher_status(state: Path) -> WatcherStatus | None:
                     str(trouble["user"]),
                     str(trouble["text"]),
                     int(trouble["since"]),
-                    bool(trouble.get("doubt", False)),
                 )
                 for trouble in values["troubles"]
             ),

@@ -299,19 +299,6 @@ class SqliteLedger(LedgerFile):
         with self._db.errors():
             return self._read_number("ledger.compacted")
 
-    def is_unused(self) -> bool:
-        """Whether no event was ever cast, and no other process has the file open.
-
-        The file may then be removed; until it is, others cannot read while this process writes.
-        """
-        if self.last_seq() or self.shared is not None:
-            return False
-        try:
-            with self._db.errors():  # SQLite refuses to leave mode WAL while others have the file
-                return bool(self._db.pragma("journal_mode = DELETE") == "delete")
-        except LedgerError:
-            return False
-
     def last_time(self) -> int:
         """When the last event was cast, seconds since 1970; 0 when there is none."""
         rows = self._db.query(schema.LAST_TIME)

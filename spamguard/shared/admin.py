@@ -109,12 +109,10 @@ def _owner_connection(dsn: str) -> Iterator[_Connection]:
 class InitResult:
     """What `init` has done.
 
-    is_new: whether the tables were not there. password_replaced: whether a role that was there has
-    got a password that was made now. large_objects: whether it may make large objects, which only a
-    superuser can forbid.
+    password_replaced: whether a role that was there has got a password that was made now.
+    large_objects: whether it may make large objects, which only a superuser can forbid.
     """
 
-    is_new: bool
     password_replaced: bool
     large_objects: bool
 
@@ -137,7 +135,7 @@ def init(dsn: str, mac: RowMac, bits: int, password_file: Path) -> InitResult:
             values = (SCHEMA_VERSION, SCHEMA_VERSION, mac.fingerprint, mac.secret, bits)
             connection.execute(_INSERT_CLUSTER, values)
         row = connection.execute(_MAY_MAKE_OBJECTS, (NODE_ROLE,)).fetchone()
-    return InitResult(version is None, is_made and not role_is_new, row == (True,))
+    return InitResult(is_made and not role_is_new, row == (True,))
 
 
 def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:

@@ -133,7 +133,7 @@ def _check_folders(settings: Settings) -> PartHealth:
     lasting = [
         f"folders: {f'{trouble.user}: ' if trouble.user else ''}{trouble.text}"
         for trouble in status.troubles
-        if not trouble.doubt and now - trouble.since >= _LASTING_SECONDS
+        if now - trouble.since >= _LASTING_SECONDS
     ]
     noun = "mailbox" if status.mailboxes == 1 else "mailboxes"
     return PartHealth("Folders", f"{status.mailboxes:,} {noun} watched, last", lasting, status.seen)

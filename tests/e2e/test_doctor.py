@@ -102,10 +102,9 @@ def test_whether_spam_is_filed_is_tried_with_exim(tmp_path, monkeypatch, junk, f
         with daemon.running(state, "--config", str(file), port=port) as running:
             running.lines(f"{box}: seen for the first time")
             _, outcomes, told = doctor(state, *arguments, "--to", "anna@example.net")
-            expected = {"Exim": "ok", "mail": "ok", "judgement": "ok", "authentication": "ok"}
+            expected = {"mail": "ok", "judgement": "ok", "authentication": "ok"}
             expected |= {"filing": filing, "removal": "ok"}
             assert {name: outcomes[name] for name in expected} == expected, told
-            assert "4.9" in told  # the version of Exim
             _, outcomes, told = doctor(state, *arguments, "--to", "nobody@example.org")
             assert (outcomes["mail"], "judgement" in outcomes) == ("failed", False), told
 
@@ -186,7 +185,7 @@ def test_what_postfix_and_dovecot_do_with_spam_is_tried(tmp_path):
         for name, part in parts.items()
     }
     for name in ("into INBOX", "into Junk"):
-        for step in ("Postfix", "mail", "judgement", "removal"):
+        for step in ("mail", "judgement", "removal"):
             assert steps[name][step].startswith("ok "), told
     assert steps["into INBOX"]["filing"].startswith("FAILED "), told
     assert parts["into INBOX"].endswith("status 1\n"), told

@@ -160,9 +160,9 @@ def test_the_steps_make_three_machines_that_learn_as_one(states: dict[str, Path]
             assert sum(counts.values()) == daemon.MESSAGES + 1
     assert len(verdicts) == 1
     for state in states.values():
-        line = [*daemon.COMMAND, "--state", str(state), "shared", "leave", "--json"]
+        line = [*daemon.COMMAND, "--state", str(state), "shared", "leave"]
         done = subprocess.run(line, capture_output=True, env=daemon.ENVIRONMENT, check=True)
-        assert json.loads(done.stdout)["waiting"] == 0
+        assert b"do not have" not in done.stdout
 
 
 # ---- config/compose

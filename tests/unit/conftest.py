@@ -7,7 +7,6 @@ from datetime import date
 
 import pytest
 
-from spamguard.cli import status
 from spamguard.engine.filter import Filter
 from spamguard.learning import status_files
 from tests.unit.filters import mail, opened, teach
@@ -40,8 +39,7 @@ class _OneDay(date):
 @pytest.fixture
 def one_day(monkeypatch: pytest.MonkeyPatch) -> date:
     """The day on which moves are refused, and asked about: in a test no midnight comes between."""
-    for module in (status_files, status):
-        monkeypatch.setattr(module, "date", _OneDay)
+    monkeypatch.setattr(status_files, "date", _OneDay)
     return TODAY
 
 

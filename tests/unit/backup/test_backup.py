@@ -2,7 +2,6 @@
 the same filter.
 """
 
-import json
 import shutil
 import sqlite3
 import stat
@@ -38,17 +37,6 @@ def test_there_and_back_it_is_the_same_filter(state, file, tmp_path):
         label, raw = LESSONS[0]
         assert one.learn(raw, label) is False
         assert list(one.ledger.all_votes()) == list(other.ledger.all_votes())
-
-
-def test_the_answer_in_json(state, tmp_path, capsys):
-    command(state, "backup", "--json", tmp_path / "backup")
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["bytes"] == (tmp_path / "backup").stat().st_size
-    assert set(answer["files"]) == {"key", "ledger.sqlite", "sightings.sqlite"}
-    command(tmp_path / "new", "restore", "--json", tmp_path / "backup")
-    answer = json.loads(capsys.readouterr().out)
-    assert sum(answer["classes"].values()) == 30
-    assert answer["kept"] is None
 
 
 def test_what_is_restored_is_a_node_of_its_own(state, file, tmp_path):
@@ -219,11 +207,8 @@ def test_a_disk_that_cannot_be_written(state, tmp_path, capsys):
     with small_disk(tmp_path / "disk", "64k,ro") as disk:
         for word in ("backup", "export"):
             assert command(state, word, disk / "file") == 2
-            told = (
-                f"{disk}: no file can be made there (Read-only file system):"
-                " choose a place that can be written"
-            )
-            assert capsys.readouterr().err == f"spamguard: {told}\n"
+            told = "Read-only file system: choose a place that can be written\n"
+            assert capsys.readouterr().err.endswith(told)
 
 
 @pytest.mark.parametrize(

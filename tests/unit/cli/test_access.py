@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -57,8 +56,6 @@ def test_an_operators_token(run, state):
     [
         (["create", "x"], ["--user", "--operator"]),
         (["create", "a b", "--operator"], ["letters"]),
-        (["create", "x", "--user", "an\nna"], ["no user"]),
-        (["create", "x", "--user", "(the site)"], ["no user", "--operator"]),
         (["create", "x", "--operator", "--expires", "soon"], ["--expires", "duration"]),
     ],
 )
@@ -106,15 +103,9 @@ def test_a_link_needs_a_url_if_no_daemon_serves_a_page(run, state):
     with saying(state, HEALTHY):
         assert run(state, "login-link", "--user", "anna").failed("no daemon serves a page")
     assert not (state / CREDENTIALS_FILE).exists()
-    assert run(state, "login-link", "--operator", "--url", "spam.example.org").failed(
-        "--url spam.example.org", "https://"
-    )
-    made = json.loads(
-        run(state, "login-link", "--operator", "--url", "http://[::1]:8080/", "--json").out
-    )
-    assert made["link"].startswith("http://[::1]:8080/login?link=")
-    assert made["user"] == "operator"
-    assert holder(state, CredentialKind.LINK, made["link"].partition("=")[2]) == Person(
+    link = run(state, "login-link", "--operator", "--url", "http://[::1]:8080/").out.strip()
+    assert link.startswith("http://[::1]:8080/login?link=")
+    assert holder(state, CredentialKind.LINK, link.partition("=")[2]) == Person(
         "operator", operator=True
     )
 
@@ -125,8 +116,5 @@ def test_revoking_ends_sessions_and_links(run, state):
         .out.strip()
         .partition("=")[2]
     )
-    assert run(state, "login-link", "--user", "anna", "--revoke", "--json").json == {
-        "user": "anna",
-        "ended": 1,
-    }
+    assert run(state, "login-link", "--user", "anna", "--revoke").out == "anna: ended 1 session\n"
     assert holder(state, CredentialKind.LINK, made) is None

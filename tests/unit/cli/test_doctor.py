@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import __version__, doctor
+from spamguard import __version__
 from spamguard.daemon import status
 from spamguard.doctor import proof
 from spamguard.folders import roles
@@ -89,7 +89,7 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
     assert (first["name"], first["outcome"], first["remedy"]) == (
         "state directory",
         "failed",
-        "run this as root, or as the user of the daemon",
+        "name it with --state, or run this as root, or start the daemon, which makes it",
     )
     assert (last["name"], last["outcome"]) == ("filter", "failed")
     assert not {"daemon", "watcher"} & {
@@ -99,10 +99,8 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
 
 @pytest.fixture
 def configuration(taught, tmp_path, monkeypatch) -> Path:
-    """A configuration whose next hop is down, on a machine whose Postfix does not name us."""
+    """A configuration whose next hop is down."""
     monkeypatch.setattr(roles, "read_dovecot", lambda: roles.DovecotSettings("maildir"))
-    monkeypatch.setattr(doctor, "read_postconf", lambda: ("3.7.11", "inet_interfaces = all\n"))
-    monkeypatch.setattr(doctor, "read_exim", lambda: ("", ""))
     path = maildir(tmp_path / "anna", ".Junk")
     file = tmp_path / "spamguard.yaml"
     file.write_text(
@@ -134,15 +132,10 @@ def test_the_configuration_is_compared_with_the_machine(run, configuration, tmp_
             "`watch` in its configuration"
         ),
         (
-            "Postfix: version 3.7.11; nothing in its configuration names smtp://127.0.0.1:10025 -> "
-            "`spamguard setup` shows the lines; see config/postfix"
-        ),
-        (
             f"next hop: lmtp:{tmp_path}/none: connect: No such file or directory -> start "
             "it, or correct `next_hop` in the configuration"
         ),
     ]
-    assert ", 6 needed\n" in done.out
 
 
 @pytest.mark.parametrize(

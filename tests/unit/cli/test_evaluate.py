@@ -115,9 +115,3 @@ def test_without_a_filter_other_classes_are_wanted(run, three, tmp_path):
         re.findall(r"(?m)^(?:ham|fraud) ", three.read_text())
     )
     assert not (tmp_path / "none").exists()
-
-
-def test_a_damaged_filter_is_not_opened_for_ham_and_spam(evaluate, state, corpus, three):
-    (state / "ledger.sqlite").write_bytes(b"no ledger" * 1000)
-    assert evaluate(corpus / "index").status == 0
-    assert evaluate(three).failed("ledger")

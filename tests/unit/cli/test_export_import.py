@@ -70,7 +70,7 @@ def test_a_class_that_is_unwanted_in_one_filter_only_gives_a_note(
     run(taught, "export", file)
     done = run(tmp_path / "new", "import", file)
     assert "promo" in done.err
-    assert f"`learn --unwanted --as promo` {'there' if here else 'here'} ends that" in done.err
+    assert f"promo is unwanted {'here' if here else 'there'} alone" in done.err
     assert status_of(tmp_path / "new")["classes"]["promo"]["unwanted"] is here
 
 
@@ -83,7 +83,7 @@ def test_an_interrupted_settling_is_made_up_for(run, status_of, keyed, tmp_path,
         patched.setattr(Filter, "settle", _interrupted)
         assert run(tmp_path / "new", "import", keyed).status == 130
     assert status_of(tmp_path / "new")["unsettled"] >= 120
-    assert run(tmp_path / "new", "import", "--json", keyed).json["new"] == 0
+    assert run(tmp_path / "new", "import", keyed).out.endswith(", 0 of them new\n")
     assert status_of(tmp_path / "new")["unsettled"] == 0
 
 
@@ -97,9 +97,9 @@ def test_with_receipts_everything_comes_in(run, taught, tmp_path, keyed, corpus)
         .err.splitlines()[-1]
         .endswith("keep it as secret as a password")
     )
-    done = run(tmp_path / "new", "import", "--json", keyed)
+    done = run(tmp_path / "new", "import", keyed)
     assert done.status == 0
-    assert done.json["new"] == done.json["receipts"] >= 121
+    assert not done.out.endswith(", 0 of them new\n")
     assert_same(knowledge(taught), knowledge(tmp_path / "new"))
     run(taught, "rebuild")
     assert (
@@ -145,7 +145,7 @@ def test_a_pipe(run, taught, tmp_path):
 
 def test_a_directory_that_is_not_there(run, taught, tmp_path):
     """The error names the directory, not the draft file in it."""
-    message = f"{tmp_path / 'nowhere'}: there is no such directory: make it, or name another file"
+    message = f"{tmp_path / 'nowhere'}: No such file or directory: check the path"
     for command in ("export", "backup"):
         failed = run(taught, command, tmp_path / "nowhere" / "file")
         assert failed.status == 2
@@ -181,7 +181,7 @@ def test_no_key(run, taught, tmp_path, file):
 
 def test_a_file_of_something_else(run, state, tmp_path, corpus):
     assert run(state, "import", corpus / "ham.mbox").failed("no file of `spamguard export`")
-    assert run(state, "import", tmp_path / "none").failed("none: cannot be read")
+    assert run(state, "import", tmp_path / "none").failed("none: No such file")
     assert run(state, "import", "-", stdin=b"").failed("nothing was imported")
     assert run(state, "import", tmp_path).failed("directory")
 
@@ -196,7 +196,7 @@ def test_damage_anywhere_imports_nothing(run, taught, tmp_path, file):
         file.write_bytes(whole[:at])
         assert run(tmp_path / "new", "import", file).failed(str(file), "nothing was imported"), at
     file.write_bytes(whole + b"x")
-    assert run(tmp_path / "new", "import", file).failed("checksum")
+    assert run(tmp_path / "new", "import", file).failed("damaged")
     assert not (tmp_path / "new").exists()
 
 
@@ -243,7 +243,7 @@ def changed(path, *statements):
 
 def test_a_newer_format(run, state, file):
     newer = changed(written(file, header()), "PRAGMA user_version = 3")
-    assert run(state, "import", newer).failed("format 3")
+    assert run(state, "import", newer).failed("another version")
 
 
 @pytest.mark.parametrize(

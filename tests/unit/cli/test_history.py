@@ -49,7 +49,7 @@ def test_then_and_now(run, taught):
     then, _, now = done.out.partition("\nnow\n")
     assert f"then: {scan.verdict.label}: probability {scan.verdict.probability:.4f}" in then
     assert "tag; answered: 250 2.0.0 Ok" in then
-    assert 'from <a1@example.org> at 192.0.2.1 to <b@example.org> and 1 more\n"Grüße 1"' in then
+    assert 'from <a1@example.org> at 192.0.2.1 to b@example.org, ü@example.org\n"Grüße 1"' in then
     assert f"{scan.words[0].part:+9.3f}  {scan.words[0].text}" in then
     _, (by_expert, first), (by_feature, second) = tables(now)
     assert (
@@ -70,7 +70,7 @@ def test_then_and_now(run, taught):
 )
 def test_the_author_is_shown_beside_the_sender(run, taught, author, expected):
     remember(taught, author=author)
-    assert f"from {expected} at 192.0.2.1 to <b@example.org>" in run(taught, "explain", ID).out
+    assert f"from {expected} at 192.0.2.1 to b@example.org, " in run(taught, "explain", ID).out
     (why,) = run(taught, "explain", "--json", ID).lines
     assert (why["then"]["author"], why["then"]["from"]) == (author, "a1@example.org")
 
@@ -271,10 +271,8 @@ def test_history_lists_what_passed_newest_first(run, taught):
     scan = remember(taught)
     remember(taught, raw=HAM, id=new_id(1.7e9 + 60, b"bcde"), time=1.7e9 + 60, label="ham")
     lines = run(taught, "history").out.splitlines()
-    assert lines[0].split()[:3] == ["time", "id", "message"]
-    assert [ID in line for line in lines[1:]] == [False, True]
-    assert scan.digest.hex()[:12] in lines[2]
-    assert '"' not in lines[2]
+    assert [ID in line for line in lines] == [False, True]
+    assert scan.digest.hex()[:12] in lines[1]
 
 
 def test_the_name_of_a_message_joins_history_explain_and_lessons(run, taught, tmp_path):
@@ -355,8 +353,7 @@ def test_a_verdict_that_there_is_not_is_an_error(run, taught):
     assert run(taught, "history", "--verdict", "spm").failed("'spm'", "spam", "not-scanned")
 
 
-def test_more_rows_than_are_read_at_once(run, taught, monkeypatch):
-    monkeypatch.setattr("spamguard.cli.judge._PAGE_ROWS", 2)
+def test_the_newest_rows_come_first(run, taught):
     for number in range(5):
         remember(taught, id=new_id(1.7e9 + number, b"abcd"), time=1.7e9 + number)
     ids = [row["id"] for row in run(taught, "history", "--json").lines]

@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from spamguard.cli import main
 from spamguard.engine.filter import Filter
 
 
@@ -95,18 +94,6 @@ def test_a_new_filter_gives_a_note(run, tmp_path, ham):
         == f"spamguard: note: {tmp_path / 'typo'} is a new filter that was taught nothing yet\n"
     )
     assert run(tmp_path / "typo", "judge", ham).err == ""
-
-
-@pytest.mark.parametrize(
-    ("no_color", "term", "coloured"),
-    [("", "xterm", True), ("1", "xterm", False), ("", "dumb", False)],
-)
-def test_colour_on_a_terminal_only(taught, ham, capsys, monkeypatch, no_color, term, coloured):
-    monkeypatch.setenv("NO_COLOR", no_color)
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    main(["--state", str(taught), "judge", str(ham)])
-    assert ("\x1b[32mham" in capsys.readouterr().out) == coloured
 
 
 def test_judging_never_writes(run, taught, corpus):

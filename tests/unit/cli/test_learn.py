@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import mailbox
 
 import pytest
 
-from spamguard.cli import common, main
+from spamguard.cli import common
 from spamguard.engine.filter import Filter
 from tests.unit.cli.conftest import lessons, new_mail
 
@@ -38,7 +37,6 @@ def test_teaching_twice_changes_nothing(run, taught, corpus, counts):
     assert done.json == {
         "taught": {"ham": 0, "spam": 0},
         "known": counts,
-        "outvoted": 0,
         "refused": 0,
         "deleted": 0,
         "settled": False,
@@ -160,20 +158,6 @@ def test_forgetting_is_as_if_it_had_never_been(run, taught, corpus, counts):
     }
 
 
-def test_an_outvoted_lesson_is_reported(run, taught, new_spam):
-    """A tie teaches nothing, but `learn` used to report the message as taught."""
-    run(taught, "learn", "--as", "spam", "--user", "anna", new_spam)
-    assert (
-        "taught 1 message as ham; 1 of these others call something else"
-        in run(taught, "learn", "--as", "ham", new_spam).out
-    )
-    assert (
-        run(taught, "learn", "--as", "ham", "--user", "ben", new_spam).out
-        == "taught 1 message as ham\n"
-    )
-    assert run(taught, "learn", "--json", "--as", "ham", new_spam).json["outvoted"] == 0
-
-
 def test_forget_reports_votes_of_others(run, taught, new_spam):
     """For a message taught by a move the administrator read only "1 not known"."""
     run(taught, "learn", "--as", "spam", "--user", "anna", new_spam)
@@ -214,19 +198,6 @@ def test_more_than_one_batch_is_taught_whole(run, state, corpus, counts, monkeyp
     assert sizes == [64, 56]
 
 
-@pytest.mark.parametrize(("term", "shown"), [("xterm", True), ("dumb", False)])
-def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch, term, shown):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", term)
-    assert (
-        main(["--state", str(state), "learn", "--json", "--as", "ham", str(corpus / "data")]) == 0
-    )
-    out, err = capsys.readouterr()
-    assert json.loads(out)["taught"] == {"ham": 120}
-    assert ("settling" in err) == shown
-    assert "\x1b" not in err
-
-
 def test_the_last_line_about_a_message_counts(run, status_of, state, tmp_path):
     (tmp_path / "one").write_bytes(new_mail("spam")[0])
     for lines, label in (
@@ -251,7 +222,7 @@ TEXT = b"Dear diary,\nthis is no mail.\n\nFrom: nobody\n"
 def test_what_is_no_mail_is_not_taught(run, taught, corpus, counts, tmp_path):
     (tmp_path / "diary.txt").write_bytes(TEXT)
     done = run(taught, "learn", "--as", "spam", tmp_path / "diary.txt")
-    assert done.failed(f"{tmp_path}/diary.txt: no mail", "no header field", "--force")
+    assert done.failed(f"{tmp_path}/diary.txt: no header field", "no mail", "--force")
     assert lessons(taught) == counts
     done = run(taught, "learn", "--as", "spam", "--force", tmp_path / "diary.txt")
     assert (done.out, done.err) == ("taught 1 message as spam\n", "")
@@ -263,9 +234,8 @@ def test_what_is_no_mail_is_counted_among_mail(run, taught, tmp_path):
     done = run(taught, "learn", "--json", "--as", "ham", *sorted(tmp_path.glob("*.eml")))
     assert (done.status, done.json["taught"], done.json["refused"]) == (0, {"ham": 1}, 4)
     assert done.err == (
-        f"spamguard: note: 4 of the messages are no mail ({tmp_path}/0.eml, {tmp_path}/2.eml, "
-        f"{tmp_path}/3.eml, …), not taught, since there is no header field at all: "
-        "--force teaches it all the same\n"
+        f"spamguard: note: 4 of the messages are no mail, such as {tmp_path}/0.eml: no header "
+        "field at all; --force teaches it all the same\n"
     )
 
 
@@ -300,12 +270,12 @@ def test_what_is_marked_as_deleted_is_not_taught_and_can_be_forgotten(run, state
 
 def test_a_dry_run_tells_what_would_be_taught(run, taught, corpus, counts, tmp_path):
     (tmp_path / "new.eml").write_bytes(new_mail("spam")[0])
-    words = ("learn", "--as", "spam", corpus / "spam", tmp_path / "new.eml", tmp_path / "new.eml")
+    words = ("learn", "--as", "spam", corpus / "spam", tmp_path / "new.eml")
     would = run(taught, *words[:1], "--dry-run", *words[1:])
-    assert would.out == f"would teach 1 message as spam ({counts['spam'] + 1} already known)\n"
+    assert would.out == f"would teach {counts['spam'] + 1} messages as spam\n"
     assert lessons(taught) == counts
     values = run(taught, *words[:1], "--dry-run", "--json", *words[1:]).json
-    assert values == {**run(taught, *words, "--json").json, "settled": False, "dry_run": True}
+    assert (values["taught"], values["dry_run"]) == ({"spam": counts["spam"] + 1}, True)
 
 
 @pytest.mark.parametrize(
@@ -323,23 +293,6 @@ def test_a_dry_run_makes_no_filter(run, tmp_path, corpus, counts):
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(f"would teach {counts['ham']} messages as ham, ")
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("has_directory", [True, False])
-def test_a_failure_leaves_no_new_filter(run, tmp_path, corpus, has_directory):
-    state = tmp_path / "new"
-    if has_directory:
-        state.mkdir()
-        (state / "theirs").touch()
-    (tmp_path / "diary.txt").write_bytes(TEXT)
-    for words in (
-        ["--as", "spma", corpus],
-        [corpus / "ham.mbox"],
-        ["--as", "x", tmp_path / "diary.txt"],
-    ):
-        assert run(state, "learn", *words).status == 2
-        assert [path.name for path in tmp_path.glob("new/*")] == ["theirs"] * has_directory
-        assert state.exists() == has_directory
 
 
 def test_what_was_taught_before_a_failure_stays(run, tmp_path, corpus):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -51,9 +50,7 @@ def test_the_list(run, held):
     assert done.status == 0
     assert first.startswith(f"{SECOND}  {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M}  held")
     assert second.startswith(FIRST)
-    assert second.endswith(
-        f"spam      {WROTE}, envelope sender <a@example.org> to <b@x> and 1 more"
-    )
+    assert second.endswith(f"spam      {WROTE}, envelope sender <a@example.org> to b@x, c@x")
     assert "\x1b" not in done.out
 
 
@@ -87,7 +84,7 @@ def test_control_characters_in_from_are_replaced(run, taught):
     hold(taught, FIRST, b"From: =?utf-8?q?=1B[31m=C2=9B=0A=E2=80=AE?= <x@\x1b.example>\r\n\r\n")
     (line,) = run(taught, "quarantine", "list").out.splitlines()
     assert line.isprintable()
-    assert "<x@\ufffd.example>, envelope sender <a@example.org> to <b@x>" in line
+    assert "<x@\ufffd.example>, envelope sender <a@example.org> to b@x" in line
 
 
 def test_an_empty_quarantine(run, tmp_path):
@@ -110,9 +107,6 @@ def test_show(run, held):
     assert f"author    {WROTE}\n" in done.out
     assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\nX-Folded: a\n        b\n" in done.out
     assert "\x1b" not in done.out
-    (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines
-    assert entry["header"].encode() == RAW.partition(b"\r\n\r\n")[0]
-    assert Path(entry["file"]).read_bytes() == RAW
 
 
 def test_messages_are_not_released_to_the_daemon_itself(run, held):
@@ -133,11 +127,8 @@ def test_releasing_hands_on_once_and_teaches(run, held, counts, tmp_path):
     assert (done.status, done.out) == (0, f"{FIRST} released to 2 recipients, learned as ham\n")
     assert len(delivered(tmp_path / "Maildir")) == 2
     assert lessons(held) == {**counts, "ham": counts["ham"] + 1}
-    again = run(held, "quarantine", "release", "--json", FIRST, "--next-hop", where)
-    assert (again.status, again.json) == (
-        0,
-        {"id": FIRST, "released": True, "recipients": [], "taught": False},
-    )
+    again = run(held, "quarantine", "release", FIRST, "--next-hop", where)
+    assert (again.status, again.out) == (0, f"{FIRST} had been released before\n")
     assert len(delivered(tmp_path / "Maildir")) == 2
     assert [entry["released"] for entry in run(held, "quarantine", "list", "--json").lines] == [
         False,
@@ -150,15 +141,13 @@ def test_releasing_without_teaching(run, held, counts, tmp_path):
         held,
         "quarantine",
         "release",
-        "--json",
         "--no-learn",
         FIRST,
         SECOND,
         "--next-hop",
         f"maildir:{tmp_path / 'Maildir'}",
     )
-    assert [row["taught"] for row in done.lines] == [False, False]
-    assert [row["code"] for row in done.lines[0]["recipients"]] == [250, 250]
+    assert "learned" not in done.out
     assert len(delivered(tmp_path / "Maildir")) == 4
     assert lessons(held) == counts
 
@@ -173,21 +162,16 @@ def test_a_next_hop_that_is_down(run, held, counts, tmp_path):
         held,
         "quarantine",
         "release",
-        "--json",
         FIRST,
         "--next-hop",
         f"maildir:{tmp_path / 'file' / 'Maildir'}",
     )
-    assert (done.status, done.json["released"], done.json["recipients"][0]["code"]) == (
-        1,
-        False,
-        451,
-    )
+    assert (done.status, "<b@x>: 451 " in done.out) == (1, True)
 
 
 def test_deleting(run, held):
     assert run(held, "quarantine", "delete", FIRST).out == "deleted 1 message\n"
-    assert run(held, "quarantine", "delete", "--json", SECOND).json == {"deleted": 1}
+    assert run(held, "quarantine", "delete", SECOND).status == 0
     assert list((held / DIRECTORY).iterdir()) == []
 
 
@@ -198,9 +182,6 @@ def test_an_unknown_id_is_an_error_before_anything_is_done(run, held, tmp_path, 
         new_id(1, b"none"), "no such message"
     )
     assert run(held, "quarantine", action, "../../key", *more).failed("../../key", "is no id")
-    assert run(held, "quarantine", "list", "--before", "yesterday").failed(
-        "--before yesterday: is no id"
-    )
     assert len(list((held / DIRECTORY).iterdir())) == 4
     assert not (tmp_path / "Maildir").exists()
 

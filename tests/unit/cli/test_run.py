@@ -158,10 +158,7 @@ def test_too_low_a_limit_on_memory_is_one_line(tmp_path: Path, port: int) -> Non
         done = limited(220, "--state", tmp_path / "state", *arguments)
         assert done.returncode == status
         (line,) = done.stderr.decode().splitlines()
-        assert (
-            "the limit for each process (`ulimit -v`, LimitAS= of systemd) is 220 MiB: raise it to "
-            in line
-        )
+        assert "the limit on memory (`ulimit -v`, LimitAS= of systemd) is too low: raise it" in line
     assert not (tmp_path / "state").exists()
 
 

@@ -10,7 +10,7 @@ from spamguard.cli import mail_servers
 from spamguard.cli.setup import Answers, check_config, edit_yaml, make_config
 from spamguard.config.load import load_settings, parse_yaml
 from spamguard.config.options import Position, Settings
-from spamguard.errors import ConfigError, SpamguardError
+from spamguard.errors import ConfigError
 from tests.unit.cli.conftest import Run
 
 PRESENT = """\
@@ -89,12 +89,10 @@ def test_what_check_would_refuse_is_not_taken(tmp_path: Path) -> None:
     assert file.read_text() == PRESENT
 
 
-@pytest.mark.parametrize(
-    "text", [PRESENT, "", "# nothing\n", "{state: /x, watch: [/y]}", "a: 1\n\n"]
-)
+@pytest.mark.parametrize("text", [PRESENT, "", "# nothing\n", "a: 1\n\n"])
 def test_a_document_has_the_values_that_it_is_given(text: str) -> None:
     old = parse_yaml(text.encode()).value or {}
-    assert edit_yaml(text, old) == text or text.startswith("{")
+    assert edit_yaml(text, old) == text
     for change in ({"watch": ["/*"]}, {"state": None}, {"new": {"a": [1, {"b": "10:30"}]}}):
         wanted = {key: value for key, value in (old | change).items() if value is not None}
         assert (parse_yaml(edit_yaml(text, old | change).encode()).value or {}) == wanted
@@ -113,8 +111,6 @@ def test_snippets_come_from_the_installation_where_there_are_no_sources(
     monkeypatch.setattr(mail_servers, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
     name = "postfix/none-such.cf"
-    with pytest.raises(SpamguardError, match="not installed"):
-        mail_servers.snippet(name)
     file = tmp_path / "data" / "share" / "spamguard" / "config" / name
     file.parent.mkdir(parents=True)
     file.write_text("# ours\n")

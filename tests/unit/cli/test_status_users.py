@@ -45,12 +45,11 @@ def test_users_are_shown_with_what_they_taught_and_when(run, status_of, taught, 
     say(taught, "anna", "spam", 3)
     answer = status_of(taught)
     first, *others = answer["users"]
-    assert (
-        first["user"],
-        first["lessons"],
-        first["last_move"]["folder"],
-        first["refused_today"],
-    ) == ("anna", {"spam": 3}, "Junk", 0)
+    assert (first["user"], first["lessons"], first["last_move"]["folder"]) == (
+        "anna",
+        {"spam": 3},
+        "Junk",
+    )
     assert abs(first["last_move"]["time"] - time.time()) < 600
     assert [(user["user"], user["lessons"], user["last_move"]) for user in others] == [
         ("", counts, None),
@@ -87,39 +86,19 @@ def test_moves_reported_by_dovecot_count_as_moves(status_of, taught):
     assert (first["user"], first["last_move"]["folder"]) == ("ben", "teach-pipe")
 
 
-def test_a_warning_of_one_person_with_two_names(status_of, taught):
-    say(taught, "anna", "spam", 2)
-    say(taught, "ben@example.org", "spam", 2)
-    say(taught, "anna@example.org", "ham", 2, "cli")
-    assert status_of(taught)["warnings"] == []
-    say(taught, "anna@example.org", "spam", 2, "teach-pipe")
-    say(taught, "ben", "spam", 2, "teach-pipe")
-    warnings = status_of(taught)["warnings"]
-    assert len(warnings) == 2
-    assert warnings[0].startswith(
-        "anna, whose folders are watched, and anna@example.org, of whom Dovecot tells"
-    )
-    assert warnings[1].startswith("ben@example.org, whose folders are watched, and ben, ")
-
-
 def test_refusals(run, status_of, taught, one_day):
     note(
         taught,
         refused={"anna": RefusedLessons(one_day.isoformat(), 7, int(time.time()) + 5, "Junk")},
     )
     answer = status_of(taught)
-    assert [(user["user"], user["refused_today"]) for user in answer["users"] if user["user"]] == [
-        ("anna", 7)
-    ]
     (warning,) = answer["warnings"]
-    assert warning.startswith("anna: 7 moves of ")
+    assert warning.startswith("anna: 7 lessons of ")
     assert "lessons_per_day" in warning
     out = run(taught, "status").out
-    assert "none; 7 refused today\n" in out
-    assert "\nwarning: anna: 7 moves" in out
+    assert "\nwarning: anna: 7 lessons" in out
     note(taught, refused={"anna": RefusedLessons("2020-01-01", 7, 1_577_836_800, "Junk")})
-    say(taught, "anna", "spam", 1)
-    assert status_of(taught)["warnings"] == []  # something was learnt since
+    assert status_of(taught)["warnings"] == []  # that is long ago
 
 
 def test_dropped_lessons_of_programs(status_of, taught, one_day):
@@ -127,9 +106,6 @@ def test_dropped_lessons_of_programs(status_of, taught, one_day):
     refusals.add("anna", "teach-pipe", 3)
     write_dropped(taught, refusals)
     answer = status_of(taught)
-    assert [(user["user"], user["refused_today"]) for user in answer["users"] if user["user"]] == [
-        ("anna", 3)
-    ]
     (warning,) = answer["warnings"]
     assert re.fullmatch(
         (
@@ -139,12 +115,9 @@ def test_dropped_lessons_of_programs(status_of, taught, one_day):
         warning,
     )
     old = json.loads((taught / DROPPED_FILE).read_bytes())
-    old["anna"]["last"] -= 3600
+    old["anna"]["last"] -= 100_000
     (taught / DROPPED_FILE).write_text(json.dumps(old))
-    say(taught, "anna", "spam", 1, "mail")
-    assert status_of(taught)["warnings"] == []  # something was learnt since
-    (taught / DROPPED_FILE).write_bytes(b"{")
-    assert status_of(taught)["users"][1]["refused_today"] == 0
+    assert status_of(taught)["warnings"] == []
 
 
 def test_unknown_classes_are_a_warning_for_a_day(status_of, taught, one_day):

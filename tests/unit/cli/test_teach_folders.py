@@ -213,7 +213,7 @@ def test_votes_of_an_earlier_extractor_are_read_again_and_keep_their_class(
     ) in run(state, "status").out
     dry = (
         "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam "
-        "(2 to be read again, and to keep their class)\n"
+        "(2 already known)\n"
     )
     assert teach("--dry-run", f"{home}/a*/Maildir").out == dry
     done = teach(f"{home}/a*/Maildir")

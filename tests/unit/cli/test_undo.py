@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 
@@ -13,7 +11,6 @@ from spamguard.cli.recovery import parse_time
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import UsageError
-from spamguard.storage import LEDGER_FILE
 from tests.unit.cli.conftest import new_mail
 
 NOW = datetime(2026, 11, 19, 10, 30)  # a Thursday
@@ -63,13 +60,8 @@ def test_texts_that_are_no_times(text):
 def test_a_user_is_taken_back(run, status_of, taught, new_spam):
     before = status_of(taught)["classes"]
     assert run(taught, "learn", "--as", "ham", "--user", "anna", new_spam).status == 0
-    dry = run(taught, "undo", "--user", "anna", "--since", "1h", "--dry-run", "--json").json
-    assert (dry["taken_back"], dry["by_class"], dry["settled"], dry["dry_run"]) == (
-        1,
-        {"ham": 1},
-        False,
-        True,
-    )
+    dry = run(taught, "undo", "--user", "anna", "--since", "1h", "--dry-run").out
+    assert dry == "would take back 1 vote\n"
     assert status_of(taught)["classes"] != before
     assert run(taught, "undo", "--user", "anna", "--since", "1h").out == "took back 1 vote\n"
     assert status_of(taught)["classes"] == before
@@ -79,31 +71,9 @@ def test_a_user_is_taken_back(run, status_of, taught, new_spam):
 
 def test_only_what_was_said_before_a_time_is_taken_back(run, taught, new_spam):
     run(taught, "learn", "--as", "ham", "--user", "anna", new_spam)
-    early = run(taught, "undo", "--json", "--user", "anna", "--since", "2d", "--until", "1d").json
-    assert early["taken_back"] == 0
-    assert early["since"] < early["until"]
+    early = run(taught, "undo", "--user", "anna", "--since", "2d", "--until", "1d").out
+    assert early == "nothing to take back\n"
     assert run(taught, "undo", "--user", "anna", "--until", "soon").failed("'soon' is no time")
-
-
-def test_a_slip_in_the_origin_gives_a_note(run, taught):
-    with Filter.open(taught) as spam_filter:
-        for number, origin in enumerate(
-            ("folder Junk", "folder Junk", "folders, before they were watched")
-        ):
-            spam_filter.learn_examples(
-                [ExampleReader(spam_filter.key).read_example(new_mail("spam", 3)[number])],
-                "ham",
-                user="anna",
-                origin=origin,
-            )
-    slip = run(taught, "undo", "--user", "anna", "--origin", "foldr", "--since", "1h")
-    assert (slip.status, slip.out) == (0, "nothing to take back\n")
-    assert (
-        "nothing at 'foldr', but at: 'folder Junk', 'folders, before they were watched'" in slip.err
-    )
-    for expected in ("took back 2 votes\n", "nothing to take back\n"):
-        done = run(taught, "undo", "--user", "anna", "--origin", "folder")
-        assert (done.out, "but at" in done.err) == (expected, False)
 
 
 def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch):
@@ -119,11 +89,9 @@ def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch
     )
     assert run(taught, "undo", *everybody).out == "ben: took back 1 vote\nanna: took back 1 vote\n"
     assert len(settled) == 1
-    again = run(taught, "undo", "--json", *everybody).lines
-    assert [(row["user"], row["taken_back"], row["settled"]) for row in again] == [
-        ("ben", 0, False),
-        ("anna", 0, False),
-    ]
+    again = run(taught, "undo", *everybody).out
+    assert again == "ben: nothing to take back\nanna: nothing to take back\n"
+    assert len(settled) == 1
 
 
 def test_an_earlier_vote_is_in_force_again(run, taught, new_spam):
@@ -148,20 +116,10 @@ def test_an_interrupted_settling_is_made_up_for(run, status_of, taught, new_spam
         patched.setattr(Filter, "settle", _interrupted)
         assert run(taught, "undo", "--user", "anna").status == 130
     assert status_of(taught)["unsettled"] == 2
-    assert run(taught, "undo", "--user", "anna", "--dry-run", "--json").json["settled"] is False
-    again = run(taught, "undo", "--user", "anna", "--json").json
-    assert (again["taken_back"], again["settled"]) == (0, True)
+    assert run(taught, "undo", "--user", "anna", "--dry-run").status == 0
+    assert status_of(taught)["unsettled"] == 2
+    assert run(taught, "undo", "--user", "anna").out == "nothing to take back\n"
     assert status_of(taught)["unsettled"] == 0
-    assert run(taught, "undo", "--user", "anna", "--json").json["settled"] is False
-
-
-def test_a_note_when_earlier_votes_may_be_gone(run, taught, corpus):
-    with closing(sqlite3.connect(taught / LEDGER_FILE)) as db, db:
-        db.execute("UPDATE events SET time = time - 90 * 86400")
-    day = (datetime.now() - timedelta(days=120)).strftime("%Y-%m-%d")
-    done = run(taught, "undo", "--user", "(the site)", "--since", day, "--dry-run")
-    assert done.out == "would take back 120 votes\n"
-    assert "more than 30 days ago" in done.err
 
 
 def test_an_empty_name_does_not_mean_the_site(run, taught):

@@ -13,7 +13,6 @@ from spamguard import doctor
 from spamguard.cli import main
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
 from spamguard.doctor import StepOutcome
-from spamguard.folders import mailboxes
 from tests.e2e.ports import open_directory
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -125,24 +124,6 @@ def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[s
     assert "warning: no directory that `watch` names is a Maildir" in capsys.readouterr().err
     (place / "Maildir-ben").rename(place / "home/ben/.INBOX")
     assert doctor.check_mailboxes(settings(place), account).outcome is StepOutcome.OK
-
-
-def test_of_homes_that_are_no_maildirs_as_many_are_searched_as_there_is_time_for(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each may have 10,000 directories: of a thousand of them nothing was heard for minutes."""
-    searched: list[str] = []
-    for name in ("anna", "ben"):
-        (place / "home" / name / "cur").rename(place / "home" / name / "mail")
-    whole = mailboxes.LocalMailboxes.list_folders
-    monkeypatch.setattr(
-        mailboxes.LocalMailboxes,
-        "list_folders",
-        lambda found, one: [searched.append(one.path), whole(found, one)][1],
-    )
-    monkeypatch.setattr(doctor, "_SEARCH_TIMEOUT", -1.0)
-    found = doctor.check_access(settings(place), pwd.getpwuid(os.getuid()))
-    assert (found and found.no_maildir, len(searched)) == ("", 1)
 
 
 def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import socketserver
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from spamguard.config.options import Hop, Listener, Position, Settings, Watch, p
 from spamguard.doctor import StepOutcome
 from spamguard.engine.filter import Filter
 from spamguard.folders import roles
-from spamguard.folders.mailboxes import LocalMailboxes
 from spamguard.folders.roles import DovecotSettings
 from spamguard.learning import status_files
 from spamguard.learning.status_files import WatcherStatus, WatcherTrouble
@@ -51,7 +50,6 @@ def test_the_installation(state, tmp_path):
         ("state directory", "ok"),
         ("key", "ok"),
         ("disk", "ok"),
-        ("clock", "ok"),
     ]
     state.chmod(0o777)
     (state / "key").chmod(0o644)
@@ -74,7 +72,7 @@ def test_a_disk_that_cannot_be_written(tmp_path):
     with small_disk(tmp_path / "disk", "64k,ro,mode=700") as disk:
         first, *_ = doctor.check_installation(disk)
         assert first.outcome is StepOutcome.FAILED
-        assert first.detail.endswith("its file system is read-only")
+        assert first.detail.endswith("we may not write into it")
 
 
 def test_a_directory_that_others_may_look_into(state):
@@ -83,17 +81,10 @@ def test_a_directory_that_others_may_look_into(state):
     """
     state.chmod(0o755)
     first, *_ = doctor.check_installation(state)
-    assert (
-        first.outcome,
-        first.detail.endswith("others may see what its files are called, but read none of them"),
-    ) == (StepOutcome.OK, True)
+    assert first.outcome is StepOutcome.OK
     (state / "ledger.sqlite").chmod(0o604)
     first, *_ = doctor.check_installation(state)
-    assert (first.outcome, "others may read ledger.sqlite" in first.detail) == (
-        StepOutcome.FAILED,
-        True,
-    )
-    assert first.remedy == f"chmod o= {state}/ledger.sqlite"  # not the sockets, too
+    assert (first.outcome, first.remedy) == (StepOutcome.FAILED, f"chmod go-rx {state}")
     state.chmod(0o700)
     assert outcomes(doctor.check_installation(state))[0] == ("state directory", "ok")
 
@@ -113,39 +104,32 @@ def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
     assert outcomes(doctor.check_installation(state))[0] == ("state directory", "ok")
 
 
-def last_two(state: Path) -> list[tuple[str, str]]:
-    return outcomes(doctor.check_installation(state))[-2:]
+def last(state: Path) -> tuple[str, str]:
+    return outcomes(doctor.check_installation(state))[-1]
 
 
 @needs_disks
 def test_a_disk_without_room(tmp_path):
     with small_disk(tmp_path / "disk", "80m") as disk:
-        assert last_two(disk)[0] == ("disk", "ok")
+        assert last(disk) == ("disk", "ok")
         (disk / "ledger.sqlite").write_bytes(bytes(1 << 20))
         with (disk / "tables-1.bin").open("wb") as tables:
             tables.truncate(1 << 30)  # one hole
-        assert last_two(disk)[0] == ("disk", "ok")
+        assert last(disk) == ("disk", "ok")
         (disk / "tables-2.bin").write_bytes(
             bytes(41 << 20)
         )  # 38 MB are left, where these need 41 when they are made anew
-        assert last_two(disk)[0] == ("disk", "failed")
+        assert last(disk) == ("disk", "failed")
 
 
 @needs_disks
 def test_a_disk_without_inodes(tmp_path):
     with small_disk(tmp_path / "disk", "80m,nr_inodes=3") as disk:
         (disk / "one").touch()
-        assert last_two(disk)[0] == ("disk", "ok")
+        assert last(disk) == ("disk", "ok")
         (disk / "two").touch()
-        *_, room, _ = doctor.check_installation(disk)
+        *_, room = doctor.check_installation(disk)
         assert (room.outcome, "inodes" in room.detail) == (StepOutcome.FAILED, True)
-
-
-def test_a_clock_that_goes_behind_what_was_written(state):
-    later = time.time() + 86_400
-    os.utime(state / "key", (later, later))
-    *_, clock = doctor.check_installation(state)
-    assert (clock.outcome, "key was written at" in clock.detail) == (StepOutcome.FAILED, True)
 
 
 def test_what_an_upgrade_has_left_behind(state):
@@ -184,54 +168,6 @@ def test_the_watcher(state):
         StepOutcome.FAILED,
         "no Junk",
     )
-    doubts = tuple(
-        WatcherTrouble("anna", f"Spam {number}", now, doubt=True) for number in range(20)
-    )
-    (state / status_files.WATCHER_FILE).write_text(
-        json.dumps(
-            asdict(
-                WatcherStatus(now, now, 3, {}, (WatcherTrouble("anna", "no Junk", now), *doubts))
-            )
-        )
-    )
-    steps = list(doctor.check_watcher(state, expected=True))
-    assert [(step.detail, str(step.outcome)) for step in steps[1:]] == [
-        ("no Junk", "failed"),
-        *((f"Spam {number}", "skipped") for number in range(15, 20)),
-    ]
-
-
-def test_as_many_file_events_are_needed_as_the_watcher_takes(state, tmp_path):
-    """Homes on the way to Maildirs were left out: a quarter of all, beyond the limit of which the
-    daemon polled, was said to be well.
-    """
-    for name in ("anna", "ben"):
-        maildir(tmp_path / "home" / name / "Maildir", ".Junk", ".Lists.Python")
-    watched = settings(state, watch=(Watch(f"{tmp_path}/home/*/Maildir"),))
-    with closing(LocalMailboxes(watched.watch)) as mailboxes:
-        for mailbox in mailboxes.find_mailboxes():
-            mailboxes.list_folders(mailbox)
-        told = (
-            Path(f"/proc/self/fdinfo/{mailboxes._watches._events.fileno()}")
-            .read_text()
-            .count("inotify wd")
-        )
-    assert told == 21
-    assert doctor.check_file_events(watched).detail.endswith(f" {told} needed")
-
-
-def test_file_events(state, tmp_path, monkeypatch):
-    assert doctor.check_file_events(None).outcome is StepOutcome.OK
-    maildir(tmp_path / "home" / "anna", ".Junk", ".Archive")
-    watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
-    assert doctor.check_file_events(watched).detail.endswith(" 10 needed")
-    limit = tmp_path / "limit"
-    limit.write_text("9\n")
-    monkeypatch.setattr(doctor, "_WATCH_LIMIT_FILE", limit)
-    assert doctor.check_file_events(watched).remedy == "sysctl fs.inotify.max_user_watches=20"
-    assert doctor.check_file_events(settings(state)).outcome is StepOutcome.OK
-    monkeypatch.setattr(doctor, "_WATCH_LIMIT_FILE", tmp_path / "none")
-    assert doctor.check_file_events(None).outcome is StepOutcome.FAILED
 
 
 def test_dovecot(state, monkeypatch):

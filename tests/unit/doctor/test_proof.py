@@ -111,20 +111,6 @@ def test_others_may_teach_meanwhile(spam_filter, monkeypatch):
     }
 
 
-def test_the_tables_may_get_another_size_meanwhile(spam_filter, monkeypatch):
-    remove = ProofMailbox.remove
-
-    def removed(box):
-        spam_filter.settle()
-        remove(box)
-
-    teach(spam_filter, mail(66)[40:])  # enough for larger ones
-    monkeypatch.setattr(ProofMailbox, "remove", removed)
-    steps = in_scratch(spam_filter)
-    assert outcomes(steps)[-1] == "taking back ok"
-    assert "another size" in steps[-1].detail
-
-
 def test_interrupted_it_leaves_nothing(spam_filter, monkeypatch):
     def stop(_):
         raise KeyboardInterrupt

@@ -253,12 +253,10 @@ def test_rebuild_alone_tells_what_is_missing(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held_by_tables = events_of_tables(damaged)
-    assert main(["--state", str(damaged), "rebuild", "--json"]) == 0
+    assert main(["--state", str(damaged), "rebuild"]) == 0
     with opened(damaged) as spam_filter:
-        assert (
-            json.loads(capsys.readouterr().out)["lost_events"]
-            == held_by_tables - spam_filter.ledger.last_seq()
-        )
+        lost = held_by_tables - spam_filter.ledger.last_seq()
+    assert f"{lost:,}" in capsys.readouterr().out
 
 
 def test_what_is_taught_after_a_loss_is_learnt(

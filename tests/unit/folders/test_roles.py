@@ -9,7 +9,6 @@ import pytest
 
 from spamguard.folders import roles
 from spamguard.folders.roles import (
-    DOUBTFUL_ROLE,
     HAM_ROLE,
     IGNORED_ROLE,
     NEUTRAL_ROLE,
@@ -39,7 +38,7 @@ def test_junk_in_many_languages(name: str) -> None:
     assert find_role((name,)) == SPAM_ROLE
     assert find_role(("INBOX", name)) == SPAM_ROLE
     assert find_role(("Inbox", name, "2024")) == SPAM_ROLE
-    assert find_role(("Lists", name)) in (NEUTRAL_ROLE, DOUBTFUL_ROLE)
+    assert find_role(("Lists", name)) == NEUTRAL_ROLE
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_what_people_write_themselves_is_ignored(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Lists", "Projects", "spammers", "sentimental", ""])
 def test_everything_else_is_neutral(name: str) -> None:
-    assert {find_role((name,)), find_role((name, "Junk"))} <= {NEUTRAL_ROLE, DOUBTFUL_ROLE}
+    assert {find_role((name,)), find_role((name, "Junk"))} == {NEUTRAL_ROLE}
 
 
 def test_the_inbox_is_ham_and_what_lies_below_it_is_not() -> None:
@@ -217,32 +216,9 @@ def test_dots_part_levels_where_the_whole_name_says_nothing() -> None:
         == find_role((".",))
         == NEUTRAL_ROLE
     )
-    assert find_role(("Junk.",)) == DOUBTFUL_ROLE
+    assert find_role(("Junk.",)) == NEUTRAL_ROLE
     assert find_role(("Junk.Mail",), {"Junk.Mail": NEWS}) == NEWS
-    assert find_role(("Lists", "Junk.Mail")) == DOUBTFUL_ROLE
-
-
-@pytest.mark.parametrize(
-    ("name", "doubtful"),
-    [
-        (("Spamordner",), True),
-        (("INBOX", "JUNK 2024"), True),
-        (("Lists", "spam-filters"), True),
-        (("迷惑スパム",), True),
-        (("Spam",), False),
-        (("Junk", "Spam 2024"), False),
-        (("Archive", "Spam"), False),
-        (("Trash", "Spamordner"), False),
-        (("Projects",), False),
-        (("Spam?",), False),
-        (("Said", "Spam-Liste"), False),
-    ],
-)
-def test_folders_that_people_may_mean_for_spam(name: tuple[str, ...], doubtful: bool) -> None:
-    """Neither a name, nor the operator, nor Dovecot says so, nor does any of them of a folder
-    above.
-    """
-    assert find_role(name, {"Spam?": NEUTRAL_ROLE}, {("Said",): "\\Archive"}).doubtful is doubtful
+    assert find_role(("Lists", "Junk.Mail")) == NEUTRAL_ROLE
 
 
 def test_roles_in_words() -> None:

@@ -19,11 +19,6 @@ def test_the_role_of_a_directory():
     assert role("Junk") == Role(FolderKind.CLASS, "spam")
     assert role(".Bin").kind is FolderKind.TRASH
     assert role(".Projects").kind is role(".Junk-2024").kind is FolderKind.NEUTRAL
-    assert [
-        one
-        for one in ("", ".Projects", ".Junk-2024", ".Lists.spam", "..", ".Junk")
-        if role(one).doubtful
-    ] == [".Junk-2024"]
     assert role(".Sent").kind is role("..").kind is FolderKind.IGNORED
 
 

@@ -17,7 +17,6 @@ from spamguard.errors import LedgerError
 from spamguard.folders import lessons, mailbox_scan, scan, watcher
 from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
-from spamguard.learning import status_files
 from spamguard.ledger import codec
 from spamguard.mail import extract, mime
 from tests.unit.folders.maildirs import deliver, maildir, move
@@ -115,32 +114,6 @@ def test_what_happened_meanwhile_is_made_up_for(watched):
     watched.start()
     watched.rest()
     assert watched.votes() == {"anna 0": "spam"}
-
-
-def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched, caplog):
-    message = deliver(watched.box, MAIL[0])
-    for user in ("anna", "ben"):
-        maildir(watched.place / "home" / user, ".Spamordner")
-    watched.rest()
-    watched.watcher.take_changes(Changes(everything=True))
-    move(message, watched.box / ".Spamordner")
-    watched.rest()
-    assert watched.votes() == {}
-    assert caplog.text.count("Spamordner': spam}") == 1
-    (told,) = status_files.read_watcher_status(
-        watched.state
-    ).troubles  # for `status`: people who put spam there do not read the log
-    assert (
-        told.user,
-        told.doubt,
-        "anna Spamordner: nothing says what this folder is for" in told.text,
-    ) == ("anna", True, True)
-    shutil.rmtree(watched.box / ".Spamordner")
-    for _ in range(2):  # what lay there is missed first
-        watched.watcher.take_changes(Changes(everything=True))
-        watched.rest()
-    assert status_files.read_watcher_status(watched.state).troubles == ()
-    assert caplog.text.count("Spamordner': spam}") == 1
 
 
 def test_a_pattern_that_nothing_fits_is_told_once(watched, caplog):

@@ -616,7 +616,6 @@ def test_the_state_for_people(nodes, node):
     node.shared.set_away(None)
     node.shared.hold("")
     assert node.shared.counts()[-2:] == (0, "")
-    assert not node.is_unused()
 
 
 def test_notes_that_do_not_change_write_nothing(node):

@@ -74,7 +74,6 @@ def test_each_part_tells_its_problem(running: Running, monkeypatch: pytest.Monke
     running.watched(
         WatcherTrouble("anna", "no Junk", lasting),
         WatcherTrouble("ben", "passes soon", int(time.time())),
-        WatcherTrouble("clara", "may be as it should be", lasting, doubt=True),
     )
     running.board.slot(WATCHER_SLOT).beat(time.monotonic_ns() - 160 * 10**9)
     running.worker.beat(time.monotonic_ns(), scoring=False)
