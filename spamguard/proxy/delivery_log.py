@@ -305,9 +305,7 @@ def _join_first(texts: Sequence[str]) -> str:
 
 BATCH_ROWS = 256
 """Rows of one transaction."""
-_MAX_BATCH_BYTES = 1 << 20
 _MAX_WAIT_SECONDS = 0.5  # that a row waits for others
-_MAX_QUEUE_ROWS = 4096
 _MAX_QUEUE_BYTES = 32 << 20
 _ROW_BYTES = 1024  # of a row without its large columns
 _LOG_SECONDS = 60.0  # between two lines in the log
@@ -348,8 +346,7 @@ class HistoryWriter:
         values = row_values(redact_row(row, subjects=self._subjects, addresses=self._addresses))
         size = _row_bytes(values)
         with self._changed:
-            is_full = len(self._rows) >= _MAX_QUEUE_ROWS or self._bytes + size > _MAX_QUEUE_BYTES
-            if self._closing or is_full:
+            if self._closing or self._bytes + size > _MAX_QUEUE_BYTES:
                 self.dropped += 1
                 self._log_rarely("the disk is too slow for the history")
                 return False
@@ -392,12 +389,8 @@ class HistoryWriter:
             self._changed.wait_for(
                 lambda: len(self._rows) >= BATCH_ROWS or self._closing, _MAX_WAIT_SECONDS
             )
-            batch: list[RowValues] = []
-            size = 0
-            while self._rows and len(batch) < BATCH_ROWS and size < _MAX_BATCH_BYTES:
-                batch.append(self._rows.popleft())
-                size += _row_bytes(batch[-1])
-            self._bytes -= size
+            batch = [self._rows.popleft() for _ in range(min(len(self._rows), BATCH_ROWS))]
+            self._bytes -= sum(map(_row_bytes, batch))
             return batch
 
     def _log_rarely(self, reason: str) -> None:

@@ -43,11 +43,7 @@ LARGE_COLUMNS = ("packed", "words", "line")
 SMALL_COLUMNS = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
 FOLDED_COLUMNS = ("sender", "recipients", "subject", "author")
 """Columns that are searched whatever the case."""
-LOWERED_COLUMNS = ("subject", "author")
-"""Columns whose ASCII text SQLite lowers in the search: nearly all have capitals, and would be
-kept twice.
-"""
-_FOLDED_INDEXES = [(COLUMNS.index(name), name in LOWERED_COLUMNS) for name in FOLDED_COLUMNS]
+_FOLDED_INDEXES = [COLUMNS.index(name) for name in FOLDED_COLUMNS]
 
 # Unprintable for Unicode, yet Persian, Hindi and many emoji cannot be written without them.
 _JOINERS = frozenset("\u200c\u200d")
@@ -101,8 +97,7 @@ class HistoryRow:
 
 RowValues = tuple[Any, ...]
 """The values of a row in the file: those of `COLUMNS`, then those of `FOLDED_COLUMNS` as
-`fold_text` makes them. A folded value is None where it is the same as the value itself, or, in
-subject and author, differs in the case of ASCII letters only.
+`fold_text` makes them. A folded value is None where it is the same as the value itself.
 """
 
 _WORDS_FORMAT = "<H{0}I{0}f"
@@ -139,15 +134,8 @@ def row_values(row: HistoryRow) -> RowValues:
         row.sender_digest,
         readable(row.line, MAX_LINE),
     )
-    folded = [_fold_value(values[index], lowered=lowered) for index, lowered in _FOLDED_INDEXES]
-    return (*values, *folded)
-
-
-def _fold_value(text: str, *, lowered: bool) -> str | None:
-    if lowered and text.isascii():
-        return None
-    folded = fold_text(text)
-    return None if folded == text else folded
+    folded = [(values[index], fold_text(values[index])) for index in _FOLDED_INDEXES]
+    return (*values, *(None if same == text else same for text, same in folded))
 
 
 def fold_text(text: str) -> str:
@@ -271,16 +259,9 @@ _DAY_SECONDS = 86_400
 _TIME_INDEX = COLUMNS.index("time")
 _JOIN = "FROM judgements JOIN contents ON judgement = judgements.rowid"
 _SELECT_BY_ID = f"SELECT {', '.join(COLUMNS)} {_JOIN} WHERE id = ?"
-# A row with a time to come is as old as the rows after it: the clock was ahead for a while.
 _SELECT_OLDEST = f"""
 WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_PRUNE_ROWS})
-SELECT number FROM first WHERE :all OR time < :oldest OR time > :newest
-    AND (:older OR number < (SELECT max(number) FROM first WHERE time < :oldest))"""
-_SELECT_TIME_AFTER = (
-    "SELECT time FROM judgements "
-    "WHERE rowid >= (SELECT min(rowid) FROM judgements) + ? ORDER BY rowid LIMIT 1"
-)
-_PROBE_STEPS = [0, *(1 << power for power in range(32))]  # from the first row: each twice as far
+SELECT number FROM first WHERE :all OR time < :oldest"""
 _DELETIONS = (
     "DELETE FROM contents WHERE judgement = ?",
     "DELETE FROM judgements WHERE rowid = ?",
@@ -363,28 +344,13 @@ class History(ClosedOnExit):
 
         Whether there were any.
         """
-        oldest = newest - self._days * _DAY_SECONDS
         used = self._db.pragma("page_count") - self._db.pragma("freelist_count")
         values = {
             "all": used > self._size * _ROWS_SHARE / PAGE_BYTES,
-            "oldest": oldest,
-            "newest": newest,
+            "oldest": newest - self._days * _DAY_SECONDS,
         }
         with self._db.transaction():
-            values["older"] = self._starts_in_future(newest, oldest)
             rows = self._db.execute(_SELECT_OLDEST, values).fetchall()
             for statement in _DELETIONS:
                 self._db.executemany(statement, rows)
         return bool(rows)
-
-    def _starts_in_future(self, newest: float, oldest: float) -> bool:
-        """Whether the first row has a time to come, and a later one, looked for at growing
-        distances, is too old.
-        """
-        for step in _PROBE_STEPS:
-            row = self._db.execute(_SELECT_TIME_AFTER, (step,)).fetchone()
-            if row is None or (step == 0 and row[0] <= newest):
-                return False
-            if row[0] < oldest:
-                return True
-        return False

@@ -20,7 +20,6 @@ from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, new_id
 from spamguard.proxy.history import (
-    LOWERED_COLUMNS,
     SMALL_COLUMNS,
     History,
     HistoryRow,
@@ -134,8 +133,7 @@ class HistoryFilter(NamedTuple):
 
 def _contains(column: str) -> str:
     """In SQL, whether a folded text is in that column."""
-    text = f"lower({column})" if column in LOWERED_COLUMNS else column
-    return f"instr(ifnull(folded_{column}, {text}), ?)"
+    return f"instr(ifnull(folded_{column}, {column}), ?)"
 
 
 def recipient_pattern(text: str, *, at_start: bool = False, at_end: bool = False) -> str:
