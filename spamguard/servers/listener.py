@@ -164,7 +164,7 @@ class Door:
         loop = asyncio.get_running_loop()
         try:
             connected, address = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
             _log.error("no connection can be taken: %s", error)
@@ -233,8 +233,7 @@ async def close_stream(writer: asyncio.StreamWriter) -> None:
 class LimitExceeded(Enum):
     """Why a connection is refused."""
 
-    TOTAL = auto()  # there are too many
-    PER_CLIENT = auto()  # this client has too many
+    TOO_MANY = auto()  # there are too many, in all or of this client
     NOT_LISTED = auto()  # this address may not connect
 
 
@@ -262,14 +261,13 @@ class ConnectionLimits:
     def enter(self, connection: ServerSession, address: str) -> LimitExceeded | None:
         """Count a connection in, or say why it is refused."""
         client = client_prefix(address)
+        rivals: list[ServerSession] | None = None
         if self._client_counts[client] >= self._max_per_client:
             rivals = [other for other, owner in self._clients.items() if owner == client]
-            if not self._evict_longest_idle(rivals):
-                return LimitExceeded.PER_CLIENT
-        elif len(self._clients) >= self._max_connections and not self._evict_longest_idle(
-            self._clients
-        ):
-            return LimitExceeded.TOTAL
+        elif len(self._clients) >= self._max_connections:
+            rivals = list(self._clients)
+        if rivals is not None and not self._evict_longest_idle(rivals):
+            return LimitExceeded.TOO_MANY
         self._clients[connection] = client
         self._client_counts[client] += 1
         return None

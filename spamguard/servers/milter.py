@@ -52,7 +52,6 @@ MAX_NAME_BYTES = 998
 would keep and send them back whole.
 """
 _READ_BYTES = 128 << 10
-_PACKETS_PER_TURN = 200  # before other sessions get their turn
 # Between two commands, as in libmilter: the server waits for its own client, under its own limits.
 _IDLE_TIMEOUT = 7210.0
 # Between two PROGRESS packets while a message is judged. Sendmail waits 10 s, Postfix 5 minutes.
@@ -79,7 +78,6 @@ class MilterConnection:
         self._timeout = timeout
         self._packets = PacketReader()
         self._unsent = bytearray()
-        self._packets_in_turn = 0
         self.waiting_since: float | None = None  # for the server; None: we work for it
         self._socket: socket.socket | None = writer.get_extra_info("socket")
         self._acknowledge()
@@ -91,11 +89,6 @@ class MilterConnection:
         ------
         ConnectionClosed, TimeoutError, MilterProtocolError
         """
-        self._packets_in_turn += 1
-        if self._packets_in_turn >= _PACKETS_PER_TURN:
-            self._packets_in_turn = 0
-            await self.flush()  # a server that has its answer is idle, and may be evicted
-            await asyncio.sleep(0)
         has_begun = False
         while (packet := self._packets.next_packet()) is None:
             self.waiting_since = asyncio.get_running_loop().time()

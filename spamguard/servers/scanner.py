@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
 
@@ -272,7 +271,7 @@ def format_words(result: ScanResult, *, with_weights: bool) -> Sequence[str]:
 
 # ---- who may teach
 
-_MAX_PASSWORD_BYTES = 512  # a longer password is cut there
+_MAX_PASSWORD_BYTES = 512  # as much as is read of what a client sends
 _WRONG_PASSWORD_SECONDS = 1.0  # that each wrong password takes, one after the other
 
 
@@ -306,19 +305,13 @@ class TrainingAcl:
         """
         if self._has_networks and peer in self._networks:
             return True
-        if self._password and compare_digest(
-            _hash(password.encode("utf-8", "replace")), _hash(self._password)
-        ):
+        if self._password and compare_digest(password.encode("utf-8", "replace"), self._password):
             return True
         if password and self._password:
             _log.warning("%s: a wrong password", peer or "a client of the socket")
             async with self._guess_lock:
                 await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
         return False
-
-
-def _hash(password: bytes) -> bytes:
-    return blake2b(password[:_MAX_PASSWORD_BYTES]).digest()
 
 
 # ---- sessions
