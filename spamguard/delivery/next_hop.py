@@ -234,13 +234,6 @@ def needs_smtputf8(step: Sender | Recipient) -> bool:
     return any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)
 
 
-def loses_dsn(step: Sender | Recipient, extensions: Mapping[str, str]) -> bool:
-    """Whether its parameters of delivery status notifications are dropped."""
-    return "DSN" not in extensions and any(
-        _EXTENSION_BY_PARAMETER.get(parameter.keyword) == "DSN" for parameter in step.parameters
-    )
-
-
 # ---- deadlines and threads
 
 
@@ -335,12 +328,7 @@ class MaildirNextHop:
     ) -> None:
         self.on_error = on_error
         self._directory = directory
-        # The specification writes the / and : of a host's name in octal.
-        host = _UNSAFE_IN_NAMES.sub(
-            lambda match: "".join(f"\\{byte:03o}" for byte in match[0].encode("utf-8", "replace")),
-            hostname,
-        )
-        self._host = host[:_MAX_HOST_LENGTH] or "localhost"
+        self._host = _UNSAFE_IN_NAMES.sub("_", hostname)[:_MAX_HOST_LENGTH]
         self._junk = directory / junk
 
     @property
@@ -435,11 +423,7 @@ def _recipient_copy(sender: Sender, recipient: Recipient, content: SpoolView) ->
         for address in (sender.address, recipient.address)
     )
     yield b"Return-Path: <%s>\nDelivered-To: %s\n" % (return_path, delivered_to)
-    lines = _with_line_feeds(content.chunks())
-    first = next(filter(None, lines), b"")
-    # A message that begins with a blank would become the tail of our last field.
-    yield b"\n" + first if first[:1] in (b" ", b"\t") else first
-    yield from lines
+    yield from _with_line_feeds(content.chunks())
 
 
 def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:

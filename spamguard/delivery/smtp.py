@@ -44,7 +44,6 @@ from spamguard.delivery.next_hop import (
     UnsafeError,
     drop_unsupported,
     ignore_error,
-    loses_dsn,
     needs_smtputf8,
 )
 from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforward_commands
@@ -53,9 +52,6 @@ from spamguard.storage import SpoolView
 
 _log = logging.getLogger("spamguard.relay")
 
-# While handshakes fail, the trusted authorities are read again after so many seconds; that takes
-# some 30 ms.
-_TRUST_RELOAD_SECONDS = 10.0
 _PROBE_SECONDS = 60.0  # until a probe looks again
 _PROBE_CLOSE_TIMEOUT = 1.0  # for a probe that is under way when the hop is closed
 # For the rest of a reply that began in the middle of the data, and for replies behind a 421.
@@ -70,7 +66,6 @@ class SessionOpener:
         verbs = ("LHLO",) if hop.to.protocol is Protocol.LMTP else ("EHLO", "HELO")
         self._hellos = [(verb, f"{verb} {hostname}\r\n".encode("ascii")) for verb in verbs]
         self._tls_context: ssl.SSLContext | None = None
-        self._reload_after = 0.0  # a time of the event loop's clock
 
     async def open(self) -> NextHopSession:
         """A new session. UnreachableError, UnsafeError."""
@@ -121,16 +116,7 @@ class SessionOpener:
             raise UnsafeError("more than the answer to STARTTLS came before the handshake")
         if self._tls_context is None:
             self._tls_context = make_tls_context(self._hop.tls)
-        host, seconds = self._hop.to.host, self._hop.connect
-        try:
-            await session.connection.start_tls(self._tls_context, host, seconds)
-        except TlsHandshakeError:
-            # The authorities may have been unreadable (out of descriptors: nothing says so), or
-            # have changed.
-            now = asyncio.get_running_loop().time()
-            if self._hop.tls is Tls.REQUIRED and now >= self._reload_after:
-                self._tls_context, self._reload_after = None, now + _TRUST_RELOAD_SECONDS
-            raise
+        await session.connection.start_tls(self._tls_context, self._hop.to.host, self._hop.connect)
 
 
 def make_tls_context(tls: Tls) -> ssl.SSLContext:
@@ -280,7 +266,6 @@ class SmtpTransaction:
         self._completed_steps: list[tuple[Sender | Recipient, int]] = []
         self._accepted = 0
         self._has_restarted = False
-        self._dsn_lost = False
         self._error_reply: Reply | None = None
 
     async def mail(self, sender: Sender) -> Reply:
@@ -352,9 +337,6 @@ class SmtpTransaction:
         extensions = session.extensions
         if "SMTPUTF8" not in extensions and needs_smtputf8(step):
             return NO_SMTPUTF8
-        if not self._dsn_lost and loses_dsn(step, extensions):
-            self._dsn_lost = True
-            _log.info("next hop %s: takes no DSN, parameters dropped", self._hop.settings.to)
         try:
             if isinstance(step, Recipient):
                 command = rcpt_command(drop_unsupported(step, extensions))
