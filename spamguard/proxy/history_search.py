@@ -133,7 +133,7 @@ class HistoryFilter(NamedTuple):
 
 def _contains(column: str) -> str:
     """In SQL, whether a folded text is in that column."""
-    return f"instr(ifnull(folded_{column}, {column}), ?)"
+    return f"instr(fold({column}), ?)"
 
 
 def recipient_pattern(text: str, *, at_start: bool = False, at_end: bool = False) -> str:
@@ -166,6 +166,7 @@ class HistorySearch(History):
     def __init__(self, db: Database, size: int, days: int) -> None:
         """Use `open`."""
         super().__init__(db, size, days)
+        db.connection.create_function("fold", 1, fold_text, deterministic=True)
         for statement in _TEMP_TABLES:
             db.query(statement)
 
