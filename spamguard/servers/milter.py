@@ -287,7 +287,7 @@ class MilterSession:
             case MilterCommand.CONNECT:
                 client = milter_protocol.parse_connect(data)
                 name = client.name[:MAX_ADDRESS_LENGTH]
-                self._client = Client(client.address, name, client.port, peer=self._address)
+                self._client = replace(client, name=name, peer=self._address)
             case MilterCommand.HELLO:
                 self._reset_message()
                 helo = milter_protocol.parse_words(data)[0][:MAX_ADDRESS_LENGTH]

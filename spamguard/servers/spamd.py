@@ -102,8 +102,8 @@ class SpamdRequest(NamedTuple):
     """A request without its message.
 
     version: 1 to 5, behind "1.". length: of the message as it comes; None: until the client sends
-    no more. label: class for TELL, or "". set, remove: databases that the lesson is for, or is to
-    be taken out of.
+    no more. label: class for TELL, or "". set, remove: whether the lesson is for our database, or
+    is to be taken out of it.
     """
 
     method: SpamdMethod
@@ -112,8 +112,8 @@ class SpamdRequest(NamedTuple):
     user: str = ""
     compressed: bool = False
     label: str = ""
-    set: frozenset[str] = frozenset()
-    remove: frozenset[str] = frozenset()
+    set: bool = False
+    remove: bool = False
 
     @property
     def wants_message(self) -> bool:
@@ -151,14 +151,10 @@ def apply_field(request: SpamdRequest, line: bytes) -> SpamdRequest:
         case b"message-class":
             request = request._replace(label=value.decode("latin-1").lower())
         case b"set":
-            request = request._replace(set=_parse_databases(value))
+            request = request._replace(set=b"local" in value.lower())
         case b"remove":
-            request = request._replace(remove=_parse_databases(value))
+            request = request._replace(remove=b"local" in value.lower())
     return request
-
-
-def _parse_databases(value: bytes) -> frozenset[str]:
-    return frozenset(word.strip() for word in value.decode("latin-1").lower().split(","))
 
 
 def check_request(request: SpamdRequest) -> None:
@@ -167,23 +163,17 @@ def check_request(request: SpamdRequest) -> None:
         raise SpamdError(SpamdCode.PROTOCOL)
     if request.method is not SpamdMethod.TELL:
         return
-    if "local" in request.set & request.remove:
-        raise SpamdError(SpamdCode.PROTOCOL)
-    if "local" not in request.set | request.remove:
+    if not (request.set or request.remove):
         raise SpamdError(SpamdCode.UNAVAILABLE)
-    if "local" in request.set and request.label not in ("spam", "ham"):
+    if request.set and (request.remove or request.label not in ("spam", "ham")):
         raise SpamdError(SpamdCode.PROTOCOL)
 
 
-class SpamdEnvelope(NamedTuple):
-    """Addresses without brackets; "" and () where the message has no fields for them."""
+def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
+    """Sender and recipients in the fields on top of a message; "" and () without such fields.
 
-    sender: str = ""
-    recipients: tuple[str, ...] = ()
-
-
-def parse_envelope(head: bytes) -> SpamdEnvelope:
-    """The envelope in the fields on top of a message. head: its beginning."""
+    head: its beginning.
+    """
     mbox_line = _MBOX_LINE.match(head)
     position = mbox_line.end() if mbox_line else 0
     values: dict[bytes, list[bytes]] = {b"from": [], b"to": []}
@@ -196,10 +186,8 @@ def parse_envelope(head: bytes) -> SpamdEnvelope:
         for value in values[b"to"]
         for text in value.decode("utf-8", "replace").split(",")
     ]
-    return SpamdEnvelope(
-        bare_address(senders[0]) if senders else "",
-        tuple(filter(None, recipients))[:_MAX_RECIPIENTS],
-    )
+    sender = bare_address(senders[0]) if senders else ""
+    return sender, tuple(filter(None, recipients))[:_MAX_RECIPIENTS]
 
 
 # ---- answers
@@ -237,12 +225,6 @@ def format_report(result: ScanResult, *, with_weights: bool) -> str:
     return "".join(f"{line}\r\n" for line in lines)
 
 
-def encode_tell_answer(field: str) -> bytes:
-    """The answer to TELL. field: DidSet or DidRemove; "": the lesson changed nothing."""
-    line = f"{field}: local\r\n" if field else ""
-    return f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii")
-
-
 # ---- the session
 
 _ERROR_BY_REJECTION = {
@@ -262,7 +244,6 @@ class SpamdSession(Conversation):
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
         self._buffer = bytearray()
-        self._at_eof = False
 
     def rejection(self, refused: LimitExceeded) -> bytes:
         if refused is LimitExceeded.NOT_LISTED:
@@ -311,10 +292,8 @@ class SpamdSession(Conversation):
 
     async def _read_line(self) -> bytes:
         """The next line without its end. SpamdError: it is too long, or incomplete."""
-        searched = 0
-        while (end := self._buffer.find(b"\n", searched)) < 0:
-            searched = len(self._buffer)
-            if searched > MAX_LINE_BYTES:
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > MAX_LINE_BYTES:
                 raise SpamdError(SpamdCode.PROTOCOL)
             if not await self._fill_buffer():
                 raise SpamdError(SpamdCode.PROTOCOL)
@@ -324,9 +303,8 @@ class SpamdSession(Conversation):
 
     async def _fill_buffer(self) -> bool:
         """Whether more has come."""
-        piece = b"" if self._at_eof else await self.read_more()
+        piece = await self.read_more()
         self._buffer += piece
-        self._at_eof = not piece
         return bool(piece)
 
     async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
@@ -371,13 +349,12 @@ class SpamdSession(Conversation):
         await self.send(encode_answer_head(request, spam, length) + (content or b""))
 
     async def _teach(self, request: SpamdRequest, scan_request: ScanRequest) -> None:
-        is_set = "local" in request.set
-        outcome = await self._service.teach(scan_request, request.label if is_set else "")
+        outcome = await self._service.teach(scan_request, request.label if request.set else "")
         if outcome in _ERROR_BY_OUTCOME:
             raise SpamdError(_ERROR_BY_OUTCOME[outcome])
-        field = "DidSet" if is_set else "DidRemove"
-        changed = outcome is TrainingOutcome.ACCEPTED
-        await self.send(encode_tell_answer(field if changed else ""))
+        field = "DidSet" if request.set else "DidRemove"
+        line = f"{field}: local\r\n" if outcome is TrainingOutcome.ACCEPTED else ""
+        await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
 
 
 def _answer_text(request: SpamdRequest, result: ScanResult, *, with_weights: bool) -> bytes | None:
