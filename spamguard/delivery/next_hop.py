@@ -28,12 +28,10 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, repeat_reply
 from spamguard.storage import DISK_FULL_ERRNOS, SpoolView, create_private, sync_directory
@@ -84,7 +82,7 @@ class NextHop(Protocol):
         """EHLO keywords (upper case) and parameters of the last session; None before the first."""
 
     async def probe(self) -> None:
-        """Find out what the hop offers, unless that was done lately; never raises."""
+        """Find out what the hop offers; never raises."""
 
     def transaction(self, client: Client) -> NextHopTransaction:
         """A new transaction; nothing is sent before its `mail`.
@@ -119,7 +117,6 @@ async def deliver(
 
 CONTENT_ERROR = Reply.from_text(451, "4.3.0 temporary trouble with this message, try again later")
 NO_SMTPUTF8 = Reply.from_text(553, "5.6.7 next hop does not take internationalised mail")
-UNSENDABLE = Reply.from_text(501, "5.5.4 cannot be told to the next hop")
 
 _ENHANCED_TEMPORARY = re.compile(rb"4\.\d{1,3}\.\d{1,3} ")
 
@@ -277,11 +274,6 @@ class DeadlineTimer(ABC):
             self.deadline_passed()
 
 
-_MAX_THREADS = 16
-# Not the loop's own few threads: it looks up names there, and where no name server answers, each
-# look-up takes one for many seconds.
-_executors: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
-
 Result = TypeVar("Result")
 
 
@@ -290,10 +282,7 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
 
     A cancelled caller waits until the work is done: it may read a spool that is closed next.
     """
-    loop = asyncio.get_running_loop()
-    if loop not in _executors:
-        _executors[loop] = ThreadPoolExecutor(_MAX_THREADS, "work")
-    running = loop.run_in_executor(_executors[loop], work)
+    running = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -455,16 +444,14 @@ def _is_spam(head: bytes) -> bool:
 def _make_maildir(directory: Path, *marks: str) -> None:
     """Make the three directories of a Maildir, and empty files that mark what it is, if missing."""
     folders = [directory / name for name in ("tmp", "cur", "new")]
-    missing = [folder for folder in folders if not folder.is_dir()]
-    unmarked = [directory / name for name in marks if not (directory / name).exists()]
-    if not missing and not unmarked:
+    if all(folder.is_dir() for folder in folders):
         return
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for folder in missing:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    for mark in unmarked:
+    for mark in marks:
         with suppress(FileExistsError):
-            create_private(mark).close()
+            create_private(directory / mark).close()
+    for folder in folders:
+        folder.mkdir(mode=0o700, exist_ok=True)
     sync_directory(directory)
     sync_directory(directory.parent)
 

@@ -21,7 +21,6 @@ import logging
 import os
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from spamguard.delivery.connection import NextHopSession, dial
 from spamguard.delivery.next_hop import (
     CONTENT_ERROR,
     NO_SMTPUTF8,
-    UNSENDABLE,
     ClosingError,
     DeadlineTimer,
     DeliveryError,
@@ -52,8 +50,6 @@ from spamguard.storage import SpoolView
 
 _log = logging.getLogger("spamguard.relay")
 
-_PROBE_SECONDS = 60.0  # until a probe looks again
-_PROBE_CLOSE_TIMEOUT = 1.0  # for a probe that is under way when the hop is closed
 # For the rest of a reply that began in the middle of the data, and for replies behind a 421.
 _LATE_REPLY_TIMEOUT = 1.0
 
@@ -211,45 +207,29 @@ class SmtpNextHop:
         self.pool = SessionPool(hop)
         self._opener = SessionOpener(hop, hostname)
         self.extensions: Mapping[str, str] | None = None
-        self._last_probe = -_PROBE_SECONDS
-        self._probing: asyncio.Task[None] | None = None
 
     @property
     def answers_each(self) -> bool:
         return self.settings.to.protocol is Protocol.LMTP
 
     async def probe(self) -> None:
-        """Open a session for the next message, unless that was tried lately; never raises."""
-        if self._probing is None:
-            if asyncio.get_running_loop().time() - self._last_probe < _PROBE_SECONDS:
-                return
-            self._probing = asyncio.create_task(self._probe_session())
-        await asyncio.shield(self._probing)
-
-    async def _probe_session(self) -> None:
+        """Open a session for the next message; never raises."""
         try:
             self.pool.put(await self.open())
         except DeliveryError as error:
             _log.warning("next hop %s: %s", self.settings.to, error)
             self.on_error(error)
-        finally:
-            self._last_probe = asyncio.get_running_loop().time()
-            self._probing = None
 
     def transaction(self, client: Client) -> SmtpTransaction:
         return SmtpTransaction(self, client)
 
     async def close(self) -> None:
-        if self._probing is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._probing, _PROBE_CLOSE_TIMEOUT)
         await self.pool.close()
 
     async def open(self) -> NextHopSession:
         """A new session. UnreachableError, UnsafeError."""
         session = await self._opener.open()
         self.extensions = session.extensions
-        self._last_probe = asyncio.get_running_loop().time()
         return session
 
 
@@ -337,15 +317,9 @@ class SmtpTransaction:
         extensions = session.extensions
         if "SMTPUTF8" not in extensions and needs_smtputf8(step):
             return NO_SMTPUTF8
-        try:
-            if isinstance(step, Recipient):
-                command = rcpt_command(drop_unsupported(step, extensions))
-            else:
-                command = mail_command(drop_unsupported(step, extensions))
-        except ValueError:  # never from a door, which parses strictly
-            return UNSENDABLE
         if isinstance(step, Recipient):
-            return await session.request(command)
+            return await session.request(rcpt_command(drop_unsupported(step, extensions)))
+        command = mail_command(drop_unsupported(step, extensions))
         # XFORWARD, whose refusal does not matter, and MAIL; together where the hop accepts that.
         announced = extensions.get("XFORWARD")
         forwards = [] if announced is None else xforward_commands(self._client, announced)
