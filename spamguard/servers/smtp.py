@@ -92,8 +92,7 @@ class SmtpSession(SMTP):
         self.is_draining = False
         self._refusal: Reply | None = None
         self._is_over = False
-        self._unsent: list[bytes] = []
-        self._unsent_bytes = 0
+        self._unsent = bytearray()
         self._line_deadline: float | None = None  # None: the next wait sets it
         self._data_deadline: float | None = None  # None: not in the data of a message
 
@@ -235,19 +234,16 @@ class SmtpSession(SMTP):
                 self._write(reply)
         if self._reader.is_empty:
             self._flush()
-        elif self._unsent_bytes >= _MAX_UNSENT_BYTES:
+        elif len(self._unsent) >= _MAX_UNSENT_BYTES:
             await self._send()
 
     def _write(self, reply: Reply | bytes) -> None:
-        data = reply.encode() if isinstance(reply, Reply) else reply
-        self._unsent.append(data)
-        self._unsent_bytes += len(data)
+        self._unsent += reply.encode() if isinstance(reply, Reply) else reply
 
     def _flush(self) -> None:
         if self._unsent and self.transport is not None:
-            self.transport.write(b"".join(self._unsent))
+            self.transport.write(bytes(self._unsent))
         self._unsent.clear()
-        self._unsent_bytes = 0
 
     async def _send(self) -> None:
         """Send the replies. ConnectionResetError: the client has gone, or does not take them."""
@@ -311,18 +307,13 @@ class SmtpSession(SMTP):
 
     # ---- commands
 
-    @syntax("HELP")
-    async def smtp_HELP(self, _arg: str | None) -> None:
-        """Replaced: aiosmtpd replies 250 (RFC 5321, section 4.2.2)."""
-        await self.push(Replies.HELP)
-
     @syntax("MAIL FROM:<address>", extended=" [SP <parameters>]")
     async def smtp_MAIL(self, arg: str | None) -> None:
         """Replaced: aiosmtpd refuses DSN, and changes the case of values."""
         if await self.check_helo_needed():
             return
         if self.envelope.sender is not None:
-            await self._refuse(Replies.NOT_NOW)
+            await self._refuse(Replies.BAD_SEQUENCE)
             return
         sender = parse_mail(_encode(arg), smtputf8=self._context.is_behind_server)
         if isinstance(sender, Reply):
@@ -337,7 +328,7 @@ class SmtpSession(SMTP):
             return
         sender = self.envelope.sender
         if sender is None:
-            await self._refuse(Replies.NEED_MAIL)
+            await self._refuse(Replies.BAD_SEQUENCE)
             return
         self.envelope.rcpt_count += 1
         may_be_wide = self._context.is_behind_server or any(
@@ -393,10 +384,8 @@ class SmtpSession(SMTP):
     @syntax("STARTTLS", when="tls_context")
     async def smtp_STARTTLS(self, arg: str | None) -> None:
         """Upgrade, with the certificate as it is now."""
-        if self.session.ssl is not None:
-            await self._refuse(Replies.NOT_IMPLEMENTED)
-        elif self.envelope.sender is not None:
-            await self._refuse(Replies.NOT_NOW)
+        if self.session.ssl is not None or self.envelope.sender is not None:
+            await self._refuse(Replies.BAD_SEQUENCE)
         elif not (arg or self._reader.is_empty):
             await self._end_with(Replies.AFTER_STARTTLS)
         else:

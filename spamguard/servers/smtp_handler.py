@@ -70,8 +70,6 @@ _ONE_RECIPIENT_WARNING = (
     "%s: a message for several recipients, of whom this next hop takes one at a time: the others "
     "wait, for long (Postfix: spamguard_destination_recipient_limit = 1 in main.cf)"
 )
-# Of a header section beyond its limit, behind a queue, where it may not be refused.
-_HEADER_SIZE_ODDITY = "header-size"
 _HELLO_NAME = re.compile(r"[!-~]{1,255}")  # strange names are accepted, as evidence
 
 
@@ -134,10 +132,11 @@ class DataReceiver(IncomingMessage):
         self.refusal: Reply | None = None
         self.oddities: set[str] = set()
         self._max_header_bytes = context.limits.header_size
-        self._refuse_header = context.position is not Position.AFTER_QUEUE
         self._header_bytes = 0
-        # The last bytes of the header section so far; None: it has ended, or is too long.
-        self._header_tail: bytes | None = b"\r\n"
+        # The last bytes of the header section so far; None: it has ended, or may have any size, as
+        # a refusal behind a queue would bounce.
+        is_behind_queue = context.position is Position.AFTER_QUEUE
+        self._header_tail: bytes | None = None if is_behind_queue else b"\r\n"
 
     def write(self, data: bytes) -> None:
         """Append some bytes, or refuse the message; never raises."""
@@ -160,11 +159,7 @@ class DataReceiver(IncomingMessage):
         self._header_bytes += len(data) if end < 0 else end - len(tail) + 2
         self._header_tail = (tail + data)[-3:] if end < 0 else None
         if self._header_bytes > self._max_header_bytes:
-            self._header_tail = None
-            if self._refuse_header:
-                self.refuse(Replies.HEADER_LIMIT)
-            else:
-                self.oddities.add(_HEADER_SIZE_ODDITY)
+            self.refuse(Replies.SIZE_LIMIT)
 
 
 class CommandRefusedError(Exception):
@@ -341,12 +336,6 @@ class ProxyHandler:
         await self.end_transaction(session)
         return Replies.OK
 
-    async def handle_NOOP(self, *_: Any) -> Reply:
-        return Replies.OK
-
-    async def handle_QUIT(self, *_: Any) -> Reply:
-        return Replies.BYE
-
     # ---- for the session
 
     async def mail(self, session: ClientSession, envelope: MailEnvelope, sender: Sender) -> Reply:
@@ -422,10 +411,8 @@ class ProxyHandler:
 
     def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:
         """The refusal of DATA, None if it may come. arg: of the command, which has none."""
-        if envelope.sender is None:
-            return Replies.NEED_MAIL
-        if not envelope.rcpt_tos:
-            return Replies.NO_RECIPIENTS_LMTP if self.context.lmtp else Replies.NO_RECIPIENTS
+        if envelope.sender is None or not envelope.rcpt_tos:
+            return Replies.BAD_SEQUENCE
         return Replies.BAD_ARGUMENT if arg else self._space_refusal(1)
 
     def described_client(
@@ -433,7 +420,7 @@ class ProxyHandler:
     ) -> Client | Reply:
         """The client as XFORWARD or XCLIENT describes it, or the refusal of the command."""
         if envelope.sender is not None:
-            return Replies.NOT_NOW
+            return Replies.BAD_SEQUENCE
         if not self.is_trusted:
             return Replies.NOT_ALLOWED
         attributes = parse_attributes(arg)

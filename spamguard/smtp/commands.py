@@ -284,8 +284,7 @@ def _encode_attribute(name: str, value: str) -> bytes:
 #
 # Works on whole pieces, without a loop over lines, so short lines cost no more than long ones.
 
-BARE_CR, BARE_LF, NUL = "bare-cr", "bare-lf", "nul"
-_ODDITY_BITS = {1: BARE_CR, 2: BARE_LF, 4: NUL}
+_ODD_BYTES = (("bare-cr", b"\r"), ("bare-lf", b"\n"), ("nul", b"\0"))
 
 _CRLF = b"\r\n"
 _DOT_LINE = b"\r\n."
@@ -322,18 +321,15 @@ class DataReader:
         if self.is_finished:
             raise ValueError("the message has ended")
         text = self._held + chunk
-        oddities, dot = _scan_line_ends(text)
-        end = text.find(_END, dot) if dot >= 0 else -1
+        end = text.find(_END)
         if end < 0:  # hold back what the next chunk may turn into an end
             piece, self._held = _hold_back(text, _END)
         else:
             self.is_finished, self.rest, self._held = True, text[end + len(_END) :], b""
-            piece = text[: end + len(_CRLF)]
-        if self.rest:
-            oddities, _ = _scan_line_ends(piece)
-        self.oddities |= _oddity_names(oddities)
-        if dot != end:
-            piece = piece.replace(_DOT_LINE, _CRLF)
+            piece = text = text[: end + len(_CRLF)]
+        oddities = _find_oddities(text)
+        self.oddities |= oddities
+        piece = piece.replace(_DOT_LINE, _CRLF)
         if oddities and self._normalise:
             piece = _normalise(piece)
         if piece and self._skip:
@@ -357,38 +353,21 @@ def dot_stuff(chunks: Iterable[bytes]) -> Iterator[bytes]:
     held, skip = _CRLF, len(_CRLF)  # as if behind a line end, which is not given out
     for chunk in chunks:
         text = held + chunk
-        oddities, dot = _scan_line_ends(text)
-        if oddities:
-            names = ", ".join(sorted(_oddity_names(oddities)))
-            raise ValueError(f"a message to be sent holds {names}")
+        if oddities := _find_oddities(text):
+            raise ValueError(f"a message to be sent holds {', '.join(sorted(oddities))}")
         piece, held = _hold_back(text, _DOT_LINE)
         if piece:
-            yield (piece if dot < 0 else piece.replace(_DOT_LINE, b"\r\n.."))[skip:]
+            yield piece.replace(_DOT_LINE, b"\r\n..")[skip:]
             skip = 0
     if held == b"\r":
         raise ValueError("a message to be sent holds bare-cr")
     yield (held or _CRLF)[skip:] + b".\r\n"
 
 
-def _scan_line_ends(text: bytes) -> tuple[int, int]:
-    """The oddities in a text (`_ODDITY_BITS`), and where the first CRLF before a dot is, or -1.
-
-    A CR at the end of the text may be half of a line end, and is not odd yet.
-    """
-    first = text.find(_DOT_LINE)
-    text = text.removesuffix(b"\r")
-    lines = text.replace(b"\r", b"")
-    oddities = 4 * (b"\0" in lines)
-    # Replacing single bytes is several times faster than counting pairs, and nearly all text is
-    # clean.
-    if lines.replace(b"\n", _CRLF) != text:
-        pairs = text.count(_CRLF)
-        oddities |= (text.count(b"\r") > pairs) + 2 * (text.count(b"\n") > pairs)
-    return oddities, first
-
-
-def _oddity_names(oddities: int) -> set[str]:
-    return {name for bit, name in _ODDITY_BITS.items() if oddities & bit}
+def _find_oddities(text: bytes) -> set[str]:
+    """A CR at the end of the text may be half of a line end, and is not odd yet."""
+    rest = text.removesuffix(b"\r").replace(_CRLF, b"")
+    return {name for name, byte in _ODD_BYTES if byte in rest}
 
 
 def _normalise(text: bytes) -> bytes:

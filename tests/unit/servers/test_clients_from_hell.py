@@ -175,7 +175,7 @@ def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
         try:
             await until(lambda: sessions(served) and unsent(sessions(served)[0]) > 1 << 16)
             (session,) = sessions(served)
-            buffered = len(session._reader._buffer) + session._unsent_bytes + unsent(session)
+            buffered = len(session._reader._buffer) + len(session._unsent) + unsent(session)
             await until(lambda: served.door.connections == 0)
             return buffered
         finally:
