@@ -316,7 +316,7 @@ class HistoryWriter:
     """Takes rows from any thread. Start it after the last fork.
 
     path, size, days: as in `History.open`. subjects, addresses: whether they are kept
-    (`redact_row`). written, dropped: how many rows so far.
+    (`redact_row`). dropped: how many rows so far.
     """
 
     def __init__(
@@ -331,7 +331,6 @@ class HistoryWriter:
         self._closing = threading.Event()
         self._history: History | None = None
         self._quiet_until = 0.0
-        self.written = 0
         self.dropped = 0
         # A daemon thread: a hanging disk must not keep the process.
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -382,7 +381,6 @@ class HistoryWriter:
             if self._history is None:
                 self._history = History.open(*self._open_arguments)
             self._history.append_values(batch)
-            self.written += len(batch)
         except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
             with self._lock:
                 self.dropped += len(batch)
