@@ -24,7 +24,13 @@ from spamguard.config.options import Action
 from spamguard.mail.message import FieldNameSet
 from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.servers import listener, milter_protocol
-from spamguard.servers.listener import ConnectionClosed, IncomingMessage, LimitExceeded, Rejection
+from spamguard.servers.listener import (
+    ConnectionClosed,
+    IncomingMessage,
+    LimitExceeded,
+    Rejection,
+    close_stream,
+)
 from spamguard.servers.milter_protocol import (
     MESSAGE_STATES,
     TRANSITIONS,
@@ -56,7 +62,6 @@ _READ_BYTES = 128 << 10
 _IDLE_TIMEOUT = 7210.0
 # Between two PROGRESS packets while a message is judged. Sendmail waits 10 s, Postfix 5 minutes.
 _PROGRESS_SECONDS = 5.0
-_CLOSE_TIMEOUT = 2.0  # for the server to take the last replies
 _MAX_RECIPIENTS = 5000  # that are remembered
 _USED_MACROS = frozenset(("i", "j", "auth_authen", "tls_version"))
 _CLIENT_COMMANDS = (MilterCommand.CONNECT.value, MilterCommand.HELLO.value)
@@ -79,7 +84,7 @@ class MilterConnection:
         self._packets = PacketReader()
         self._unsent = bytearray()
         self.waiting_since: float | None = None  # for the server; None: we work for it
-        self._socket: socket.socket | None = writer.get_extra_info("socket")
+        self._socket: socket.socket = writer.get_extra_info("socket")
         self._acknowledge()
 
     async def read_packet(self, deadline: float) -> Packet:
@@ -111,9 +116,8 @@ class MilterConnection:
         Postfix holds the next packet back until the last one is acknowledged, and Linux would wait
         40 ms. Linux forgets the option, so it is set after every read.
         """
-        if self._socket is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6):
-            with suppress(OSError):  # the connection is lost, as the next read will show
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        with suppress(OSError):  # a Unix socket, or lost, as the next read will show
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def write(self, packets: Iterable[bytes]) -> None:
         """Send packets before the next wait."""
@@ -219,50 +223,35 @@ class MilterSession:
             if refused is None:
                 timeout = self._context.limits.data_timeout
                 self._connection = MilterConnection(reader, self._writer, timeout)
-                await self._run(self._connection)
+                await self._handle_commands(self._connection)
             else:
-                is_listed = refused is not LimitExceeded.NOT_LISTED
-                reason = "too many connections" if is_listed else "not a listed client"
-                _log.warning("%s: hanging up: %s", self._peer, reason)
+                _log.warning("%s: hanging up: %s", self._peer, refused.name.lower())
+        except ConnectionClosed:
+            pass
+        except (TimeoutError, MilterProtocolError) as error:
+            _log.warning("%s: hanging up: %s", self._peer, str(error) or "silent for too long")
         except OSError as error:
-            _log.info("%s: connection lost at once: %s", self._peer, error)
+            _log.info("%s: connection lost: %s", self._peer, error)
+        except Exception:  # noqa: BLE001  a fault of ours must not end the door
+            _log.exception("%s: a fault in this session", self._peer)
         finally:
             self._connection = self._idle_since = None
             self._close_content()
-            await self._close(connected)
-
-    async def _close(self, connected: socket.socket) -> None:
-        if self._writer is None:
-            connected.close()
-            return
-        self._writer.close()
-        with suppress(OSError):  # TimeoutError is one
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await self._writer.wait_closed()
-        self.abort()
+            if self._writer is None:
+                connected.close()
+            else:
+                await close_stream(self._writer)
 
     @property
     def _peer(self) -> str:
         return self._address or "a client of the socket"
 
-    async def _run(self, connection: MilterConnection) -> None:
-        try:
-            while True:
-                command, data = await connection.read_packet(self._deadline())
-                if command is MilterCommand.QUIT:
-                    return
-                await self._handle(command, data, connection)
-        except ConnectionClosed:
-            pass
-        except TimeoutError:
-            state = self._state.name.lower()
-            _log.warning("%s: hanging up: silent for too long, %s", self._peer, state)
-        except MilterProtocolError as error:
-            _log.warning("%s: hanging up: %s", self._peer, error)
-        except OSError as error:
-            _log.info("%s: connection lost: %s", self._peer, error)
-        except Exception:  # noqa: BLE001  a fault of ours must not end the door
-            _log.exception("%s: a fault in this session", self._peer)
+    async def _handle_commands(self, connection: MilterConnection) -> None:
+        while True:
+            command, data = await connection.read_packet(self._deadline())
+            if command is MilterCommand.QUIT:
+                return
+            await self._handle(command, data, connection)
 
     def _deadline(self) -> float:
         now = asyncio.get_running_loop().time()

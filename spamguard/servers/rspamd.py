@@ -49,8 +49,6 @@ _MAX_RSPAMC_LINE_BYTES = len(b"SYMBOLS RSPAMC/1.3\r\n")
 # A web page may have made a browser on this machine send the request.
 _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
 _COMPRESSION_FIELDS = (b"compression", b"content-encoding")
-_LESSON_PATHS = ("/learnspam", "/learnham")
-_FORBIDDEN = "this client may not teach: a password is needed, or to be listed"
 _ERROR_BY_REJECTION = {
     Rejection.TOO_LARGE: (413, "too large"),
     Rejection.TRY_LATER: (503, "try again later"),
@@ -58,7 +56,10 @@ _ERROR_BY_REJECTION = {
 _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
     TrainingOutcome.ACCEPTED: (200, {"success": True}),
     TrainingOutcome.UNCHANGED: (208, {"success": True}),
-    TrainingOutcome.FORBIDDEN: (403, {"error": _FORBIDDEN}),
+    TrainingOutcome.FORBIDDEN: (
+        403,
+        {"error": "this client may not teach: a password is needed, or to be listed"},
+    ),
     TrainingOutcome.IMPOSSIBLE: (400, {"error": "this can never be learnt"}),
     TrainingOutcome.TRY_LATER: (503, {"error": "try again later"}),
 }
@@ -77,10 +78,6 @@ class _RspamdRequest(NamedTuple):
 
     path: str
     fields: HeaderFields
-
-    @property
-    def password(self) -> str:
-        return rspamd_protocol.field_text(self.fields, b"password")
 
     @property
     def compressions(self) -> set[str]:
@@ -163,7 +160,7 @@ class RspamdSession(Conversation):
         path = event.target.partition(b"?")[0].decode("ascii", "replace")
         fields = rspamd_protocol.collect_fields(event.headers)
         request = _RspamdRequest(path, fields)
-        await self._check(request, event.method)
+        _check_request(request, event.method)
         with ExitStack() as stack:
             message = stack.enter_context(closing(self._context.incoming_message(self.address)))
             await self._receive(message)
@@ -173,22 +170,6 @@ class RspamdSession(Conversation):
                 await run_in_thread(partial(_decompress, compressed, message))
                 _check_rejection(message)
             return await _ROUTES[path](self, request, message.spool)
-
-    async def _check(self, request: _RspamdRequest, method: bytes) -> None:
-        """_RspamdError for a request that is refused whatever its body is."""
-        if request.path not in _ROUTES:
-            raise _RspamdError(404, "no such thing here")
-        if method not in (b"GET", b"POST"):
-            raise _RspamdError(405, "GET or POST")
-        if not _BROWSER_FIELDS.isdisjoint(request.fields):
-            raise _RspamdError(403, "this is for programs")
-        if request.compressions - {"zstd"}:
-            raise _RspamdError(415, "unknown compression")
-        if request.path in _LESSON_PATHS and not await self._service.may_teach(
-            self.address, request.password
-        ):
-            _log.warning("%s: wants to teach and may not", self.address)
-            raise _RspamdError(403, _FORBIDDEN)
 
     # ---- bytes and events
 
@@ -264,7 +245,8 @@ class RspamdSession(Conversation):
             user=rspamd_protocol.lesson_user(request.fields),
         )
         label = "spam" if request.path == "/learnspam" else "ham"
-        outcome = await self._service.teach(scan_request, label, request.password)
+        password = rspamd_protocol.field_text(request.fields, b"password")
+        outcome = await self._service.teach(scan_request, label, password)
         return _RspamdAnswer(*_ANSWER_BY_OUTCOME[outcome])
 
 
@@ -276,6 +258,18 @@ _ROUTES: Mapping[
     "/learnspam": RspamdSession.learn,
     "/learnham": RspamdSession.learn,
 }
+
+
+def _check_request(request: _RspamdRequest, method: bytes) -> None:
+    """_RspamdError for a request that is refused whatever its body is."""
+    if request.path not in _ROUTES:
+        raise _RspamdError(404, "no such thing here")
+    if method not in (b"GET", b"POST"):
+        raise _RspamdError(405, "GET or POST")
+    if not _BROWSER_FIELDS.isdisjoint(request.fields):
+        raise _RspamdError(403, "this is for programs")
+    if request.compressions - {"zstd"}:
+        raise _RspamdError(415, "unknown compression")
 
 
 def _check_rejection(message: IncomingMessage) -> None:

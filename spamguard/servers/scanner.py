@@ -15,7 +15,7 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hmac import compare_digest
@@ -24,7 +24,6 @@ from pathlib import Path
 from spamguard.config.options import Action, OnError, Policy, Rule, Scanner, ScannerLimits
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine import policy
-from spamguard.engine.policy import Decision
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import printable
 from spamguard.mail.message import has_received_on_top, read_header_section
@@ -32,7 +31,7 @@ from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import PolicyJudge, ProxyContext
-from spamguard.records import Scan, Verdict
+from spamguard.records import Scan
 from spamguard.servers import listener
 from spamguard.servers.listener import (
     CHUNK_BYTES,
@@ -92,8 +91,9 @@ class ScanResult:
     """The answer to a request.
 
     id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
-    scan, verdict, decision: None where there is only a reason. action: TAG, REJECT, QUARANTINE or
-    DEFER. score: as in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without scan.
+    scan: None where there is only a reason. action: TAG, REJECT, QUARANTINE or DEFER. label: of the
+    verdict, "" if there is none. score: as in X-Spam-Status, `policy.REQUIRED_SCORE` at the
+    threshold; 0.0 without scan.
     """
 
     id: str
@@ -101,23 +101,14 @@ class ScanResult:
     action: Action
     reason: str = ""
     scan: Scan | None = None
-    verdict: Verdict | None = None
-    decision: Decision | None = None
+    label: str = ""
+    is_unwanted: bool = False
     score: float = 0.0
-
-    @property
-    def is_unwanted(self) -> bool:
-        return self.decision is not None and self.decision.is_unwanted
-
-    @property
-    def label(self) -> str:
-        """The label of the verdict, "" if there is none."""
-        return self.verdict.label if self.verdict else ""
 
     @property
     def symbol(self) -> str:
         """The test that X-Spam-Status names."""
-        return policy.symbol_name(self.label) if self.verdict else "SPAMGUARD_NOT_SCANNED"
+        return policy.symbol_name(self.label) if self.label else "SPAMGUARD_NOT_SCANNED"
 
 
 class ScanService:
@@ -144,10 +135,6 @@ class ScanService:
     def trusts(self, peer: str) -> bool:
         """Whether this client is believed about others."""
         return peer in self._trusted
-
-    async def may_teach(self, peer: str, password: str = "") -> bool:
-        """Whether this client may teach; a wrong password delays the answer."""
-        return await self._training_acl.admit(peer, password)
 
     async def scan(self, request: ScanRequest) -> ScanResult:
         """Judge a message; recorded like mail that passes."""
@@ -197,8 +184,8 @@ class ScanService:
             fields=self._policy_judge.header_fields(group, scan, record.id),
             action=group.decision.action,
             scan=scan,
-            verdict=group.verdict,
-            decision=group.decision,
+            label=group.verdict.label,
+            is_unwanted=group.decision.is_unwanted,
             score=policy.reported_score(group.verdict, group.decision),
         )
 
@@ -216,7 +203,7 @@ class ScanService:
 
         label: "" takes earlier lessons of the message back.
         """
-        if not await self.may_teach(request.peer, password):
+        if not await self._training_acl.admit(request.peer, password):
             client = request.peer or "somebody"
             _log.warning("%s: %s wants to teach and may not", self.scanner.listen, client)
             return TrainingOutcome.FORBIDDEN
@@ -470,18 +457,5 @@ class Conversation(ABC):
                 with self._waiting_for_client():
                     await self._writer.drain()
         except OSError:
-            self.abort()
-            raise ConnectionClosed from None
-
-    async def send_all(self, pieces: Iterable[bytes]) -> None:
-        """Send a long answer. ConnectionClosed: the client does not take it.
-
-        The client has as much time for it as for a message, however steadily it reads.
-        """
-        try:
-            async with asyncio.timeout(self._context.limits.message_timeout):
-                for piece in pieces:
-                    await self.send(piece)
-        except TimeoutError:
             self.abort()
             raise ConnectionClosed from None

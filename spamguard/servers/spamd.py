@@ -206,14 +206,6 @@ def encode_answer_head(request: SpamdRequest, spam: str, length: int | None) -> 
     return f"SPAMD/1.1 0 EX_OK\r\n{field}Spam: {spam}\r\n\r\n".encode("ascii")
 
 
-def format_verdict(
-    request: SpamdRequest, score: float, required: float, *, is_unwanted: bool
-) -> str:
-    """The value of the field `Spam`."""
-    words = ("Yes", "No") if request.method is SpamdMethod.REPORT_IFSPAM else ("True", "False")
-    return f"{words[not is_unwanted]} ; {score:.1f} / {required:.1f}"
-
-
 def format_report(result: ScanResult, *, with_weights: bool) -> str:
     """The verdict in words, in some lines that end in CRLF. A message cannot forge a line of it."""
     lines = [f"spamguard: not judged ({result.reason}), id {result.id}"]
@@ -333,14 +325,15 @@ class SpamdSession(Conversation):
         result = await self._service.scan(scan_request)
         if result.action is Action.DEFER:
             raise SpamdError(SpamdCode.TEMPORARY)
-        spam = format_verdict(request, result.score, REQUIRED_SCORE, is_unwanted=result.is_unwanted)
+        spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"
         policy = self._service.scanner.policy
         content: bytes | None
         if request.wants_message:
             tagged = tag_message(message, result.fields, policy.forged)
             if request.method is SpamdMethod.PROCESS:
                 await self.send(encode_answer_head(request, spam, tagged.size))
-                await self.send_all(tagged.chunks())
+                for piece in tagged.chunks():
+                    await self.send(piece)
                 return
             content = tagged.head
         else:

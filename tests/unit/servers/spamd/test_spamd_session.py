@@ -111,9 +111,9 @@ def test_reports_tell_words_harmlessly(tmp_path: Path) -> None:
     assert b"    cheap\r\n    odd??X-Evil: yes?\r\n" in answer
     told = said(tmp_path, request("REPORT"), policy=Policy(tell_probability=True))
     assert b"    cheap +1.50\r\n" in told
-    assert b"Spam: Yes ; " in said(tmp_path, request("REPORT_IFSPAM"))
+    assert b"Spam: True ; " in said(tmp_path, request("REPORT_IFSPAM"))
     answer = said(tmp_path, request("REPORT_IFSPAM"), judge=ScriptedJudge(HAM))
-    assert re.search(rb"Content-length: 0\r\nSpam: No ; -\d+\.\d / 5\.0\r\n\r\n$", answer)
+    assert re.search(rb"Content-length: 0\r\nSpam: False ; -\d+\.\d / 5\.0\r\n\r\n$", answer)
     assert said(tmp_path, request("SYMBOLS")).endswith(b"\r\n\r\nSPAMGUARD_SPAM")
     assert said(tmp_path, request("SYMBOLS", version="1.2")).endswith(b"\r\n\r\nSPAMGUARD_SPAM\r\n")
 
