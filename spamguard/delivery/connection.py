@@ -245,13 +245,8 @@ class NextHopSession:
         """
         self._is_clean = False
         self._replies_due = replies + 1  # the end of data is due too, from us
-        for index, piece in enumerate(_batch_pieces(pieces)):
-            is_open = (
-                await self.connection.wait_writable(self._seconds)
-                if index
-                else self.connection.is_quiet
-            )
-            if not is_open:
+        for piece in _batch_pieces(pieces):
+            if not await self.connection.wait_writable(self._seconds):
                 return False
             self.connection.write(piece)
         self._replies_due -= 1

@@ -311,14 +311,13 @@ class MaildirNextHop:
         self,
         directory: Path,
         hostname: str,
-        junk: str = ".Junk",
         *,
         on_error: ErrorCallback = ignore_error,
     ) -> None:
         self.on_error = on_error
         self._directory = directory
         self._host = _UNSAFE_IN_NAMES.sub("_", hostname)[:_MAX_HOST_LENGTH]
-        self._junk = directory / junk
+        self._junk = directory / ".Junk"
 
     @property
     def answers_each(self) -> bool:

@@ -45,7 +45,14 @@ from spamguard.delivery.next_hop import (
     needs_smtputf8,
 )
 from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforward_commands
-from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, parse_extensions
+from spamguard.smtp.envelope import (
+    Client,
+    Recipient,
+    Reply,
+    Sender,
+    normalise_address,
+    parse_extensions,
+)
 from spamguard.storage import SpoolView
 
 _log = logging.getLogger("spamguard.relay")
@@ -100,7 +107,7 @@ class SessionOpener:
             reply = await session.request(hello)
             if reply.is_positive:
                 return {} if verb == "HELO" else parse_extensions(reply)
-            if not reply.is_permanent:
+            if reply.code < 500:
                 break
         raise UnreachableError(f"not welcome: {reply}")
 
@@ -137,11 +144,7 @@ def is_local(peer: str) -> bool:
     >>> is_local("::ffff:127.0.0.1"), is_local("192.0.2.1")
     (True, False)
     """
-    if not peer:
-        return True
-    address = ipaddress.ip_address(peer.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return not peer or ipaddress.ip_address(normalise_address(peer)).is_loopback
 
 
 class SessionPool(DeadlineTimer):

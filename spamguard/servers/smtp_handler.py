@@ -331,6 +331,9 @@ class ProxyHandler:
         lines = [line.encode("ascii") for line in (self.context.hostname, *features)]
         return Reply(250, tuple(lines))
 
+    async def handle_NOOP(self, *_: Any) -> Reply:
+        return Replies.OK
+
     async def handle_RSET(self, _server: Any, session: ClientSession, *_: Any) -> Reply:
         """Give the message up."""
         await self.end_transaction(session)
@@ -411,8 +414,9 @@ class ProxyHandler:
 
     def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:
         """The refusal of DATA, None if it may come. arg: of the command, which has none."""
-        if envelope.sender is None or not envelope.rcpt_tos:
-            return Replies.BAD_SEQUENCE
+        if not envelope.rcpt_tos:  # RFC 2033, section 4.2, wants 503
+            is_rejected = envelope.sender is not None and not self.context.lmtp
+            return Replies.NO_RECIPIENTS if is_rejected else Replies.BAD_SEQUENCE
         return Replies.BAD_ARGUMENT if arg else self._space_refusal(1)
 
     def described_client(

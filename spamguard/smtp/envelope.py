@@ -43,11 +43,6 @@ class Reply:
         """2xx, or 354."""
         return self.code < 400
 
-    @property
-    def is_permanent(self) -> bool:
-        """5xx: a refusal for good."""
-        return self.code >= 500
-
     def encode(self) -> bytes:
         """The bytes that go over the wire."""
         *first, last = self.lines or (b"",)
@@ -99,6 +94,7 @@ class Replies:
     BAD_SEQUENCE = Reply.from_text(503, "5.5.1 Bad sequence of commands")
     NOT_ALLOWED = Reply.from_text(550, "5.7.0 Command not allowed for this client")
     SIZE_LIMIT = Reply.from_text(552, "5.3.4 Message is too big")
+    NO_RECIPIENTS = Reply.from_text(554, "5.5.1 No valid recipients")
     CLIENT_REFUSED = Reply.from_text(554, "5.7.1 This server accepts no mail from you")
     ODD_BYTES = Reply.from_text(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
 
@@ -252,7 +248,6 @@ def _safe_atom(text: str) -> str:
 
 # ---- replies of a next hop
 
-MAX_LINES = 1000
 MAX_REPLY_BYTES = 64 << 10  # of one reply, line ends included
 
 _REPLY_LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])(.*))?", re.DOTALL)
@@ -301,7 +296,7 @@ class ReplyReader:
             line = bytes(self._unread[:end])
             del self._unread[: end + 1]
             self._size += len(line) + 1
-            if len(self._lines) == MAX_LINES or self._size > MAX_REPLY_BYTES:
+            if self._size > MAX_REPLY_BYTES:
                 raise ReplyError("a reply is too long")
             match = _REPLY_LINE.fullmatch(line.removesuffix(b"\r"))
             if match is None:

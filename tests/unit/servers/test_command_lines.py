@@ -37,7 +37,7 @@ MAIL, RCPT = b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>"
         ([b"EHLO x"], RCPT, False, 503),
         ([b"EHLO x"], b"DATA", False, 503),
         ([b"EHLO x", MAIL], MAIL, False, 503),
-        ([b"EHLO x", MAIL], b"DATA", False, 503),
+        ([b"EHLO x", MAIL], b"DATA", False, 554),
         ([b"LHLO x", MAIL], b"DATA", True, 503),
         ([b"EHLO x", MAIL], b"XFORWARD NAME=x", False, 503),
         ([b"EHLO x", MAIL], b"XCLIENT NAME=x", False, 503),
