@@ -30,7 +30,6 @@ from spamguard.delivery.next_hop import (
     CONTENT_ERROR,
     NO_SMTPUTF8,
     ClosingError,
-    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     ErrorCallback,
@@ -147,20 +146,20 @@ def is_local(peer: str) -> bool:
     return not peer or ipaddress.ip_address(normalise_address(peer)).is_loopback
 
 
-class SessionPool(DeadlineTimer):
+class SessionPool:
     """Idle sessions. The one used last is taken first, so that those not needed grow old."""
 
     def __init__(self, hop: Hop) -> None:
         self._hop = hop
-        # The time until which each is kept, by the event loop's clock; oldest first.
-        self._idle: dict[NextHopSession, float] = {}
+        self._idle: dict[NextHopSession, asyncio.TimerHandle] = {}  # oldest first
         self._quitting: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def take(self) -> NextHopSession | None:
         """A session in which nothing has happened since it was put here."""
         while self._idle:
-            session, _ = self._idle.popitem()
+            session, timer = self._idle.popitem()
+            timer.cancel()
             if session.is_usable:
                 session.is_reused = True
                 return session
@@ -170,30 +169,23 @@ class SessionPool(DeadlineTimer):
     def put(self, session: NextHopSession) -> None:
         """Take a session back after its transaction, however that ended."""
         if session.is_usable and not self._closed and len(self._idle) < self._hop.sessions:
-            self._idle[session] = asyncio.get_running_loop().time() + self._hop.idle
-            self._set_oldest_deadline()
+            loop = asyncio.get_running_loop()
+            self._idle[session] = loop.call_later(self._hop.idle, self._expire, session)
         else:
             self._quit(session)
 
     async def close(self) -> None:
         """End the idle sessions; those that come back later are ended too."""
         self._closed = True
-        self.cancel_deadline()
         while self._idle:
-            self._quit(self._idle.popitem()[0])
+            session, timer = self._idle.popitem()
+            timer.cancel()
+            self._quit(session)
         await asyncio.gather(*self._quitting)
 
-    def deadline_passed(self) -> None:
-        """End the sessions that were idle for long enough."""
-        now = asyncio.get_running_loop().time()
-        for session in [session for session, until in self._idle.items() if until <= now]:
-            del self._idle[session]
-            self._quit(session)
-        self._set_oldest_deadline()
-
-    def _set_oldest_deadline(self) -> None:
-        if self._idle:
-            self.set_deadline(next(iter(self._idle.values())))
+    def _expire(self, session: NextHopSession) -> None:
+        del self._idle[session]
+        self._quit(session)
 
     def _quit(self, session: NextHopSession) -> None:
         task = asyncio.get_running_loop().create_task(session.quit())
