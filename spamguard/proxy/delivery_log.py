@@ -94,13 +94,13 @@ def group_recipients(
     separate_copies : whether recipients can get different copies. Otherwise they are one group, and
         the mildest of their verdicts decides.
     """
-    shared = _UserVerdict(scan.verdict, decide(scan.verdict, policy, scan.threshold))
+    verdicts = {
+        user: _UserVerdict(verdict, decide(verdict, policy, scan.threshold))
+        for user, verdict in {"": scan.verdict, **scan.personal}.items()
+    }
+    shared = verdicts[""]
     if not any(users):
         return [RecipientGroup(range(len(users)), shared.verdict, shared.decision)]
-    verdicts = {"": shared}
-    for user in filter(None, users):
-        verdict = scan.personal[user]
-        verdicts[user] = _UserVerdict(verdict, decide(verdict, policy, scan.threshold))
     members: dict[tuple[str, Rule | None], list[int]] = {shared.group_key: []}
     for index, user in enumerate(users):
         key = verdicts[user].group_key if separate_copies else shared.group_key

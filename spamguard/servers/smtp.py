@@ -84,7 +84,7 @@ class SmtpSession(SMTP):
             loop=loop,
         )
         del self._smtp_methods["AUTH"]
-        reader = ClientReader(loop, self._before_wait, self._check_command, self._handler.budget)
+        reader = ClientReader(loop, self._before_wait, self._check_command)
         asyncio.StreamReaderProtocol.__init__(self, reader, self._cb_client_connected, loop)
         self._reader = reader  # aiosmtpd sets it when the session begins: the door may drain before
         # aiosmtpd has 512 bytes after EHLO, and counts what extensions add in one dict for all.
@@ -258,9 +258,6 @@ class SmtpSession(SMTP):
                 self.abort()
                 raise ConnectionResetError from None
 
-    async def _refuse(self, reply: Reply) -> None:
-        await self.push(self._handler.refuse(reply))
-
     async def _end_with(self, reply: Reply) -> None:
         """Send a last reply, and end the session as aiosmtpd does."""
         self._write(reply)
@@ -292,6 +289,8 @@ class SmtpSession(SMTP):
     def _check_command(self, line: bytes) -> bytes:
         """The line, if it is a command. CommandRefusedError."""
         self._line_deadline = None
+        if self._handler.budget.is_exhausted:
+            raise CommandRefusedError(Replies.TOO_MANY_COMMANDS, ends_session=True)
         verb = line[:-2].partition(b" ")[0].upper().decode("latin-1")
         if _ODD_BYTE.search(line, 0, len(line) - 2):
             raise CommandRefusedError(Replies.BAD_LINE)
@@ -313,13 +312,11 @@ class SmtpSession(SMTP):
         if await self.check_helo_needed():
             return
         if self.envelope.sender is not None:
-            await self._refuse(Replies.BAD_SEQUENCE)
-            return
+            raise CommandRefusedError(Replies.BAD_SEQUENCE)
         sender = parse_mail(_encode(arg), smtputf8=self._context.is_behind_server)
         if isinstance(sender, Reply):
-            await self._refuse(sender)
-        else:
-            await self.push(await self._handler.mail(self.session, self.envelope, sender))
+            raise CommandRefusedError(sender)
+        await self.push(await self._handler.mail(self.session, self.envelope, sender))
 
     @syntax("RCPT TO:<address>", extended=" [SP <parameters>]")
     async def smtp_RCPT(self, arg: str | None) -> None:
@@ -328,17 +325,15 @@ class SmtpSession(SMTP):
             return
         sender = self.envelope.sender
         if sender is None:
-            await self._refuse(Replies.BAD_SEQUENCE)
-            return
+            raise CommandRefusedError(Replies.BAD_SEQUENCE)
         self.envelope.rcpt_count += 1
         may_be_wide = self._context.is_behind_server or any(
             parameter.keyword == "SMTPUTF8" for parameter in sender.parameters
         )
         recipient = parse_rcpt(_encode(arg), smtputf8=may_be_wide)
         if isinstance(recipient, Reply):
-            await self._refuse(recipient)
-        else:
-            await self.push(await self._handler.recipient(self.envelope, recipient))
+            raise CommandRefusedError(recipient)
+        await self.push(await self._handler.recipient(self.envelope, recipient))
 
     @syntax("DATA")
     async def smtp_DATA(self, arg: str | None) -> None:
@@ -347,8 +342,7 @@ class SmtpSession(SMTP):
             return
         refusal = self._handler.data_refusal(self.envelope, arg)
         if refusal is not None:
-            await self._refuse(refusal)
-            return
+            raise CommandRefusedError(refusal)
         await self.push(Replies.GO_AHEAD)
         incoming = DataReceiver(self._context, self._handler.quota_key)
         try:
@@ -385,13 +379,12 @@ class SmtpSession(SMTP):
     async def smtp_STARTTLS(self, arg: str | None) -> None:
         """Upgrade, with the certificate as it is now."""
         if self.session.ssl is not None or self.envelope.sender is not None:
-            await self._refuse(Replies.BAD_SEQUENCE)
-        elif not (arg or self._reader.is_empty):
-            await self._end_with(Replies.AFTER_STARTTLS)
-        else:
-            if self._context.tls is not None:
-                self._context.tls.reload()
-            await super().smtp_STARTTLS(arg)
+            raise CommandRefusedError(Replies.BAD_SEQUENCE)
+        if not (arg or self._reader.is_empty):
+            raise CommandRefusedError(Replies.AFTER_STARTTLS, ends_session=True)
+        if self._context.tls is not None:
+            self._context.tls.reload()
+        await super().smtp_STARTTLS(arg)
 
     @syntax("XFORWARD attribute=value")
     async def smtp_XFORWARD(self, arg: str | None) -> None:
@@ -399,32 +392,23 @@ class SmtpSession(SMTP):
         if await self.check_helo_needed():
             return
         before = self.session.forwarded or self._handler.peer
-        client = self._handler.described_client(
+        self.session.forwarded = self._handler.described_client(
             self.envelope, before, _encode(arg), XFORWARD_FEATURE
         )
-        if isinstance(client, Reply):
-            await self._refuse(client)
-        else:
-            self.session.forwarded = client
-            await self.push(Replies.OK)
+        await self.push(Replies.OK)
 
     @syntax("XCLIENT attribute=value")
     async def smtp_XCLIENT(self, arg: str | None) -> None:
         """Begin again, as another client (Postfix's XCLIENT_README)."""
-        before = self.session.client
-        client = self._handler.described_client(
-            self.envelope, before, _encode(arg), XCLIENT_FEATURE
+        self.session.client = self._handler.described_client(
+            self.envelope, self.session.client, _encode(arg), XCLIENT_FEATURE
         )
-        if isinstance(client, Reply):
-            await self._refuse(client)
-        else:
-            self.session.client, self.session.forwarded = client, None
-            self.session.host_name = None
-            await self.push(f"220 {self.hostname} {self.__ident__}")
+        self.session.forwarded = self.session.host_name = None
+        await self.push(f"220 {self.hostname} {self.__ident__}")
 
     async def _refuse_browser(self, _arg: str | None) -> None:
         """End the session: any web page can make a browser send mail below its own request."""
-        await self._end_with(Replies.NO_WEB_SERVER)
+        raise CommandRefusedError(Replies.NO_WEB_SERVER, ends_session=True)
 
     smtp_GET = smtp_HEAD = smtp_POST = smtp_PUT = smtp_OPTIONS = smtp_CONNECT = _refuse_browser
 

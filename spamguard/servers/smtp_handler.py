@@ -173,7 +173,7 @@ class CommandRefusedError(Exception):
 
 class ClientReader(DeadlineTimer, asyncio.StreamReader):
     """The bytes of one client. before_wait: returns the deadline of a wait, by the loop's clock.
-    check_command: returns a line, if it is a command. budget: for commands without a message.
+    check_command: returns a line, if it is a command.
 
     Beside asyncio's public methods it uses `_wait_for_data`, which they all call before they wait,
     and `_buffer`, to put bytes back. `asyncio.timeout` costs ten times as much as `DeadlineTimer`.
@@ -186,12 +186,10 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
         loop: asyncio.AbstractEventLoop,
         before_wait: Callable[[], Awaitable[float]],
         check_command: Callable[[bytes], bytes],
-        budget: CommandBudget,
     ) -> None:
         super().__init__(limit=BUFFER_BYTES, loop=loop)
         self._before_wait = before_wait
         self._check_command = check_command
-        self._budget = budget
         self.waiting_since: float | None = None  # for the client; None: we work for it
 
     @property
@@ -222,8 +220,6 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
         ConnectionResetError
             The client has gone; aiosmtpd ends the session.
         """
-        if self._budget.is_exhausted:
-            raise CommandRefusedError(Replies.TOO_MANY_COMMANDS, ends_session=True)
         try:
             line = await super().readuntil(b"\r\n")
         except asyncio.IncompleteReadError:
@@ -421,16 +417,17 @@ class ProxyHandler:
 
     def described_client(
         self, envelope: MailEnvelope, before: Client, arg: bytes, feature: str
-    ) -> Client | Reply:
-        """The client as XFORWARD or XCLIENT describes it, or the refusal of the command."""
+    ) -> Client:
+        """The client as XFORWARD or XCLIENT describes it. CommandRefusedError."""
         if envelope.sender is not None:
-            return Replies.BAD_SEQUENCE
+            raise CommandRefusedError(Replies.BAD_SEQUENCE)
         if not self.is_trusted:
-            return Replies.NOT_ALLOWED
+            raise CommandRefusedError(Replies.NOT_ALLOWED)
         attributes = parse_attributes(arg)
-        if isinstance(attributes, Reply):
-            return attributes
-        return apply_attributes(before, attributes, feature) or Replies.BAD_ARGUMENT
+        client = None if attributes is None else apply_attributes(before, attributes, feature)
+        if client is None:
+            raise CommandRefusedError(Replies.BAD_ARGUMENT)
+        return client
 
     async def end_transaction(self, session: ClientSession) -> None:
         """Go back to where a message may begin."""

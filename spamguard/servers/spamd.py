@@ -77,9 +77,7 @@ class SpamdMethod(StrEnum):
 class SpamdCode(Enum):
     """Codes of answers (sysexits.h), each with a fixed text."""
 
-    OK = 0, "EX_OK"
     DATA = 65, "Message cannot be taken"
-    UNAVAILABLE = 69, "Service unavailable"
     TEMPORARY = 75, "Try again later"
     PROTOCOL = 76, "Request not understood"
     FORBIDDEN = 77, "Not allowed"
@@ -163,9 +161,8 @@ def check_request(request: SpamdRequest) -> None:
         raise SpamdError(SpamdCode.PROTOCOL)
     if request.method is not SpamdMethod.TELL:
         return
-    if not (request.set or request.remove):
-        raise SpamdError(SpamdCode.UNAVAILABLE)
-    if request.set and (request.remove or request.label not in ("spam", "ham")):
+    is_known = request.remove or request.label in ("spam", "ham")
+    if request.set == request.remove or not is_known:
         raise SpamdError(SpamdCode.PROTOCOL)
 
 

@@ -201,8 +201,8 @@ _ENCODED = re.compile(rb"\+([0-9A-Fa-f]{2})")
 _TO_ENCODE = re.compile(rb"[^!-*,-<>-~]")
 
 
-def parse_attributes(argument: bytes) -> dict[str, str] | Reply:
-    """The attributes in the argument of XFORWARD or XCLIENT, or the refusal.
+def parse_attributes(argument: bytes) -> dict[str, str] | None:
+    """The attributes in the argument of XFORWARD or XCLIENT; None: it is wrong.
 
     Names are in upper case, values decoded; "" is what the peer does not know. ADDR is a plain
     address, without "IPV6:".
@@ -214,13 +214,13 @@ def parse_attributes(argument: bytes) -> dict[str, str] | Reply:
     for word in filter(None, argument.split(b" ")):
         match = _ATTRIBUTE.fullmatch(word)
         if match is None:
-            return Replies.BAD_ARGUMENT
+            return None
         name = match[1].decode("ascii").upper()
         try:
             attributes[name] = _decode_value(name, match[2])
         except ValueError:
-            return Replies.BAD_ARGUMENT
-    return attributes or Replies.BAD_ARGUMENT
+            return None
+    return attributes or None
 
 
 def _decode_value(name: str, encoded: bytes) -> str:

@@ -92,7 +92,7 @@ def lines_read(pieces):
         async def before_wait():
             return loop.time() + PATIENCE
 
-        reader = ClientReader(loop, before_wait, lambda line: line, CommandBudget(DoorLimits()))
+        reader = ClientReader(loop, before_wait, lambda line: line)
 
         async def feed():
             for piece in pieces:

@@ -207,8 +207,8 @@ def test_tell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ("Message-class: spam\r\nSet: remote\r\n", b"69"),
-        ("Message-class: spam\r\n", b"69"),
+        ("Message-class: spam\r\nSet: remote\r\n", b"76"),
+        ("Message-class: spam\r\n", b"76"),
         ("Message-class: spam\r\nSet: local\r\nRemove: local\r\n", b"76"),
         ("Message-class: eggs\r\nSet: local\r\n", b"76"),
         ("Set: local\r\n", b"76"),
