@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, repeat_reply
-from spamguard.storage import DISK_FULL_ERRNOS, SpoolView, create_private, sync_directory
+from spamguard.storage import SpoolView, create_private, sync_directory
 
 _log = logging.getLogger("spamguard.relay")
 
@@ -115,7 +115,6 @@ async def deliver(
 
 # ---- errors
 
-CONTENT_ERROR = Reply.from_text(451, "4.3.0 temporary trouble with this message, try again later")
 NO_SMTPUTF8 = Reply.from_text(553, "5.6.7 next hop does not take internationalised mail")
 
 _ENHANCED_TEMPORARY = re.compile(rb"4\.\d{1,3}\.\d{1,3} ")
@@ -129,7 +128,7 @@ class DeliveryError(Exception):  # no error of ours: the network is like that
 
     kind = "trouble"
 
-    reply = Reply.from_text(451, "4.4.2 connection to next hop lost, try again later")
+    reply = Reply.from_text(451, "4.4.1 next hop cannot be asked now, try again later")
 
 
 class UnreachableError(DeliveryError):
@@ -137,15 +136,11 @@ class UnreachableError(DeliveryError):
 
     kind = "unreachable"
 
-    reply = Reply.from_text(451, "4.4.1 next hop does not answer, try again later")
-
 
 class UnsafeError(DeliveryError):
     """There is no TLS where it is required, or somebody meddles with it."""
 
     kind = "unsafe"
-
-    reply = Reply.from_text(451, "4.7.4 no safe connection to next hop, try again later")
 
 
 class TlsHandshakeError(UnsafeError):
@@ -396,8 +391,6 @@ class _MaildirTransaction:
             _log.error("not delivered into a Maildir: %s", error)
             self._hop.on_error(error)
             reply = Reply.from_text(451, "4.3.0 Mailbox cannot be written now")
-            if error.errno in DISK_FULL_ERRNOS:
-                reply = Reply.from_text(452, "4.3.1 Insufficient system storage")
         return [reply] * len(self._recipients)
 
     async def end(self) -> None:

@@ -27,7 +27,6 @@ from pathlib import Path
 from spamguard.config.options import Endpoint, Hop, Protocol, Tls
 from spamguard.delivery.connection import NextHopSession, dial
 from spamguard.delivery.next_hop import (
-    CONTENT_ERROR,
     NO_SMTPUTF8,
     ClosingError,
     DeliveryError,
@@ -47,6 +46,7 @@ from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforw
 from spamguard.smtp.envelope import (
     Client,
     Recipient,
+    Replies,
     Reply,
     Sender,
     normalise_address,
@@ -341,7 +341,7 @@ class SmtpTransaction:
         except (OSError, ValueError) as error:  # the content is unreadable, or must not be sent
             self._report_error(error)
             session.abort()
-            replies = [CONTENT_ERROR] * count
+            replies = [Replies.LOCAL_ERROR] * count
         return replies
 
     async def _send_content(

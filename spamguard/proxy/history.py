@@ -271,12 +271,8 @@ class History(ClosedOnExit):
         Both take effect by and by, as rows are appended.
         """
         db = Database.open(path, HISTORY_SCHEMA, durable=False)
-        try:
-            db.query(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-            db.query(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
-        except BaseException:
-            db.close()
-            raise
+        db.query(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        db.query(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
         return cls(db, size, days)
 
     def close(self) -> None:

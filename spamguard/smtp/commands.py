@@ -199,6 +199,11 @@ _UNAVAILABLE = "[UNAVAILABLE]"
 _ATTRIBUTE = re.compile(rb"([A-Za-z_]++)=([!-<>-~\x80-\xff]*+)")
 _ENCODED = re.compile(rb"\+([0-9A-Fa-f]{2})")
 _TO_ENCODE = re.compile(rb"[^!-*,-<>-~]")
+_VALUE_FORMS = {
+    "PORT": re.compile(r"[0-9]{1,5}"),
+    "PROTO": re.compile(r"[A-Za-z0-9]{1,40}"),
+    "SOURCE": re.compile(r"LOCAL|REMOTE", re.I),
+}
 
 
 def parse_attributes(argument: bytes) -> dict[str, str] | None:
@@ -230,6 +235,8 @@ def _decode_value(name: str, encoded: bytes) -> str:
         return ""
     if name == "ADDR":
         return str(ip_address(text[5:] if text[:5].upper() == "IPV6:" else text))
+    if name in _VALUE_FORMS and not _VALUE_FORMS[name].fullmatch(text):
+        raise ValueError(name)
     return text.upper() if name == "SOURCE" else text
 
 

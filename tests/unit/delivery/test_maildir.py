@@ -313,7 +313,7 @@ def test_all_recipients_or_none(
     monkeypatch.setattr(os, failing, fail)
     replies = deliver(hop, content(TEXT), "b@x", "c@x", "d@x")
     assert [reply.encode() for reply in replies] == [
-        b"452 4.3.1 Insufficient system storage\r\n"
+        b"451 4.3.0 Mailbox cannot be written now\r\n"
     ] * 3
     assert len(files(tmp_path)) == 1
 
@@ -336,7 +336,7 @@ def test_a_full_disk(small_disk: Path) -> None:
     assert deliver(hop, content(TEXT))[0].code == 250
     large = content(TEXT + b"x" * (40 << 10), SPAM)
     replies = deliver(hop, large, *["b@x"] * 8)
-    assert {reply.code for reply in replies} == {452}
+    assert {reply.code for reply in replies} == {451}
     assert files(small_disk / "Maildir" / ".Junk") == []
     assert deliver(hop, content(TEXT))[0].code == 250
 
@@ -362,7 +362,7 @@ async def send():
 print(asyncio.run(send())[0].code)
 """
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    assert run(code, str(tmp_path)).stdout == "452\n"
+    assert run(code, str(tmp_path)).stdout == "451\n"
     assert files(tmp_path / "Maildir") == []
 
 
