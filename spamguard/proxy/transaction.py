@@ -69,7 +69,6 @@ _SMTPUTF8_PROTOCOLS = {  # in Received (RFC 6531, section 4.3)
     "LMTP": "UTF8LMTP",
     "LMTPS": "UTF8LMTPS",
 }
-_DSN_OF_SENDER = ("ENVID", "RET")
 _MAIL_LOOP = Reply.from_text(554, "5.4.6 Too many hops")
 _CANNOT_REDIRECT = Reply.from_text(451, "4.3.0 Message cannot be redirected now, try again later")
 # For the log only: our own client gets a 421.
@@ -395,10 +394,6 @@ class FilterTransaction:
                 return [await self._hold(copy.output, copy.record)]
             if copy.action is Action.REDIRECT:
                 # An error at the new address is temporary for this client.
-                parameters = [
-                    item for item in sender.parameters if item.keyword not in _DSN_OF_SENDER
-                ]
-                sender = Sender(sender.address, tuple(parameters))
                 (reply,) = await self._send(copy.output, sender, [Recipient(copy.redirect_to)])
                 return [reply if reply.is_positive else _CANNOT_REDIRECT]
             if opened is not None:

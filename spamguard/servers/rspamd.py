@@ -85,11 +85,8 @@ class _RspamdRequest(NamedTuple):
         return {name.lower() for name in names} - {"", "identity"}
 
 
-class _RspamdAnswer(NamedTuple):
-    """content: a JSON object, or bytes as they are."""
-
-    status: int
-    content: Mapping[str, Any] | bytes
+_RspamdAnswer = tuple[int, Mapping[str, Any] | bytes]
+"""Status, and a JSON object, or bytes as they are."""
 
 
 class RspamdSession(Conversation):
@@ -123,7 +120,7 @@ class RspamdSession(Conversation):
         """Read one request and answer it; whatever happens, there is an answer."""
         try:
             self._http.receive_data(await self._translate_first_line(first_piece))
-            await self._send_answer(await self._answer())
+            await self._send_answer(*await self._answer())
         except _RspamdError as error:
             await self._fail(error.status, str(error))
         except h11.RemoteProtocolError as error:
@@ -151,7 +148,7 @@ class RspamdSession(Conversation):
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             raise ConnectionClosed  # in the middle of an answer
         self.close_after_reply()
-        await self._send_answer(_RspamdAnswer(status, {"error": error}))
+        await self._send_answer(status, {"error": error})
 
     async def _answer(self) -> _RspamdAnswer:
         event = await self._next_event()
@@ -186,14 +183,12 @@ class RspamdSession(Conversation):
             message.write(bytes(event.data))
             _check_rejection(message)
 
-    async def _send_answer(self, answer: _RspamdAnswer) -> None:
+    async def _send_answer(self, status: int, answer: Mapping[str, Any] | bytes) -> None:
         # rspamc ends by a signal without a reason, and shows it to its user.
-        reason, kind = HTTPStatus(answer.status).phrase, b"text/plain"
-        if isinstance(answer.content, bytes):
-            content = answer.content
-        else:
-            reason, kind = answer.content.get("error", reason), b"application/json"
-            content = json.dumps(answer.content).encode("ascii")
+        reason, kind, content = HTTPStatus(status).phrase, b"text/plain", answer
+        if not isinstance(content, bytes):
+            reason, kind = content.get("error", reason), b"application/json"
+            content = json.dumps(content).encode("ascii")
         if self._is_rspamc:
             await self.send(content)
             self._http.send_failed()
@@ -206,7 +201,7 @@ class RspamdSession(Conversation):
         if self.is_draining or self._client_may_send:
             headers.append((b"Connection", b"close"))
         await self._write(
-            h11.Response(status_code=answer.status, headers=headers, reason=reason.encode("ascii")),
+            h11.Response(status_code=status, headers=headers, reason=reason.encode("ascii")),
             h11.Data(data=content),
             h11.EndOfMessage(),
         )
@@ -217,7 +212,7 @@ class RspamdSession(Conversation):
     # ---- routes
 
     async def ping(self, _request: _RspamdRequest, _message: Spool) -> _RspamdAnswer:
-        return _RspamdAnswer(200, b"pong\r\n")
+        return 200, b"pong\r\n"
 
     async def check(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
         started = time.perf_counter()
@@ -228,15 +223,12 @@ class RspamdSession(Conversation):
         )
         header = read_header_section(message)
         if self._is_rspamc:
-            return _RspamdAnswer(200, rspamd_protocol.format_rspamc(result, header))
+            return 200, rspamd_protocol.format_rspamc(result, header)
         forged = matching_field_names(header, self._policy.forged)
         seconds = time.perf_counter() - started
         with_weights = self._policy.tell_probability
-        return _RspamdAnswer(
-            200,
-            rspamd_protocol.format_check(
-                result, header, forged, seconds, with_weights=with_weights
-            ),
+        return 200, rspamd_protocol.format_check(
+            result, header, forged, seconds, with_weights=with_weights
         )
 
     async def learn(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
@@ -247,7 +239,7 @@ class RspamdSession(Conversation):
         label = "spam" if request.path == "/learnspam" else "ham"
         password = rspamd_protocol.field_text(request.fields, b"password")
         outcome = await self._service.teach(scan_request, label, password)
-        return _RspamdAnswer(*_ANSWER_BY_OUTCOME[outcome])
+        return _ANSWER_BY_OUTCOME[outcome]
 
 
 _ROUTES: Mapping[

@@ -276,9 +276,7 @@ class SmtpSession(SMTP):
         A line has one deadline, however slowly it comes in, and so has a message beside that of
         each piece.
         """
-        self._flush()
-        if self.transport is None or self.transport.get_write_buffer_size():
-            await self._send()
+        await self._send()
         now = self.loop.time()
         if self._data_deadline is not None:
             return min(now + self._context.limits.data_timeout, self._data_deadline)
@@ -381,7 +379,7 @@ class SmtpSession(SMTP):
         if self.session.ssl is not None or self.envelope.sender is not None:
             raise CommandRefusedError(Replies.BAD_SEQUENCE)
         if not (arg or self._reader.is_empty):
-            raise CommandRefusedError(Replies.AFTER_STARTTLS, ends_session=True)
+            raise CommandRefusedError(Replies.NOT_SMTP, ends_session=True)
         if self._context.tls is not None:
             self._context.tls.reload()
         await super().smtp_STARTTLS(arg)
@@ -408,7 +406,7 @@ class SmtpSession(SMTP):
 
     async def _refuse_browser(self, _arg: str | None) -> None:
         """End the session: any web page can make a browser send mail below its own request."""
-        raise CommandRefusedError(Replies.NO_WEB_SERVER, ends_session=True)
+        raise CommandRefusedError(Replies.NOT_SMTP, ends_session=True)
 
     smtp_GET = smtp_HEAD = smtp_POST = smtp_PUT = smtp_OPTIONS = smtp_CONNECT = _refuse_browser
 

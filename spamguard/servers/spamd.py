@@ -18,7 +18,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import NamedTuple
 
 from spamguard.config.options import Action
@@ -74,14 +74,14 @@ class SpamdMethod(StrEnum):
     TELL = "TELL"  # to train
 
 
-class SpamdCode(Enum):
+class SpamdCode(StrEnum):
     """Codes of answers (sysexits.h), each with a fixed text."""
 
-    DATA = 65, "Message cannot be taken"
-    TEMPORARY = 75, "Try again later"
-    PROTOCOL = 76, "Request not understood"
-    FORBIDDEN = 77, "Not allowed"
-    TIMEOUT = 79, "Too slow"  # spamd's own number
+    DATA = "65 Message cannot be taken"
+    TEMPORARY = "75 Try again later"
+    PROTOCOL = "76 Request not understood"
+    FORBIDDEN = "77 Not allowed"
+    TIMEOUT = "79 Too slow"  # spamd's own number
 
 
 class SpamdError(Exception):
@@ -92,8 +92,7 @@ class SpamdError(Exception):
         self.code = code
 
     def encode(self) -> bytes:
-        number, text = self.code.value
-        return f"SPAMD/1.1 {number} {text}\r\n\r\n".encode("ascii")
+        return f"SPAMD/1.1 {self.code}\r\n\r\n".encode("ascii")
 
 
 class SpamdRequest(NamedTuple):
@@ -177,14 +176,13 @@ def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
     while match := _ENVELOPE_FIELD.match(head, position):
         values[match[1].lower()].append(match[2])
         position = match.end()
-    senders = [value.decode("utf-8", "replace") for value in values[b"from"]]
     recipients = [
         bare_address(text)
         for value in values[b"to"]
         for text in value.decode("utf-8", "replace").split(",")
     ]
-    sender = bare_address(senders[0]) if senders else ""
-    return sender, tuple(filter(None, recipients))[:_MAX_RECIPIENTS]
+    sender = b"".join(values[b"from"][:1]).decode("utf-8", "replace")
+    return bare_address(sender), tuple(filter(None, recipients))[:_MAX_RECIPIENTS]
 
 
 # ---- answers
@@ -246,7 +244,7 @@ class SpamdSession(Conversation):
         try:
             await self._handle_request()
         except SpamdError as error:
-            _log.info("%s: refused: %s", self.address, error.code.value[1])
+            _log.info("%s: refused: %s", self.address, error.code)
             await self._refuse(error)
         except ClientTimeout:
             await self._refuse(SpamdError(SpamdCode.TIMEOUT))
@@ -352,7 +350,7 @@ def _answer_text(request: SpamdRequest, result: ScanResult, *, with_weights: boo
     if request.method is SpamdMethod.CHECK:
         return None
     if request.method is SpamdMethod.SYMBOLS:
-        return result.symbol.encode() + (b"" if request.version >= 3 else b"\r\n")
+        return result.symbol.encode()
     if request.method is SpamdMethod.REPORT or result.is_unwanted:
         return format_report(result, with_weights=with_weights).encode()
     return b""

@@ -73,10 +73,7 @@ class Replies:
     TOO_MANY_COMMANDS = Reply.from_text(
         421, "4.7.0 Too many commands without a message, closing connection"
     )
-    NO_WEB_SERVER = Reply.from_text(421, "4.7.0 This is no web server, closing connection")
-    AFTER_STARTTLS = Reply.from_text(
-        421, "4.7.0 Nothing may follow STARTTLS before the handshake, closing connection"
-    )
+    NOT_SMTP = Reply.from_text(421, "4.7.0 This is no SMTP, closing connection")
     LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
     NO_SPACE = Reply.from_text(452, "4.3.1 No space left for this message now, try again later")
     ONE_RECIPIENT = Reply.from_text(

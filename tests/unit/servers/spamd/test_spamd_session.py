@@ -115,7 +115,7 @@ def test_reports_tell_words_harmlessly(tmp_path: Path) -> None:
     answer = said(tmp_path, request("REPORT_IFSPAM"), judge=ScriptedJudge(HAM))
     assert re.search(rb"Content-length: 0\r\nSpam: False ; -\d+\.\d / 5\.0\r\n\r\n$", answer)
     assert said(tmp_path, request("SYMBOLS")).endswith(b"\r\n\r\nSPAMGUARD_SPAM")
-    assert said(tmp_path, request("SYMBOLS", version="1.2")).endswith(b"\r\n\r\nSPAMGUARD_SPAM\r\n")
+    assert said(tmp_path, request("SYMBOLS", version="1.2")).endswith(b"\r\n\r\nSPAMGUARD_SPAM")
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
