@@ -65,8 +65,8 @@ class SessionOpener:
 
     def __init__(self, hop: Hop, hostname: str) -> None:
         self._hop = hop
-        verbs = ("LHLO",) if hop.to.protocol is Protocol.LMTP else ("EHLO", "HELO")
-        self._hellos = [(verb, f"{verb} {hostname}\r\n".encode("ascii")) for verb in verbs]
+        self._hostname = hostname
+        self._verbs = ("LHLO",) if hop.to.protocol is Protocol.LMTP else ("EHLO", "HELO")
         self._tls_context: ssl.SSLContext | None = None
 
     async def open(self) -> NextHopSession:
@@ -102,8 +102,8 @@ class SessionOpener:
 
     async def _say_hello(self, session: NextHopSession) -> Mapping[str, str]:
         """The extensions that the hop announces."""
-        for verb, hello in self._hellos:
-            reply = await session.request(hello)
+        for verb in self._verbs:
+            reply = await session.request(f"{verb} {self._hostname}\r\n".encode("ascii"))
             if reply.is_positive:
                 return {} if verb == "HELO" else parse_extensions(reply)
             if reply.code < 500:

@@ -229,16 +229,13 @@ class HistorySearch(History):
         """The rows of these messages: digest, label, and labels by user where they differ; looks at
         all rows.
         """
-        self._set_asked(digests)
-        rows = self._db.query(_SELECT_BY_DIGEST, ())
-        with self._db.errors(ValueError, TypeError):
-            return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
-
-    def _set_asked(self, digests: Iterable[bytes]) -> None:
         self._write(
             ("DELETE FROM temp.asked", [()]),
             ("INSERT OR IGNORE INTO temp.asked VALUES (?)", [(digest,) for digest in digests]),
         )
+        rows = self._db.query(_SELECT_BY_DIGEST, ())
+        with self._db.errors(ValueError, TypeError):
+            return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
 
     def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
         """Set the classes of messages, for `HistoryFilter.taught`. None: no lesson.

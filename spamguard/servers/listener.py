@@ -295,11 +295,6 @@ class ConnectionLimits:
 # ---- bytes in flight
 
 
-def quota_key(address: str, *, trusted: bool) -> str:
-    """The client of a `ByteQuota`; "" for one that speaks for many and may take all of it."""
-    return "" if trusted else client_prefix(address)
-
-
 class ByteQuota:
     """Bytes in flight of all connections of one door, in this process. Safe for threads."""
 
@@ -312,7 +307,7 @@ class ByteQuota:
     def has_room(self, size: int, client: str = "") -> bool:
         """Whether there is room for so many bytes; a client may have half of all, or one message.
 
-        client: as by `quota_key`.
+        client: its prefix; "" for one that speaks for many and may take all of it.
         """
         share = max(self._limits.size_in_flight // 2, self._limits.message_size)
         has_share = not client or self._client_bytes[client] + size <= share
@@ -350,8 +345,8 @@ class Rejection(Enum):
 class IncomingMessage:
     """A message as it comes in.
 
-    quota_key: of its client, as of `quota_key`. rejection: why it is not accepted, None
-    while it is; once rejected, nothing of it is kept.
+    quota_key: its client, as of `ByteQuota`. rejection: why it is not accepted, None while it is;
+    once rejected, nothing of it is kept.
     """
 
     def __init__(

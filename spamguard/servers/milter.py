@@ -395,7 +395,7 @@ class MilterSession:
             name, _, value = line.partition(b":")
             if not self._negotiated.steps & Steps.LEADING_SPACE:
                 value = value.lstrip(b" ")
-            packets.append(milter_protocol.encode_insert_field(0, name, value))
+            packets.append(milter_protocol.encode_insert_field(name, value))
         if result.action is Action.QUARANTINE and self._negotiated.actions & Actions.QUARANTINE:
             packets.append(milter_protocol.encode_quarantine(f"spamguard {result.id}"))
         return [*packets, milter_protocol.CONTINUE]

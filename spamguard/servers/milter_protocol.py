@@ -267,9 +267,9 @@ CONTINUE = encode_packet(b"c")
 PROGRESS = encode_packet(b"p")
 
 
-def encode_insert_field(position: int, name: bytes, value: bytes) -> bytes:
-    """Insert a field before the one at this position of the header, from 0."""
-    return encode_packet(b"i", _LENGTH.pack(position) + name + b"\0" + value + b"\0")
+def encode_insert_field(name: bytes, value: bytes) -> bytes:
+    """Insert a field on top of the header."""
+    return encode_packet(b"i", _LENGTH.pack(0) + name + b"\0" + value + b"\0")
 
 
 def encode_remove_field(name: bytes, occurrence: int) -> bytes:

@@ -147,7 +147,7 @@ class RspamdSession(Conversation):
     async def _fail(self, status: int, error: str) -> None:
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             raise ConnectionClosed  # in the middle of an answer
-        self.close_after_reply()
+        self.client_may_send = True
         await self._send_answer(status, {"error": error})
 
     async def _answer(self) -> _RspamdAnswer:
@@ -198,7 +198,7 @@ class RspamdSession(Conversation):
             (b"Content-Length", b"%d" % len(content)),
             (b"Server", b"spamguard/" + __version__.encode()),
         ]
-        if self.is_draining or self._client_may_send:
+        if self.is_draining or self.client_may_send:
             headers.append((b"Connection", b"close"))
         await self._write(
             h11.Response(status_code=status, headers=headers, reason=reason.encode("ascii")),

@@ -43,9 +43,16 @@ from spamguard.servers.listener import (
     LimitExceeded,
     close_stream,
     drain_input,
-    quota_key,
 )
-from spamguard.smtp.envelope import Client, Envelope, Networks, Recipient, Sender, received_field
+from spamguard.smtp.envelope import (
+    Client,
+    Envelope,
+    Networks,
+    Recipient,
+    Sender,
+    client_prefix,
+    received_field,
+)
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.proxy")
@@ -319,7 +326,7 @@ class ScannerContext:
         return self.service.scanner.limits
 
     def incoming_message(self, address: str) -> IncomingMessage:
-        key = quota_key(address, trusted=self.service.trusts(address))
+        key = "" if self.service.trusts(address) else client_prefix(address)
         return IncomingMessage(self.spool_directory, self.limits, self.byte_quota, key)
 
 
@@ -338,7 +345,7 @@ class Conversation(ABC):
         self._is_open = False
         self._request_timeout: asyncio.Timeout | None = None  # for the next request
         self._request_deadline = 0.0  # for all of the present request
-        self._client_may_send = False  # more, when we close
+        self.client_may_send = False  # more, when we close (`drain_input`)
 
     @abstractmethod
     async def handle_requests(self) -> None:
@@ -365,7 +372,7 @@ class Conversation(ABC):
             if refused is None:
                 await self.handle_requests()
             else:
-                self.close_after_reply()
+                self.client_may_send = True
                 await self.send(self.rejection(refused))
         except ConversationEnded:
             pass
@@ -373,7 +380,7 @@ class Conversation(ABC):
             _session_log.exception("%s: a fault in this conversation", self.address)
         finally:
             self.evictable_from = None
-            if self._client_may_send:
+            if self.client_may_send:
                 await drain_input(self._reader, self._writer)
             await close_stream(self._writer)
 
@@ -395,10 +402,6 @@ class Conversation(ABC):
     def abort(self) -> None:
         if self._is_open:
             self._writer.transport.abort()
-
-    def close_after_reply(self) -> None:
-        """Note that the client may still be sending when we close (`drain_input`)."""
-        self._client_may_send = True
 
     # For the protocols.
 

@@ -33,7 +33,6 @@ from spamguard.servers.listener import (
     IncomingMessage,
     LimitExceeded,
     Rejection,
-    quota_key,
 )
 from spamguard.smtp.commands import (
     XCLIENT_FEATURE,
@@ -48,6 +47,7 @@ from spamguard.smtp.envelope import (
     Replies,
     Reply,
     Sender,
+    client_prefix,
     repeat_reply,
 )
 
@@ -288,7 +288,7 @@ class ProxyHandler:
         self.idle_since: float | None = loop.time()
         self.last_message_end: float | None = None
         self._loop = loop
-        self.quota_key = quota_key(address, trusted=self.is_trusted)
+        self.quota_key = "" if self.is_trusted else client_prefix(address)
 
     # ---- hooks; their names and arguments are aiosmtpd's
 

@@ -255,13 +255,13 @@ class SpamdSession(Conversation):
             await self._refuse(SpamdError(SpamdCode.TEMPORARY))
 
     async def _refuse(self, error: SpamdError) -> None:
-        self.close_after_reply()
+        self.client_may_send = True
         await self.send(error.encode())
 
     async def _handle_request(self) -> None:
         request = parse_request_line(await self._read_line())
         if request.method is SpamdMethod.PING:
-            self.close_after_reply()  # some clients send an empty line behind it
+            self.client_may_send = True  # some clients send an empty line behind it
             await self.send(PONG)
             return
         request = await self._read_fields(request)

@@ -198,7 +198,7 @@ def test_what_is_agreed_on_is_never_more_than_was_offered():
 def test_replies():
     assert milter_protocol.CONTINUE == b"\0\0\0\1c"
     assert (
-        milter_protocol.encode_insert_field(0, b"X-Spam-Flag", b" YES")
+        milter_protocol.encode_insert_field(b"X-Spam-Flag", b" YES")
         == b"\0\0\0\x16i\0\0\0\0X-Spam-Flag\0 YES\0"
     )
     assert (
