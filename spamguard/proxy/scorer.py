@@ -12,7 +12,6 @@ the worker must accept an answer only if every part has the right form and is wi
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -42,7 +41,7 @@ READY, SCANNED, NOT_SCANNED = range(3)
 MAX_USERS = 200
 """How many users a request names; each has at most 255 bytes."""
 _MAX_ON_TOP_BYTES = (1 << 16) - 1
-_MAX_VERDICT_BYTES = 1 << 20
+_MAX_VERDICT_BYTES = 512 << 10
 _MAX_PACKED_BYTES = 4 << 20
 _MAX_WORDS = 1000
 _MAX_WORD_LENGTH = 100  # characters
@@ -54,7 +53,12 @@ _PAGE_BYTES = resource.getpagesize()
 _REQUEST_HEADER = struct.Struct(">BHIQ")
 # Kind; bytes of the verdict, of the packed features.
 _ANSWER_HEADER = struct.Struct(">BII")
-_TOKENS = range(1 << 32)
+# Probability, log-odds, threshold, settle, digest, digest of the sender or NULs; how many classes,
+# words, users.
+_SCAN_HEADER = struct.Struct(">ddd?16s16sHHH")
+# Numbers of the classes, of the words, of each user (probability, log-odds, classes); then the
+# tokens of the words.
+_NUMBERS_FORMAT = ">{}d{}I"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
@@ -280,24 +284,37 @@ def encode_answer(kind: int, text: bytes = b"", packed: bytes = b"") -> bytes:
 
 
 def encode_scan(scan: Scan) -> bytes:
-    """The answer with a scan: JSON, then the packed features."""
-    tokens, texts, parts = zip(*scan.words[:_MAX_WORDS], strict=True) if scan.words else ((),) * 3
-    values = (
-        _verdict_values(scan.verdict),
-        scan.digest.hex(),
-        (tokens, [text[:_MAX_WORD_LENGTH] for text in texts], parts),
+    """The answer with a scan.
+
+    After the numbers come, as text with NUL between: label, line, classes, words, users and their
+    labels.
+    """
+    verdict, words, personal = scan.verdict, scan.words[:_MAX_WORDS], scan.personal
+    classes = verdict.probabilities
+    header = _SCAN_HEADER.pack(
+        verdict.probability,
+        verdict.log_odds,
         scan.threshold,
         scan.settle,
-        {user: _verdict_values(verdict) for user, verdict in scan.personal.items()},
-        scan.sender.hex(),
-        scan.line[:MAX_LINE],
+        scan.digest,
+        scan.sender.ljust(DIGEST_BYTES, b"\0"),
+        len(classes),
+        len(words),
+        len(personal),
     )
-    text = json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")
+    tokens, word_texts, parts = zip(*words, strict=True) if words else ((), (), ())
+    numbers = [*classes.values(), *parts]
+    for other in personal.values():
+        numbers += other.probability, other.log_odds
+        numbers += [other.probabilities[name] for name in classes]
+    form = _NUMBERS_FORMAT.format(len(numbers), len(words))
+    numbers_bytes = struct.pack(form, *numbers, *tokens)
+    cut = [text[:_MAX_WORD_LENGTH].replace("\0", " ") for text in word_texts]
+    labels = [other.label for other in personal.values()]
+    line = scan.line[:MAX_LINE].replace("\0", " ")
+    texts = "\0".join([verdict.label, line, *classes, *cut, *personal, *labels])
+    text = header + numbers_bytes + texts.encode("utf-8", "replace")
     return encode_answer(SCANNED, text, scan.packed)
-
-
-def _verdict_values(verdict: Verdict) -> tuple[object, ...]:
-    return verdict.label, verdict.probability, verdict.log_odds, dict(verdict.probabilities)
 
 
 def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
@@ -309,35 +326,48 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         The answer is not of the right form, or not an answer to this request.
     """
     try:
-        verdict, digest, words, threshold, settle, personal, sender, line = json.loads(answer.text)
-        scan = Scan(
-            Verdict(*verdict),
-            bytes.fromhex(digest),
-            answer.packed,
-            tuple(map(Word, *words)),
-            threshold,
-            bool(settle),
-            {user: Verdict(*values) for user, values in personal.items()},
-            bytes.fromhex(sender),
-            line,
+        probability, log_odds, threshold, settle, digest, sender, *counts = (
+            _SCAN_HEADER.unpack_from(answer.text)
         )
-        texts = [word.text for word in scan.words]
-        "".join((line, *texts)).encode()  # a UnicodeEncodeError is a ValueError
-        is_valid = (
-            len(scan.digest) == DIGEST_BYTES
-            and len(scan.sender) == (DIGEST_BYTES if scan.sender.startswith(SENDER_PREFIX) else 0)
-            and all(map(_is_valid_verdict, (scan.verdict, *scan.personal.values())))
-            and 0.0 <= threshold <= 1.0
-            and len(texts) <= _MAX_WORDS
-            and max(map(len, texts), default=0) <= _MAX_WORD_LENGTH
-            and all(word.token in _TOKENS and -1000.0 <= word.part <= 1000.0 for word in scan.words)
-            and len(line) <= MAX_LINE
-        )
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        class_count, word_count, user_count = counts
+        number_count = class_count + word_count + user_count * (class_count + 2)
+        form = _NUMBERS_FORMAT.format(number_count, word_count)
+        numbers = struct.unpack_from(form, answer.text, _SCAN_HEADER.size)
+    except struct.error as error:
         raise ValueError("not a scan") from error
-    if not is_valid or not personal.keys() <= set(users):
+    text = answer.text[_SCAN_HEADER.size + struct.calcsize(form) :].decode("utf-8")
+    label, line, *texts = text.split("\0")
+    if len(texts) != class_count + word_count + 2 * user_count:
+        raise ValueError("not a scan")
+    classes, personal_start = texts[:class_count], class_count + word_count
+    probabilities = dict(zip(classes, numbers, strict=False))
+    verdict = Verdict(label, probability, log_odds, probabilities)
+    word_texts, parts = texts[class_count:personal_start], numbers[class_count:personal_start]
+    words = tuple(map(Word, numbers[number_count:], word_texts, parts))
+    personal = {}
+    width = class_count + 2
+    for index in range(user_count):
+        start = personal_start + index * width
+        probability, log_odds, *by_class = numbers[start : start + width]
+        user, label = texts[personal_start + index], texts[personal_start + user_count + index]
+        probabilities = dict(zip(classes, by_class, strict=True))
+        personal[user] = Verdict(label, probability, log_odds, probabilities)
+    texts_are_valid = (
+        word_count <= _MAX_WORDS
+        and all(-1000.0 <= part <= 1000.0 for part in parts)
+        and max(map(len, word_texts), default=0) <= _MAX_WORD_LENGTH
+        and len(line) <= MAX_LINE
+    )
+    if not (_is_valid_verdict(verdict) and 0.0 <= threshold <= 1.0 and texts_are_valid):
+        raise ValueError("not a scan of ours")
+    if (
+        len(personal) != user_count
+        or not personal.keys() <= set(users)
+        or not all(map(_is_valid_verdict, personal.values()))
+    ):
         raise ValueError("not a scan of what was asked")
-    return scan
+    sender = sender if sender.startswith(SENDER_PREFIX) else b""
+    return Scan(verdict, digest, answer.packed, words, threshold, settle, personal, sender, line)
 
 
 def _is_valid_verdict(verdict: Verdict) -> bool:
