@@ -40,7 +40,7 @@ from spamguard.users import UserResolver
 
 _log = logging.getLogger("spamguard.mail")
 
-_PROBE_SECONDS = 5.0  # between two attempts to reach a next hop
+_PROBE_SECONDS = 60.0  # between two attempts to reach a next hop
 _HISTORY_TIMEOUT = 1.0  # to write the rest of the history at the end
 _RECEIVE_STAGE, _JUDGE_STAGE, _DELIVER_STAGE = range(len(STAGES))
 NO_ACTION = "none"  # the action counted for a message that was not judged

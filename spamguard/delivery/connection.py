@@ -13,7 +13,6 @@ import contextlib
 import os
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum, auto
 from typing import cast
 
 from spamguard.config.options import Endpoint
@@ -187,14 +186,6 @@ async def dial(endpoint: Endpoint, seconds: float) -> NextHopConnection:
         raise UnreachableError(f"connect: {describe_error(error)}") from error
 
 
-class SessionStage(Enum):
-    """What may be done with a session."""
-
-    CLEAN = auto()  # nothing was refused, no transaction is open: the next message can have it
-    IN_STEP = auto()  # something was refused, or a transaction is open: it ends with QUIT
-    OUT_OF_STEP = auto()  # a reply is due or a message is half sent: it can only be cut off
-
-
 class NextHopSession:
     """One session. seconds: for each reply to a command.
 
@@ -206,7 +197,7 @@ class NextHopSession:
         self.connection = connection
         self.extensions: Mapping[str, str] = {}
         self.is_reused = False
-        self.stage = SessionStage.OUT_OF_STEP
+        self._is_clean = False  # no transaction is open, and nothing was refused
         self._seconds = seconds
         self._replies_due = 1  # the greeting
         self._had_refusal = False
@@ -214,13 +205,13 @@ class NextHopSession:
     @property
     def is_usable(self) -> bool:
         """Whether the next message can have it."""
-        return self.stage is SessionStage.CLEAN and self.connection.is_quiet
+        return self._is_clean and self.connection.is_quiet
 
     def send_commands(self, *commands: bytes) -> None:
         """Send commands, each with its line end, in one go; a reply is due for each.
         DisconnectedError: the hop has gone, or spoke unasked.
         """
-        self.stage = SessionStage.OUT_OF_STEP
+        self._is_clean = False
         if self._replies_due or not self.connection.is_quiet:
             raise DisconnectedError("gone, or spoke without being asked")
         self._replies_due = len(commands)
@@ -239,8 +230,6 @@ class NextHopSession:
             raise NextHopTimeoutError(f"out of place: {reply}")
         self._replies_due -= 1
         self._had_refusal |= not reply.is_positive
-        if not self._replies_due:
-            self.stage = SessionStage.IN_STEP
         return reply
 
     async def request(self, command: bytes, positive: int = 2) -> Reply:
@@ -254,15 +243,10 @@ class NextHopSession:
         So many replies are due then. Errors of the pieces pass through. Unless the message was sent
         whole and all replies came, the session can only be cut off. NextHopTimeoutError.
         """
-        self.stage = SessionStage.OUT_OF_STEP
+        self._is_clean = False
         self._replies_due = replies + 1  # the end of data is due too, from us
-        for index, piece in enumerate(_batch_pieces(pieces)):
-            is_open = (
-                await self.connection.wait_writable(self._seconds)
-                if index
-                else self.connection.is_quiet
-            )
-            if not is_open:
+        for piece in _batch_pieces(pieces):
+            if not await self.connection.wait_writable(self._seconds):
                 return False
             self.connection.write(piece)
         self._replies_due -= 1
@@ -275,8 +259,7 @@ class NextHopSession:
         """
         if extensions is not None:
             self.extensions, self._had_refusal = extensions, False
-        if self.stage is SessionStage.IN_STEP and not self._had_refusal:
-            self.stage = SessionStage.CLEAN
+        self._is_clean = not (self._replies_due or self._had_refusal)
 
     def abort(self) -> None:
         self.connection.abort()

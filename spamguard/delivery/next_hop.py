@@ -28,15 +28,13 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, repeat_reply
-from spamguard.storage import DISK_FULL_ERRNOS, SpoolView, create_private, sync_directory
+from spamguard.storage import SpoolView, create_private, sync_directory
 
 _log = logging.getLogger("spamguard.relay")
 
@@ -84,7 +82,7 @@ class NextHop(Protocol):
         """EHLO keywords (upper case) and parameters of the last session; None before the first."""
 
     async def probe(self) -> None:
-        """Find out what the hop offers, unless that was done lately; never raises."""
+        """Find out what the hop offers; never raises."""
 
     def transaction(self, client: Client) -> NextHopTransaction:
         """A new transaction; nothing is sent before its `mail`.
@@ -117,9 +115,7 @@ async def deliver(
 
 # ---- errors
 
-CONTENT_ERROR = Reply.from_text(451, "4.3.0 temporary trouble with this message, try again later")
 NO_SMTPUTF8 = Reply.from_text(553, "5.6.7 next hop does not take internationalised mail")
-UNSENDABLE = Reply.from_text(501, "5.5.4 cannot be told to the next hop")
 
 _ENHANCED_TEMPORARY = re.compile(rb"4\.\d{1,3}\.\d{1,3} ")
 
@@ -132,7 +128,7 @@ class DeliveryError(Exception):  # no error of ours: the network is like that
 
     kind = "trouble"
 
-    reply = Reply.from_text(451, "4.4.2 connection to next hop lost, try again later")
+    reply = Reply.from_text(451, "4.4.1 next hop cannot be asked now, try again later")
 
 
 class UnreachableError(DeliveryError):
@@ -140,15 +136,11 @@ class UnreachableError(DeliveryError):
 
     kind = "unreachable"
 
-    reply = Reply.from_text(451, "4.4.1 next hop does not answer, try again later")
-
 
 class UnsafeError(DeliveryError):
     """There is no TLS where it is required, or somebody meddles with it."""
 
     kind = "unsafe"
-
-    reply = Reply.from_text(451, "4.7.4 no safe connection to next hop, try again later")
 
 
 class TlsHandshakeError(UnsafeError):
@@ -234,13 +226,6 @@ def needs_smtputf8(step: Sender | Recipient) -> bool:
     return any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)
 
 
-def loses_dsn(step: Sender | Recipient, extensions: Mapping[str, str]) -> bool:
-    """Whether its parameters of delivery status notifications are dropped."""
-    return "DSN" not in extensions and any(
-        _EXTENSION_BY_PARAMETER.get(parameter.keyword) == "DSN" for parameter in step.parameters
-    )
-
-
 # ---- deadlines and threads
 
 
@@ -284,11 +269,6 @@ class DeadlineTimer(ABC):
             self.deadline_passed()
 
 
-_MAX_THREADS = 16
-# Not the loop's own few threads: it looks up names there, and where no name server answers, each
-# look-up takes one for many seconds.
-_executors: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
-
 Result = TypeVar("Result")
 
 
@@ -297,10 +277,7 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
 
     A cancelled caller waits until the work is done: it may read a spool that is closed next.
     """
-    loop = asyncio.get_running_loop()
-    if loop not in _executors:
-        _executors[loop] = ThreadPoolExecutor(_MAX_THREADS, "work")
-    running = loop.run_in_executor(_executors[loop], work)
+    running = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -329,19 +306,13 @@ class MaildirNextHop:
         self,
         directory: Path,
         hostname: str,
-        junk: str = ".Junk",
         *,
         on_error: ErrorCallback = ignore_error,
     ) -> None:
         self.on_error = on_error
         self._directory = directory
-        # The specification writes the / and : of a host's name in octal.
-        host = _UNSAFE_IN_NAMES.sub(
-            lambda match: "".join(f"\\{byte:03o}" for byte in match[0].encode("utf-8", "replace")),
-            hostname,
-        )
-        self._host = host[:_MAX_HOST_LENGTH] or "localhost"
-        self._junk = directory / junk
+        self._host = _UNSAFE_IN_NAMES.sub("_", hostname)[:_MAX_HOST_LENGTH]
+        self._junk = directory / ".Junk"
 
     @property
     def answers_each(self) -> bool:
@@ -420,8 +391,6 @@ class _MaildirTransaction:
             _log.error("not delivered into a Maildir: %s", error)
             self._hop.on_error(error)
             reply = Reply.from_text(451, "4.3.0 Mailbox cannot be written now")
-            if error.errno in DISK_FULL_ERRNOS:
-                reply = Reply.from_text(452, "4.3.1 Insufficient system storage")
         return [reply] * len(self._recipients)
 
     async def end(self) -> None:
@@ -435,11 +404,7 @@ def _recipient_copy(sender: Sender, recipient: Recipient, content: SpoolView) ->
         for address in (sender.address, recipient.address)
     )
     yield b"Return-Path: <%s>\nDelivered-To: %s\n" % (return_path, delivered_to)
-    lines = _with_line_feeds(content.chunks())
-    first = next(filter(None, lines), b"")
-    # A message that begins with a blank would become the tail of our last field.
-    yield b"\n" + first if first[:1] in (b" ", b"\t") else first
-    yield from lines
+    yield from _with_line_feeds(content.chunks())
 
 
 def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -471,16 +436,14 @@ def _is_spam(head: bytes) -> bool:
 def _make_maildir(directory: Path, *marks: str) -> None:
     """Make the three directories of a Maildir, and empty files that mark what it is, if missing."""
     folders = [directory / name for name in ("tmp", "cur", "new")]
-    missing = [folder for folder in folders if not folder.is_dir()]
-    unmarked = [directory / name for name in marks if not (directory / name).exists()]
-    if not missing and not unmarked:
+    if all(folder.is_dir() for folder in folders):
         return
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for folder in missing:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    for mark in unmarked:
+    for mark in marks:
         with suppress(FileExistsError):
-            create_private(mark).close()
+            create_private(directory / mark).close()
+    for folder in folders:
+        folder.mkdir(mode=0o700, exist_ok=True)
     sync_directory(directory)
     sync_directory(directory.parent)
 

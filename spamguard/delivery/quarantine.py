@@ -326,8 +326,8 @@ def encode_note(entry: QuarantineEntry) -> bytes:
 def _decode_note(name: str, values: dict[str, Any]) -> QuarantineEntry:
     sender, recipients = values["envelope"]["sender"], values["envelope"]["recipients"]
     envelope = Envelope(
-        Sender(sender["address"], _decode_parameters(sender)),
-        tuple(Recipient(item["address"], _decode_parameters(item)) for item in recipients),
+        Sender(*_decode_path(sender)),
+        tuple(Recipient(*_decode_path(recipient)) for recipient in recipients),
         Client(**values["envelope"]["client"]),
     )
     return QuarantineEntry(
@@ -341,5 +341,6 @@ def _decode_note(name: str, values: dict[str, Any]) -> QuarantineEntry:
     )
 
 
-def _decode_parameters(values: dict[str, Any]) -> tuple[EsmtpParameter, ...]:
-    return tuple(EsmtpParameter(*parameter) for parameter in values["parameters"])
+def _decode_path(values: dict[str, Any]) -> tuple[str, tuple[EsmtpParameter, ...]]:
+    parameters = tuple(EsmtpParameter(*parameter) for parameter in values["parameters"])
+    return values["address"], parameters

@@ -21,18 +21,14 @@ import logging
 import os
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from spamguard.config.options import Endpoint, Hop, Protocol, Tls
 from spamguard.delivery.connection import NextHopSession, dial
 from spamguard.delivery.next_hop import (
-    CONTENT_ERROR,
     NO_SMTPUTF8,
-    UNSENDABLE,
     ClosingError,
-    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     ErrorCallback,
@@ -44,20 +40,22 @@ from spamguard.delivery.next_hop import (
     UnsafeError,
     drop_unsupported,
     ignore_error,
-    loses_dsn,
     needs_smtputf8,
 )
 from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforward_commands
-from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, parse_extensions
+from spamguard.smtp.envelope import (
+    Client,
+    Recipient,
+    Replies,
+    Reply,
+    Sender,
+    normalise_address,
+    parse_extensions,
+)
 from spamguard.storage import SpoolView
 
 _log = logging.getLogger("spamguard.relay")
 
-# While handshakes fail, the trusted authorities are read again after so many seconds; that takes
-# some 30 ms.
-_TRUST_RELOAD_SECONDS = 10.0
-_PROBE_SECONDS = 60.0  # until a probe looks again
-_PROBE_CLOSE_TIMEOUT = 1.0  # for a probe that is under way when the hop is closed
 # For the rest of a reply that began in the middle of the data, and for replies behind a 421.
 _LATE_REPLY_TIMEOUT = 1.0
 
@@ -67,10 +65,9 @@ class SessionOpener:
 
     def __init__(self, hop: Hop, hostname: str) -> None:
         self._hop = hop
-        verbs = ("LHLO",) if hop.to.protocol is Protocol.LMTP else ("EHLO", "HELO")
-        self._hellos = [(verb, f"{verb} {hostname}\r\n".encode("ascii")) for verb in verbs]
+        self._hostname = hostname
+        self._verbs = ("LHLO",) if hop.to.protocol is Protocol.LMTP else ("EHLO", "HELO")
         self._tls_context: ssl.SSLContext | None = None
-        self._reload_after = 0.0  # a time of the event loop's clock
 
     async def open(self) -> NextHopSession:
         """A new session. UnreachableError, UnsafeError."""
@@ -105,11 +102,11 @@ class SessionOpener:
 
     async def _say_hello(self, session: NextHopSession) -> Mapping[str, str]:
         """The extensions that the hop announces."""
-        for verb, hello in self._hellos:
-            reply = await session.request(hello)
+        for verb in self._verbs:
+            reply = await session.request(f"{verb} {self._hostname}\r\n".encode("ascii"))
             if reply.is_positive:
                 return {} if verb == "HELO" else parse_extensions(reply)
-            if not reply.is_permanent:
+            if reply.code < 500:
                 break
         raise UnreachableError(f"not welcome: {reply}")
 
@@ -121,16 +118,7 @@ class SessionOpener:
             raise UnsafeError("more than the answer to STARTTLS came before the handshake")
         if self._tls_context is None:
             self._tls_context = make_tls_context(self._hop.tls)
-        host, seconds = self._hop.to.host, self._hop.connect
-        try:
-            await session.connection.start_tls(self._tls_context, host, seconds)
-        except TlsHandshakeError:
-            # The authorities may have been unreadable (out of descriptors: nothing says so), or
-            # have changed.
-            now = asyncio.get_running_loop().time()
-            if self._hop.tls is Tls.REQUIRED and now >= self._reload_after:
-                self._tls_context, self._reload_after = None, now + _TRUST_RELOAD_SECONDS
-            raise
+        await session.connection.start_tls(self._tls_context, self._hop.to.host, self._hop.connect)
 
 
 def make_tls_context(tls: Tls) -> ssl.SSLContext:
@@ -155,27 +143,23 @@ def is_local(peer: str) -> bool:
     >>> is_local("::ffff:127.0.0.1"), is_local("192.0.2.1")
     (True, False)
     """
-    if not peer:
-        return True
-    address = ipaddress.ip_address(peer.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return not peer or ipaddress.ip_address(normalise_address(peer)).is_loopback
 
 
-class SessionPool(DeadlineTimer):
+class SessionPool:
     """Idle sessions. The one used last is taken first, so that those not needed grow old."""
 
     def __init__(self, hop: Hop) -> None:
         self._hop = hop
-        # The time until which each is kept, by the event loop's clock; oldest first.
-        self._idle: dict[NextHopSession, float] = {}
+        self._idle: dict[NextHopSession, asyncio.TimerHandle] = {}  # oldest first
         self._quitting: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def take(self) -> NextHopSession | None:
         """A session in which nothing has happened since it was put here."""
         while self._idle:
-            session, _ = self._idle.popitem()
+            session, timer = self._idle.popitem()
+            timer.cancel()
             if session.is_usable:
                 session.is_reused = True
                 return session
@@ -185,30 +169,23 @@ class SessionPool(DeadlineTimer):
     def put(self, session: NextHopSession) -> None:
         """Take a session back after its transaction, however that ended."""
         if session.is_usable and not self._closed and len(self._idle) < self._hop.sessions:
-            self._idle[session] = asyncio.get_running_loop().time() + self._hop.idle
-            self._set_oldest_deadline()
+            loop = asyncio.get_running_loop()
+            self._idle[session] = loop.call_later(self._hop.idle, self._expire, session)
         else:
             self._quit(session)
 
     async def close(self) -> None:
         """End the idle sessions; those that come back later are ended too."""
         self._closed = True
-        self.cancel_deadline()
         while self._idle:
-            self._quit(self._idle.popitem()[0])
+            session, timer = self._idle.popitem()
+            timer.cancel()
+            self._quit(session)
         await asyncio.gather(*self._quitting)
 
-    def deadline_passed(self) -> None:
-        """End the sessions that were idle for long enough."""
-        now = asyncio.get_running_loop().time()
-        for session in [session for session, until in self._idle.items() if until <= now]:
-            del self._idle[session]
-            self._quit(session)
-        self._set_oldest_deadline()
-
-    def _set_oldest_deadline(self) -> None:
-        if self._idle:
-            self.set_deadline(next(iter(self._idle.values())))
+    def _expire(self, session: NextHopSession) -> None:
+        del self._idle[session]
+        self._quit(session)
 
     def _quit(self, session: NextHopSession) -> None:
         task = asyncio.get_running_loop().create_task(session.quit())
@@ -225,45 +202,29 @@ class SmtpNextHop:
         self.pool = SessionPool(hop)
         self._opener = SessionOpener(hop, hostname)
         self.extensions: Mapping[str, str] | None = None
-        self._last_probe = -_PROBE_SECONDS
-        self._probing: asyncio.Task[None] | None = None
 
     @property
     def answers_each(self) -> bool:
         return self.settings.to.protocol is Protocol.LMTP
 
     async def probe(self) -> None:
-        """Open a session for the next message, unless that was tried lately; never raises."""
-        if self._probing is None:
-            if asyncio.get_running_loop().time() - self._last_probe < _PROBE_SECONDS:
-                return
-            self._probing = asyncio.create_task(self._probe_session())
-        await asyncio.shield(self._probing)
-
-    async def _probe_session(self) -> None:
+        """Open a session for the next message; never raises."""
         try:
             self.pool.put(await self.open())
         except DeliveryError as error:
             _log.warning("next hop %s: %s", self.settings.to, error)
             self.on_error(error)
-        finally:
-            self._last_probe = asyncio.get_running_loop().time()
-            self._probing = None
 
     def transaction(self, client: Client) -> SmtpTransaction:
         return SmtpTransaction(self, client)
 
     async def close(self) -> None:
-        if self._probing is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._probing, _PROBE_CLOSE_TIMEOUT)
         await self.pool.close()
 
     async def open(self) -> NextHopSession:
         """A new session. UnreachableError, UnsafeError."""
         session = await self._opener.open()
         self.extensions = session.extensions
-        self._last_probe = asyncio.get_running_loop().time()
         return session
 
 
@@ -280,7 +241,6 @@ class SmtpTransaction:
         self._completed_steps: list[tuple[Sender | Recipient, int]] = []
         self._accepted = 0
         self._has_restarted = False
-        self._dsn_lost = False
         self._error_reply: Reply | None = None
 
     async def mail(self, sender: Sender) -> Reply:
@@ -352,18 +312,9 @@ class SmtpTransaction:
         extensions = session.extensions
         if "SMTPUTF8" not in extensions and needs_smtputf8(step):
             return NO_SMTPUTF8
-        if not self._dsn_lost and loses_dsn(step, extensions):
-            self._dsn_lost = True
-            _log.info("next hop %s: takes no DSN, parameters dropped", self._hop.settings.to)
-        try:
-            if isinstance(step, Recipient):
-                command = rcpt_command(drop_unsupported(step, extensions))
-            else:
-                command = mail_command(drop_unsupported(step, extensions))
-        except ValueError:  # never from a door, which parses strictly
-            return UNSENDABLE
         if isinstance(step, Recipient):
-            return await session.request(command)
+            return await session.request(rcpt_command(drop_unsupported(step, extensions)))
+        command = mail_command(drop_unsupported(step, extensions))
         # XFORWARD, whose refusal does not matter, and MAIL; together where the hop accepts that.
         announced = extensions.get("XFORWARD")
         forwards = [] if announced is None else xforward_commands(self._client, announced)
@@ -390,7 +341,7 @@ class SmtpTransaction:
         except (OSError, ValueError) as error:  # the content is unreadable, or must not be sent
             self._report_error(error)
             session.abort()
-            replies = [CONTENT_ERROR] * count
+            replies = [Replies.LOCAL_ERROR] * count
         return replies
 
     async def _send_content(

@@ -91,13 +91,13 @@ def group_recipients(
     separate_copies : whether recipients can get different copies. Otherwise they are one group, and
         the mildest of their verdicts decides.
     """
-    shared = _UserVerdict(scan.verdict, decide(scan.verdict, policy, scan.threshold))
+    verdicts = {
+        user: _UserVerdict(verdict, decide(verdict, policy, scan.threshold))
+        for user, verdict in {"": scan.verdict, **scan.personal}.items()
+    }
+    shared = verdicts[""]
     if not any(users):
         return [RecipientGroup(range(len(users)), shared.verdict, shared.decision)]
-    verdicts = {"": shared}
-    for user in filter(None, users):
-        verdict = scan.personal[user]
-        verdicts[user] = _UserVerdict(verdict, decide(verdict, policy, scan.threshold))
     members: dict[tuple[str, Rule | None], list[int]] = {shared.group_key: []}
     for index, user in enumerate(users):
         key = verdicts[user].group_key if separate_copies else shared.group_key
@@ -302,9 +302,7 @@ def _join_first(texts: Sequence[str]) -> str:
 
 BATCH_ROWS = 256
 """Rows of one transaction."""
-_MAX_BATCH_BYTES = 1 << 20
-_MAX_WAIT_SECONDS = 0.5  # that a row waits for others
-_MAX_QUEUE_ROWS = 4096
+_WAIT_SECONDS = 0.5  # in which rows come together
 _MAX_QUEUE_BYTES = 32 << 20
 _ROW_BYTES = 1024  # of a row without its large columns
 _LOG_SECONDS = 60.0  # between two lines in the log
@@ -315,7 +313,7 @@ class HistoryWriter:
     """Takes rows from any thread. Start it after the last fork.
 
     path, size, days: as in `History.open`. private: rows are kept as `redact_row` leaves them.
-    written, dropped: how many rows so far.
+    dropped: how many rows so far.
     """
 
     def __init__(self, path: Path, size: int, days: int, *, private: bool = False) -> None:
@@ -323,11 +321,10 @@ class HistoryWriter:
         self._private = private
         self._rows: deque[RowValues] = deque()
         self._bytes = 0
-        self._changed = threading.Condition()
-        self._closing = False
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
         self._history: History | None = None
         self._quiet_until = 0.0
-        self.written = 0
         self.dropped = 0
         # A daemon thread: a hanging disk must not keep the process.
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -341,16 +338,13 @@ class HistoryWriter:
         """
         values = row_values(redact_row(row) if self._private else row)
         size = _row_bytes(values)
-        with self._changed:
-            is_full = len(self._rows) >= _MAX_QUEUE_ROWS or self._bytes + size > _MAX_QUEUE_BYTES
-            if self._closing or is_full:
+        with self._lock:
+            if self._closing.is_set() or self._bytes + size > _MAX_QUEUE_BYTES:
                 self.dropped += 1
                 self._log_rarely("the disk is too slow for the history")
                 return False
             self._rows.append(values)
             self._bytes += size
-            if len(self._rows) in (1, BATCH_ROWS):
-                self._changed.notify()
         return True
 
     def close(self, seconds: float = 5.0) -> bool:
@@ -358,41 +352,35 @@ class HistoryWriter:
 
         Idempotent; later rows are dropped.
         """
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._closing.set()
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while batch := self._next_batch():
-            try:
-                if self._history is None:
-                    self._history = History.open(*self._open_arguments)
-                self._history.append_values(batch)
-                self.written += len(batch)
-            except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
-                with self._changed:
-                    self.dropped += len(batch)
-                    self._log_rarely(str(error))
-                # The next batch opens it anew: the file may have been moved away, or mended.
-                self._close_history()
+        is_closing = False
+        while not is_closing:
+            is_closing = self._closing.wait(_WAIT_SECONDS)
+            while batch := self._next_batch():
+                self._write(batch)
         self._close_history()
 
     def _next_batch(self) -> list[RowValues]:
-        """The next rows, once there are enough or the first has waited; empty at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._rows or self._closing)
-            self._changed.wait_for(
-                lambda: len(self._rows) >= BATCH_ROWS or self._closing, _MAX_WAIT_SECONDS
-            )
-            batch: list[RowValues] = []
-            size = 0
-            while self._rows and len(batch) < BATCH_ROWS and size < _MAX_BATCH_BYTES:
-                batch.append(self._rows.popleft())
-                size += _row_bytes(batch[-1])
-            self._bytes -= size
-            return batch
+        with self._lock:
+            batch = [self._rows.popleft() for _ in range(min(len(self._rows), BATCH_ROWS))]
+            self._bytes -= sum(map(_row_bytes, batch))
+        return batch
+
+    def _write(self, batch: Sequence[RowValues]) -> None:
+        try:
+            if self._history is None:
+                self._history = History.open(*self._open_arguments)
+            self._history.append_values(batch)
+        except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
+            with self._lock:
+                self.dropped += len(batch)
+                self._log_rarely(str(error))
+            # The next batch opens it anew: the file may have been moved away, or mended.
+            self._close_history()
 
     def _log_rarely(self, reason: str) -> None:
         if time.monotonic() >= self._quiet_until:

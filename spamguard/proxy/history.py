@@ -2,9 +2,7 @@
 
 Any number of processes may read and write it at once. It stays within a size and an age by removing
 the oldest rows as new ones come. Columns that are looked through stand apart from large ones
-(features, words, a line of the text), so that looking through many rows reads little. Text that
-people search for is also kept folded (case, and forms of the same letter), where that differs from
-the text itself.
+(features, words, a line of the text), so that looking through many rows reads little.
 
 Must never let a text into the file that is not bounded and printable (senders choose most of them),
 let an error of SQLite or the system out as anything but a `HistoryError`, or prune in one long
@@ -41,13 +39,6 @@ COLUMNS = (
 LARGE_COLUMNS = ("packed", "words", "line")
 """Columns that are not read when rows are looked through."""
 SMALL_COLUMNS = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
-FOLDED_COLUMNS = ("sender", "recipients", "subject", "author")
-"""Columns that are searched whatever the case."""
-LOWERED_COLUMNS = ("subject", "author")
-"""Columns whose ASCII text SQLite lowers in the search: nearly all have capitals, and would be
-kept twice.
-"""
-_FOLDED_INDEXES = [(COLUMNS.index(name), name in LOWERED_COLUMNS) for name in FOLDED_COLUMNS]
 
 # Unprintable for Unicode, yet Persian, Hindi and many emoji cannot be written without them.
 _JOINERS = frozenset("\u200c\u200d")
@@ -100,13 +91,9 @@ class HistoryRow:
 
 
 RowValues = tuple[Any, ...]
-"""The values of a row in the file: those of `COLUMNS`, then those of `FOLDED_COLUMNS` as
-`fold_text` makes them. A folded value is None where it is the same as the value itself, or, in
-subject and author, differs in the case of ASCII letters only.
-"""
+"""The values of a row in the file, as of `COLUMNS`."""
 
 _WORDS_FORMAT = "<H{0}I{0}f"
-_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
 
 
 def row_values(row: HistoryRow) -> RowValues:
@@ -115,13 +102,13 @@ def row_values(row: HistoryRow) -> RowValues:
         printable(user, _MAX_ADDRESS): label
         for user, label in islice(row.personal.items(), MAX_RECIPIENTS)
     }
-    values: RowValues = (
+    return (
         row.id,
         row.time,
         printable(row.listener, _MAX_SHORT_TEXT),
         printable(row.client, _MAX_SHORT_TEXT),
         printable(row.sender, _MAX_ADDRESS),
-        _encode_json(recipients),
+        json.dumps(recipients, ensure_ascii=False),
         readable(row.subject, _MAX_SUBJECT),
         row.size,
         row.digest,
@@ -134,20 +121,11 @@ def row_values(row: HistoryRow) -> RowValues:
         _pack_words(row.words[:_MAX_WORDS]),
         row.extractor,
         row.fingerprint,
-        _encode_json(personal),
+        json.dumps(personal, ensure_ascii=False),
         readable(row.author, _MAX_AUTHOR),
         row.sender_digest,
         readable(row.line, MAX_LINE),
     )
-    folded = [_fold_value(values[index], lowered=lowered) for index, lowered in _FOLDED_INDEXES]
-    return (*values, *folded)
-
-
-def _fold_value(text: str, *, lowered: bool) -> str | None:
-    if lowered and text.isascii():
-        return None
-    folded = fold_text(text)
-    return None if folded == text else folded
 
 
 def fold_text(text: str) -> str:
@@ -177,9 +155,7 @@ def row_from_values(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> Hi
 def _pack_words(words: Sequence[Word]) -> bytes:
     """Their number, tokens, parts, and texts with NUL between: half the size of JSON."""
     tokens, texts, parts = zip(*words, strict=True) if words else ((), (), ())
-    cut = [text[:_MAX_SHORT_TEXT] for text in texts]
-    if not "".join(cut).isprintable():
-        cut = [readable(text, _MAX_SHORT_TEXT) for text in cut]
+    cut = [readable(text, _MAX_SHORT_TEXT) for text in texts]
     form = _WORDS_FORMAT.format(len(words))
     return struct.pack(form, len(words), *tokens, *parts) + "\0".join(cut).encode()
 
@@ -222,17 +198,16 @@ HISTORY_SCHEMA = Schema(
     kind="history",
     error=HistoryError,
     application_id=0x7367_6869,  # "sghi"
-    version=6,
+    version=7,
     pragmas=(f"page_size = {PAGE_BYTES}", "auto_vacuum = INCREMENTAL"),
     tables="""
 CREATE TABLE judgements (
     id TEXT NOT NULL UNIQUE, time REAL NOT NULL, label TEXT NOT NULL, digest BLOB NOT NULL,
     sender TEXT NOT NULL, recipients TEXT NOT NULL, subject TEXT NOT NULL,
-    folded_sender TEXT, folded_recipients TEXT, folded_subject TEXT,
     listener TEXT NOT NULL, client TEXT NOT NULL, size INTEGER NOT NULL,
     probability REAL NOT NULL, log_odds REAL NOT NULL, action TEXT NOT NULL, reply TEXT NOT NULL,
     extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL,
-    author TEXT NOT NULL DEFAULT '', folded_author TEXT, sender_digest BLOB NOT NULL
+    author TEXT NOT NULL, sender_digest BLOB NOT NULL
 );
 CREATE TABLE contents (
     judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words BLOB NOT NULL, line TEXT NOT NULL
@@ -240,21 +215,13 @@ CREATE TABLE contents (
 """,
 )
 
-_VALUE_NAMES = (*COLUMNS, *(f"folded_{name}" for name in FOLDED_COLUMNS))  # of `RowValues`
-_JUDGEMENT_COLUMNS = [name for name in _VALUE_NAMES if name not in LARGE_COLUMNS]
-_SMALL_INDEXES = [_VALUE_NAMES.index(name) for name in _JUDGEMENT_COLUMNS]
-_LARGE_INDEXES = [_VALUE_NAMES.index(name) for name in (*LARGE_COLUMNS, "id")]
+_SMALL_INDEXES = [COLUMNS.index(name) for name in SMALL_COLUMNS]
+_LARGE_INDEXES = [COLUMNS.index(name) for name in (*LARGE_COLUMNS, "id")]
 _INSERT = (
-    f"INSERT OR IGNORE INTO judgements ({', '.join(_JUDGEMENT_COLUMNS)}) "
-    f"VALUES ({', '.join('?' * len(_JUDGEMENT_COLUMNS))})"
+    f"INSERT OR IGNORE INTO judgements ({', '.join(SMALL_COLUMNS)}) "
+    f"VALUES ({', '.join('?' * len(SMALL_COLUMNS))})"
 )
 _INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ?, ? FROM judgements WHERE id = ?"
-
-
-def insert_rows(db: Database, rows: Sequence[RowValues]) -> None:
-    """Insert rows, within a transaction. A row whose id is there stays as it is."""
-    db.executemany(_INSERT, [[row[index] for index in _SMALL_INDEXES] for row in rows])
-    db.executemany(_INSERT_LARGE, [[row[index] for index in _LARGE_INDEXES] for row in rows])
 
 
 MIN_BYTES = 8 << 20
@@ -262,8 +229,7 @@ MIN_BYTES = 8 << 20
 # Shares of the size. The rest is for free pages, which the next rows fill, and for the log.
 _ROWS_SHARE = 0.75
 _FREE_SHARE = 1 / 16
-_LOG_SHARE = 1 / 32
-_MAX_LOG_PAGES = 256  # before it is written back
+_LOG_PAGES = 16  # before it is written back
 _PRUNE_ROWS = 64  # that one transaction removes
 _VACUUM_PAGES = 64  # that one transaction gives back to the file system
 _DAY_SECONDS = 86_400
@@ -271,16 +237,9 @@ _DAY_SECONDS = 86_400
 _TIME_INDEX = COLUMNS.index("time")
 _JOIN = "FROM judgements JOIN contents ON judgement = judgements.rowid"
 _SELECT_BY_ID = f"SELECT {', '.join(COLUMNS)} {_JOIN} WHERE id = ?"
-# A row with a time to come is as old as the rows after it: the clock was ahead for a while.
 _SELECT_OLDEST = f"""
 WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_PRUNE_ROWS})
-SELECT number FROM first WHERE :all OR time < :oldest OR time > :newest
-    AND (:older OR number < (SELECT max(number) FROM first WHERE time < :oldest))"""
-_SELECT_TIME_AFTER = (
-    "SELECT time FROM judgements "
-    "WHERE rowid >= (SELECT min(rowid) FROM judgements) + ? ORDER BY rowid LIMIT 1"
-)
-_PROBE_STEPS = [0, *(1 << power for power in range(32))]  # from the first row: each twice as far
+SELECT number FROM first WHERE :all OR time < :oldest"""
 _DELETIONS = (
     "DELETE FROM contents WHERE judgement = ?",
     "DELETE FROM judgements WHERE rowid = ?",
@@ -312,13 +271,8 @@ class History(ClosedOnExit):
         Both take effect by and by, as rows are appended.
         """
         db = Database.open(path, HISTORY_SCHEMA, durable=False)
-        try:
-            log_pages = min(_MAX_LOG_PAGES, int(max(size, MIN_BYTES) * _LOG_SHARE) // PAGE_BYTES)
-            db.query(f"PRAGMA wal_autocheckpoint = {log_pages}")
-            db.query(f"PRAGMA journal_size_limit = {log_pages * PAGE_BYTES}")
-        except BaseException:
-            db.close()
-            raise
+        db.query(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        db.query(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
         return cls(db, size, days)
 
     def close(self) -> None:
@@ -342,7 +296,13 @@ class History(ClosedOnExit):
             return
         with self._db.errors():
             with self._db.transaction():
-                insert_rows(self._db, rows)
+                for statement, indexes in (
+                    (_INSERT, _SMALL_INDEXES),
+                    (_INSERT_LARGE, _LARGE_INDEXES),
+                ):
+                    self._db.executemany(
+                        statement, [[row[index] for index in indexes] for row in rows]
+                    )
                 newest = self._db.trusted_time(max(row[_TIME_INDEX] for row in rows))
             for _ in range(2 + 2 * len(rows) // _PRUNE_ROWS):
                 if not self._prune(newest):
@@ -363,28 +323,13 @@ class History(ClosedOnExit):
 
         Whether there were any.
         """
-        oldest = newest - self._days * _DAY_SECONDS
         used = self._db.pragma("page_count") - self._db.pragma("freelist_count")
         values = {
             "all": used > self._size * _ROWS_SHARE / PAGE_BYTES,
-            "oldest": oldest,
-            "newest": newest,
+            "oldest": newest - self._days * _DAY_SECONDS,
         }
         with self._db.transaction():
-            values["older"] = self._starts_in_future(newest, oldest)
             rows = self._db.execute(_SELECT_OLDEST, values).fetchall()
             for statement in _DELETIONS:
                 self._db.executemany(statement, rows)
         return bool(rows)
-
-    def _starts_in_future(self, newest: float, oldest: float) -> bool:
-        """Whether the first row has a time to come, and a later one, looked for at growing
-        distances, is too old.
-        """
-        for step in _PROBE_STEPS:
-            row = self._db.execute(_SELECT_TIME_AFTER, (step,)).fetchone()
-            if row is None or (step == 0 and row[0] <= newest):
-                return False
-            if row[0] < oldest:
-                return True
-        return False

@@ -17,10 +17,9 @@ from spamguard.database import Database
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
-from spamguard.errors import LedgerError, UsageError
+from spamguard.errors import UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, new_id
 from spamguard.proxy.history import (
-    LOWERED_COLUMNS,
     SMALL_COLUMNS,
     History,
     HistoryRow,
@@ -134,8 +133,7 @@ class HistoryFilter(NamedTuple):
 
 def _contains(column: str) -> str:
     """In SQL, whether a folded text is in that column."""
-    text = f"lower({column})" if column in LOWERED_COLUMNS else column
-    return f"instr(ifnull(folded_{column}, {text}), ?)"
+    return f"instr(fold({column}), ?)"
 
 
 def recipient_pattern(text: str, *, at_start: bool = False, at_end: bool = False) -> str:
@@ -168,6 +166,7 @@ class HistorySearch(History):
     def __init__(self, db: Database, size: int, days: int) -> None:
         """Use `open`."""
         super().__init__(db, size, days)
+        db.connection.create_function("fold", 1, fold_text, deterministic=True)
         for statement in _TEMP_TABLES:
             db.query(statement)
 
@@ -230,16 +229,13 @@ class HistorySearch(History):
         """The rows of these messages: digest, label, and labels by user where they differ; looks at
         all rows.
         """
-        self._set_asked(digests)
-        rows = self._db.query(_SELECT_BY_DIGEST, ())
-        with self._db.errors(ValueError, TypeError):
-            return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
-
-    def _set_asked(self, digests: Iterable[bytes]) -> None:
         self._write(
             ("DELETE FROM temp.asked", [()]),
             ("INSERT OR IGNORE INTO temp.asked VALUES (?)", [(digest,) for digest in digests]),
         )
+        rows = self._db.query(_SELECT_BY_DIGEST, ())
+        with self._db.errors(ValueError, TypeError):
+            return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
 
     def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
         """Set the classes of messages, for `HistoryFilter.taught`. None: no lesson.
@@ -286,10 +282,7 @@ def example_from_row(spam_filter: Filter, row: HistoryRow) -> Example:
             f"{EXTRACTOR}), so the message itself is needed: name its file (learn, explain), "
             "hand it over on the page, or move it between watched folders"
         )
-    try:
-        return Example(digest, unpack_features([row.packed])[0])
-    except LedgerError as error:
-        raise UsageError(f"{row.id}: what is kept of it is damaged ({error})") from error
+    return Example(digest, unpack_features([row.packed])[0])
 
 
 def row_digest(spam_filter: Filter, row: HistoryRow) -> bytes:

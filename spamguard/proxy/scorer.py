@@ -12,7 +12,6 @@ the worker must accept an answer only if every part has the right form and is wi
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import re
@@ -21,7 +20,6 @@ import signal
 import socket
 import struct
 import sys
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spamguard import log
+from spamguard import log, process
 from spamguard.errors import SpamguardError
 from spamguard.records import DIGEST_BYTES, MAX_LINE, SENDER_PREFIX, Scan, Verdict, Word
 from spamguard.storage import LEDGER_FILE
@@ -48,9 +46,7 @@ _MAX_PACKED_BYTES = 4 << 20
 _MAX_WORDS = 1000
 _MAX_WORD_LENGTH = 100  # characters
 _MAX_MEMORY_BYTES = 2 << 30  # of the process, beyond the tables
-_RETRY_SECONDS = 1.0  # between attempts to open a filter that cannot be opened
 _CHUNK_BYTES = 1 << 20
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _PAGE_BYTES = resource.getpagesize()
 
 # Whether the message is a file; bytes of the fields on top, of the users, of the message.
@@ -104,17 +100,15 @@ class Scorer:
             results_stripped=results_stripped,
         )
         self._filter: Filter | None = None
-        self._next_attempt = 0.0
 
     def open(self) -> Filter | None:
-        """The filter, or None if there is none of use; tried at most once a second."""
-        if self._filter is None and time.monotonic() >= self._next_attempt:
-            self._next_attempt = time.monotonic() + _RETRY_SECONDS
-            try:
-                if self._ledger.exists():  # learning makes it, a scorer never does
-                    self._filter = self._open()
-            except SpamguardError as error:
-                _log.error("%s", error)
+        """The filter, or None if there is none of use."""
+        try:
+            # Learning makes it, a scorer never does.
+            if self._filter is None and self._ledger.exists():
+                self._filter = self._open()
+        except SpamguardError as error:
+            _log.error("%s", error)
         return self._filter
 
     def answer(self, request: ScorerRequest) -> bytes:
@@ -186,9 +180,7 @@ def confine(parent: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the call
-        sys.exit(0)
+    process.end_with_parent(parent, signal.SIGKILL)
 
 
 def _limit_memory() -> None:

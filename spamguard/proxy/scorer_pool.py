@@ -24,12 +24,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 
-from spamguard import __file__ as package
 from spamguard import log, process
 from spamguard.config.options import Scoring
 from spamguard.delivery.next_hop import DeadlineTimer, run_in_thread
@@ -44,9 +41,6 @@ _log = logging.getLogger("spamguard.proxy")
 
 SCORER_COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
 KEPT_WORDS = 100  # with their texts, in the history
-_SINGLE_THREAD_ENV = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-)
 _READ_BYTES = 256 << 10
 _POLL_SECONDS = 0.01  # between looks at whether a killed process is gone
 _MAX_SPARE_SCORERS = 2  # above the usual number, while others are stuck
@@ -54,8 +48,6 @@ _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on f
 _START_TIMEOUT = 60.0  # for a scorer to open the filter
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
 _QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
-_BATCH_SIZE = 8  # messages that a scorer gets in one go, if they are small
-_MAX_BATCH_BYTES = 256 << 10
 _POISON_COUNT = 2  # times that a message may end a scorer
 # Until poison is tried again: the machine may have been too slow, and deferred mail comes again.
 _POISON_SECONDS = 3600.0
@@ -80,10 +72,9 @@ class ScanJob:
 class ScorerHandle(DeadlineTimer):
     """One scorer process, and the deadline of what it does.
 
-    message_seconds: the deadline of each message. on_change: called when it has become ready, has
-    answered, or has ended. on_stuck: called when it has become stuck. jobs: submitted and not
-    answered, first the one that it works on. is_stuck: it has worked on a message for so long that
-    it is not counted on for others. end_reason: why it ended, if it has.
+    message_seconds: the deadline of each message. on_change: called when it has become ready or
+    stuck, has answered, or has ended. job: the one that it works on. is_stuck: it has worked on it
+    for so long that it is not counted on for others. end_reason: why it ended, if it has.
     """
 
     def __init__(
@@ -91,15 +82,13 @@ class ScorerHandle(DeadlineTimer):
         command: Sequence[str],
         message_seconds: float,
         on_change: Callable[[ScorerHandle], None],
-        on_stuck: Callable[[ScorerHandle], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._message_seconds = message_seconds
         self._on_change = on_change
-        self._on_stuck = on_stuck
         self._answers = protocol.ScorerAnswerReader()
         self._unsent = memoryview(b"")
-        self.jobs: deque[ScanJob] = deque()
+        self.job: ScanJob | None = None
         self.is_ready = self.is_stuck = self.has_ended = False
         self.end_reason = "crashed"
         self._socket, child_socket = socket.socketpair()
@@ -107,14 +96,11 @@ class ScorerHandle(DeadlineTimer):
             try:
                 process.check_installation()
                 descriptor = child_socket.fileno()
-                path = [str(Path(package).parents[1]), os.environ.get("PYTHONPATH", "")]
-                variables = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
                 self._process = subprocess.Popen(
                     [*command, str(descriptor), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(descriptor,),
-                    env={**os.environ, **_SINGLE_THREAD_ENV, **variables},
                 )
             except OSError:
                 self._socket.close()
@@ -127,30 +113,28 @@ class ScorerHandle(DeadlineTimer):
     def pid(self) -> int:
         return self._process.pid
 
-    def submit(self, jobs: Sequence[ScanJob]) -> None:
-        """Have these judged, in order. A message that lies in a file is submitted alone.
+    @property
+    def is_free(self) -> bool:
+        return self.is_ready and self.job is None and not self.has_ended
+
+    def submit(self, job: ScanJob) -> None:
+        """Have a message judged.
 
         Raises
         ------
         OSError
-            A message cannot be read.
+            It cannot be read.
         """
-        parts: list[bytes] = []
-        descriptors: list[int] = []
-        for job in jobs:
-            descriptor, size = job.message.descriptor, job.message.size
-            in_file = descriptor is not None
-            parts.append(protocol.encode_request(job.on_top, job.users, size, in_file=in_file))
-            if descriptor is None:
-                parts.append(job.message.read())
-            else:
-                descriptors.append(descriptor)
-        request = b"".join(parts)
-        self.jobs.extend(jobs)
-        self._restart_clock()
+        descriptor, size = job.message.descriptor, job.message.size
+        in_file = descriptor is not None
+        request = protocol.encode_request(job.on_top, job.users, size, in_file=in_file)
+        if descriptor is None:
+            request += job.message.read()
+        self.job = job
+        self.set_deadline(self._loop.time() + min(_STUCK_SECONDS, self._message_seconds))
         try:
-            if descriptors:
-                sent = socket.send_fds(self._socket, [request], descriptors)
+            if descriptor is not None:
+                sent = socket.send_fds(self._socket, [request], [descriptor])
                 request = request[sent:]
         except OSError:
             self.kill()
@@ -179,8 +163,6 @@ class ScorerHandle(DeadlineTimer):
                 raise ConnectionError
             for answer in self._answers.feed(data):
                 self._handle_answer(answer)
-        except BlockingIOError:
-            return
         except (OSError, ValueError):  # it has gone, or does not keep to the protocol
             self.kill()
             return
@@ -191,32 +173,22 @@ class ScorerHandle(DeadlineTimer):
         """ValueError: it answers no request."""
         if answer.kind == protocol.READY and not self.is_ready:
             self.is_ready = True
-            self.clear_deadline()
-            return
-        if not self.jobs or not self.is_ready:
+        elif self.job is None:
             raise ValueError("nothing was asked")
-        if answer.kind == protocol.SCANNED:
-            self.jobs[0].finish(protocol.decode_scan(answer, self.jobs[0].users))
+        elif answer.kind == protocol.SCANNED:
+            self.job.finish(protocol.decode_scan(answer, self.job.users))
         else:
-            self.jobs[0].finish(NotScanned(protocol.decode_reason(answer)))
-        self.jobs.popleft()
-        self._restart_clock()
-
-    def _restart_clock(self) -> None:
-        """Begin the time of the next message, if there is one."""
-        self.is_stuck = False
-        if self.jobs:
-            self.set_deadline(self._loop.time() + min(_STUCK_SECONDS, self._message_seconds))
-        else:
-            self.clear_deadline()
+            self.job.finish(NotScanned(protocol.decode_reason(answer)))
+        self.job, self.is_stuck = None, False
+        self.clear_deadline()
 
     def deadline_passed(self) -> None:
         """A message takes long, and then too long; or the scorer does not become ready."""
-        if self.jobs and not self.is_stuck:
+        if self.job and not self.is_stuck:
             self.is_stuck = True
             remaining = max(self._message_seconds - _STUCK_SECONDS, 0.0)
             self.set_deadline(self._loop.time() + remaining)
-            self._on_stuck(self)
+            self._on_change(self)
         else:
             self.end_reason = "timeout"
             self.kill()
@@ -270,7 +242,6 @@ class ScorerPool:
         self._tasks: set[asyncio.Task[object]] = set()
         self._closing = False
         self._starts_after = 0.0
-        self._failed_starts = 0  # one after the other
         self._start_errors = log.WarnOnce(_log, logging.ERROR)
         self._replaced = False  # another installation has replaced this one: no scorer starts
 
@@ -321,9 +292,7 @@ class ScorerPool:
         job = ScanJob(message, on_top, users, loop.create_future())
         self._queue.append(job)
         self._dispatch()
-        if not self._queue:  # it is being judged, which has a deadline of its own
-            return await job.result
-        timer = loop.call_later(_QUEUE_TIMEOUT, partial(self._on_queue_timeout, job))
+        timer = loop.call_later(_QUEUE_TIMEOUT, self._on_queue_timeout, job)
         try:
             return await job.result
         finally:
@@ -334,22 +303,21 @@ class ScorerPool:
             self._queue.remove(job)
             job.finish(NotScanned("busy"))
 
-    # ---- messages to scorers
-
     def _dispatch(self) -> None:
         """Give waiting messages to free scorers, and start scorers for the others.
 
         Without any scorer they fail: the next start is due later.
         """
         for scorer in list(self._scorers):
-            is_free = scorer.is_ready and not scorer.jobs and not scorer.has_ended
-            if is_free and (jobs := self._next_batch()):
+            while self._queue and scorer.is_free:
+                job = self._queue.popleft()
+                if job.result.done():  # nobody waits any more
+                    continue
                 try:
-                    scorer.submit(jobs)
+                    scorer.submit(job)
                 except OSError as error:
-                    _log.error("messages cannot be read to be judged: %s", error)
-                    for job in jobs:
-                        job.finish(NotScanned("unreadable"))
+                    _log.error("a message cannot be read to be judged: %s", error)
+                    job.finish(NotScanned("unreadable"))
         if self._queue:
             self._start_scorers()
         if not self._scorers:
@@ -358,32 +326,6 @@ class ScorerPool:
     def _fail_queue(self) -> None:
         while self._queue:
             self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
-
-    def _next_batch(self) -> list[ScanJob]:
-        """The first message that waits, and more of them if all are small."""
-        jobs: list[ScanJob] = []
-        size = 0
-        while self._queue and len(jobs) < _BATCH_SIZE:
-            job = self._queue[0]
-            in_file = job.message.descriptor is not None
-            size += job.message.size
-            if jobs and (size > _MAX_BATCH_BYTES or in_file):
-                break
-            self._queue.popleft()
-            if not job.result.done():  # else nobody waits any more
-                jobs.append(job)
-            if in_file:
-                break
-        return jobs
-
-    def _requeue(self, jobs: Sequence[ScanJob]) -> None:
-        """Put jobs in front of the queue, unless another scorer has them."""
-        assigned = set(self._queue)
-        for scorer in self._scorers:
-            assigned.update(islice(scorer.jobs, 1 if scorer.is_stuck else None))
-        self._queue.extendleft(
-            reversed([job for job in jobs if not job.result.done() and job not in assigned])
-        )
 
     # ---- starting scorers
 
@@ -394,7 +336,7 @@ class ScorerPool:
         missing = self._size - (self._count_able() if self._queue else len(self._scorers))
         for _ in range(min(missing, self._size + _MAX_SPARE_SCORERS - len(self._scorers))):
             try:
-                scorer = ScorerHandle(self._command, self._seconds, self._on_change, self._on_stuck)
+                scorer = ScorerHandle(self._command, self._seconds, self._on_change)
             except OSError as error:
                 self._start_errors.report("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)
@@ -409,43 +351,29 @@ class ScorerPool:
     def _retry_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._starts_after = loop.time() + _RETRY_SECONDS
-        if not self._closing:
-            loop.call_at(self._starts_after + 0.01, self._start_scorers)
+        loop.call_at(self._starts_after + 0.01, self._start_scorers)
 
     # ---- events of scorers
 
     def _on_change(self, scorer: ScorerHandle) -> None:
-        """It is ready, has answered, or has ended."""
+        """It is ready or stuck, has answered, or has ended."""
         if scorer.has_ended:
             self._on_end(scorer)
-            return
-        self._failed_starts = 0
-        if not scorer.jobs:
-            if self._count_able() > self._size and not self._queue:
-                scorer.kill()
-            else:
-                self._dispatch()
-
-    def _on_stuck(self, scorer: ScorerHandle) -> None:
-        """Others may judge the messages behind the one it works on; the first answer counts."""
-        self._requeue(list(scorer.jobs)[1:])
-        self._dispatch()
+        elif scorer.is_free and not self._queue and self._count_able() > self._size:
+            scorer.kill()
+        else:
+            self._dispatch()
 
     def _on_end(self, scorer: ScorerHandle) -> None:
         self._scorers.remove(scorer)
         self._track(scorer.wait())
-        if scorer.jobs:
-            job = scorer.jobs.popleft()
+        if scorer.job:
             if not self._closing:
                 text = "scorer %d %s while judging a message of %d bytes"
-                _log.error(text, scorer.pid, scorer.end_reason, job.message.size)
-            self._track(self._blame_message(job, scorer))
-            self._requeue(list(scorer.jobs))
+                _log.error(text, scorer.pid, scorer.end_reason, scorer.job.message.size)
+            self._track(self._blame_message(scorer.job, scorer))
         if not scorer.is_ready:
-            self._failed_starts += 1
-            # Once is an accident: the next one starts at once, and the queue goes on waiting.
-            if self._failed_starts > 1:
-                self._retry_later()
+            self._retry_later()
         self._start_scorers()
         self._dispatch()
 
@@ -457,7 +385,7 @@ class ScorerPool:
     async def _blame_message(self, job: ScanJob, scorer: ScorerHandle) -> None:
         """Remember the message at which a scorer ended, unless the disk is to blame.
 
-        Another scorer gets it once more if the first one died on the spot.
+        Another scorer gets it once more if the first one crashed.
         """
         if await scorer.wait() == -signal.SIGBUS:  # the tables, which it maps
             text = (
@@ -466,18 +394,17 @@ class ScorerPool:
             _log.error(text, scorer.pid)
             job.finish(NotScanned("no-model"))
             return
-        times, loop = _POISON_COUNT, asyncio.get_running_loop()
+        times = _POISON_COUNT
         with suppress(OSError):  # nobody waits any more, and the message is gone
             name = await _fingerprint(job.message)
-            times = self._poison_records.pop(name, (0, 0.0))[0] + (not self._closing)
-            self._poison_records[name] = (times, loop.time())
-            while len(self._poison_records) > _MAX_POISON_RECORDS:
+            times = self._poison_records.pop(name, (0, 0.0))[0] + 1
+            self._poison_records[name] = times, asyncio.get_running_loop().time()
+            if len(self._poison_records) > _MAX_POISON_RECORDS:
                 self._poison_records.popitem(last=False)
         if self._closing:
             job.finish(NotScanned("stopping"))
-        elif times < _POISON_COUNT and scorer.end_reason == "crashed" and not scorer.is_stuck:
+        elif times < _POISON_COUNT and scorer.end_reason == "crashed":
             self._queue.appendleft(job)
-            loop.call_later(_QUEUE_TIMEOUT, self._on_queue_timeout, job)
             self._dispatch()
         else:
             job.finish(NotScanned(scorer.end_reason))

@@ -40,6 +40,7 @@ from spamguard.smtp.envelope import (
     Client,
     Envelope,
     Recipient,
+    Replies,
     Reply,
     Sender,
     count_hops,
@@ -68,9 +69,7 @@ _SMTPUTF8_PROTOCOLS = {  # in Received (RFC 6531, section 4.3)
     "LMTP": "UTF8LMTP",
     "LMTPS": "UTF8LMTPS",
 }
-_DSN_OF_SENDER = ("ENVID", "RET")
 _MAIL_LOOP = Reply.from_text(554, "5.4.6 Too many hops")
-_LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
 _CANNOT_REDIRECT = Reply.from_text(451, "4.3.0 Message cannot be redirected now, try again later")
 # For the log only: our own client gets a 421.
 _CANCELLED = Reply.from_text(421, "4.3.2 Cut off, nobody knows whether the next hop has it")
@@ -325,7 +324,7 @@ class FilterTransaction:
             return [MessageCopy(record, everybody, outgoing.tag(fields))]
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", record.id)
-            return [MessageCopy(record, everybody, _LOCAL_ERROR)]
+            return [MessageCopy(record, everybody, Replies.LOCAL_ERROR)]
 
     async def _judge_copies(
         self, outgoing: OutgoingMessage, record: DeliveryRecord
@@ -395,10 +394,6 @@ class FilterTransaction:
                 return [await self._hold(copy.output, copy.record)]
             if copy.action is Action.REDIRECT:
                 # An error at the new address is temporary for this client.
-                parameters = [
-                    item for item in sender.parameters if item.keyword not in _DSN_OF_SENDER
-                ]
-                sender = Sender(sender.address, tuple(parameters))
                 (reply,) = await self._send(copy.output, sender, [Recipient(copy.redirect_to)])
                 return [reply if reply.is_positive else _CANNOT_REDIRECT]
             if opened is not None:
@@ -406,7 +401,7 @@ class FilterTransaction:
             return await self._send(copy.output, sender, recipients)
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", copy.record.id)
-            return [_LOCAL_ERROR]
+            return [Replies.LOCAL_ERROR]
 
     async def _hold(self, content: SpoolView, record: DeliveryRecord) -> Reply:
         """Quarantine the message: a yes once it is on the disk."""
@@ -419,7 +414,7 @@ class FilterTransaction:
             )
         except OSError as error:
             _log.error("%s: quarantine: %s", record.id, error)
-            return _LOCAL_ERROR
+            return Replies.LOCAL_ERROR
         return Reply.from_text(250, f"2.0.0 Held as {record.id}")
 
     async def _send(

@@ -164,7 +164,7 @@ class Door:
         loop = asyncio.get_running_loop()
         try:
             connected, address = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
             _log.error("no connection can be taken: %s", error)
@@ -233,8 +233,7 @@ async def close_stream(writer: asyncio.StreamWriter) -> None:
 class LimitExceeded(Enum):
     """Why a connection is refused."""
 
-    TOTAL = auto()  # there are too many
-    PER_CLIENT = auto()  # this client has too many
+    TOO_MANY = auto()  # there are too many, in all or of this client
     NOT_LISTED = auto()  # this address may not connect
 
 
@@ -262,14 +261,13 @@ class ConnectionLimits:
     def enter(self, connection: ServerSession, address: str) -> LimitExceeded | None:
         """Count a connection in, or say why it is refused."""
         client = client_prefix(address)
+        rivals: list[ServerSession] | None = None
         if self._client_counts[client] >= self._max_per_client:
             rivals = [other for other, owner in self._clients.items() if owner == client]
-            if not self._evict_longest_idle(rivals):
-                return LimitExceeded.PER_CLIENT
-        elif len(self._clients) >= self._max_connections and not self._evict_longest_idle(
-            self._clients
-        ):
-            return LimitExceeded.TOTAL
+        elif len(self._clients) >= self._max_connections:
+            rivals = list(self._clients)
+        if rivals is not None and not self._evict_longest_idle(rivals):
+            return LimitExceeded.TOO_MANY
         self._clients[connection] = client
         self._client_counts[client] += 1
         return None
@@ -297,11 +295,6 @@ class ConnectionLimits:
 # ---- bytes in flight
 
 
-def quota_key(address: str, *, trusted: bool) -> str:
-    """The client of a `ByteQuota`; "" for one that speaks for many and may take all of it."""
-    return "" if trusted else client_prefix(address)
-
-
 class ByteQuota:
     """Bytes in flight of all connections of one door, in this process. Safe for threads."""
 
@@ -314,7 +307,7 @@ class ByteQuota:
     def has_room(self, size: int, client: str = "") -> bool:
         """Whether there is room for so many bytes; a client may have half of all, or one message.
 
-        client: as by `quota_key`.
+        client: its prefix; "" for one that speaks for many and may take all of it.
         """
         share = max(self._limits.size_in_flight // 2, self._limits.message_size)
         has_share = not client or self._client_bytes[client] + size <= share
@@ -352,8 +345,8 @@ class Rejection(Enum):
 class IncomingMessage:
     """A message as it comes in.
 
-    quota_key: of its client, as of `quota_key`. rejection: why it is not accepted, None
-    while it is; once rejected, nothing of it is kept.
+    quota_key: its client, as of `ByteQuota`. rejection: why it is not accepted, None while it is;
+    once rejected, nothing of it is kept.
     """
 
     def __init__(

@@ -24,7 +24,13 @@ from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.mail.message import FieldNameSet
 from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.servers import listener, milter_protocol
-from spamguard.servers.listener import ConnectionClosed, IncomingMessage, LimitExceeded, Rejection
+from spamguard.servers.listener import (
+    ConnectionClosed,
+    IncomingMessage,
+    LimitExceeded,
+    Rejection,
+    close_stream,
+)
 from spamguard.servers.milter_protocol import (
     MESSAGE_STATES,
     TRANSITIONS,
@@ -52,12 +58,10 @@ MAX_NAME_BYTES = 998
 would keep and send them back whole.
 """
 _READ_BYTES = 128 << 10
-_PACKETS_PER_TURN = 200  # before other sessions get their turn
 # Between two commands, as in libmilter: the server waits for its own client, under its own limits.
 _IDLE_TIMEOUT = 7210.0
 # Between two PROGRESS packets while a message is judged. Sendmail waits 10 s, Postfix 5 minutes.
 _PROGRESS_SECONDS = 5.0
-_CLOSE_TIMEOUT = 2.0  # for the server to take the last replies
 _MAX_RECIPIENTS = 5000  # that are remembered
 _USED_MACROS = frozenset(("i", "j", "auth_authen", "tls_version"))
 _CLIENT_COMMANDS = (MilterCommand.CONNECT.value, MilterCommand.HELLO.value)
@@ -79,9 +83,8 @@ class MilterConnection:
         self._timeout = timeout
         self._packets = PacketReader()
         self._unsent = bytearray()
-        self._packets_in_turn = 0
         self.waiting_since: float | None = None  # for the server; None: we work for it
-        self._socket: socket.socket | None = writer.get_extra_info("socket")
+        self._socket: socket.socket = writer.get_extra_info("socket")
         self._acknowledge()
 
     async def read_packet(self, deadline: float) -> Packet:
@@ -91,11 +94,6 @@ class MilterConnection:
         ------
         ConnectionClosed, TimeoutError, MilterProtocolError
         """
-        self._packets_in_turn += 1
-        if self._packets_in_turn >= _PACKETS_PER_TURN:
-            self._packets_in_turn = 0
-            await self.flush()  # a server that has its answer is idle, and may be evicted
-            await asyncio.sleep(0)
         has_begun = False
         while (packet := self._packets.next_packet()) is None:
             self.waiting_since = asyncio.get_running_loop().time()
@@ -118,9 +116,8 @@ class MilterConnection:
         Postfix holds the next packet back until the last one is acknowledged, and Linux would wait
         40 ms. Linux forgets the option, so it is set after every read.
         """
-        if self._socket is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6):
-            with suppress(OSError):  # the connection is lost, as the next read will show
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        with suppress(OSError):  # a Unix socket, or lost, as the next read will show
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def write(self, packets: Iterable[bytes]) -> None:
         """Send packets before the next wait."""
@@ -226,50 +223,35 @@ class MilterSession:
             if refused is None:
                 timeout = self._context.limits.data_timeout
                 self._connection = MilterConnection(reader, self._writer, timeout)
-                await self._run(self._connection)
+                await self._handle_commands(self._connection)
             else:
-                is_listed = refused is not LimitExceeded.NOT_LISTED
-                reason = "too many connections" if is_listed else "not a listed client"
-                _log.warning("%s: hanging up: %s", self._peer, reason)
+                _log.warning("%s: hanging up: %s", self._peer, refused.name.lower())
+        except ConnectionClosed:
+            pass
+        except (TimeoutError, MilterProtocolError) as error:
+            _log.warning("%s: hanging up: %s", self._peer, str(error) or "silent for too long")
         except OSError as error:
-            _log.info("%s: connection lost at once: %s", self._peer, error)
+            _log.info("%s: connection lost: %s", self._peer, error)
+        except Exception:  # noqa: BLE001  a fault of ours must not end the door
+            _log.exception("%s: a fault in this session", self._peer)
         finally:
             self._connection = self._idle_since = None
             self._close_content()
-            await self._close(connected)
-
-    async def _close(self, connected: socket.socket) -> None:
-        if self._writer is None:
-            connected.close()
-            return
-        self._writer.close()
-        with suppress(OSError):  # TimeoutError is one
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await self._writer.wait_closed()
-        self.abort()
+            if self._writer is None:
+                connected.close()
+            else:
+                await close_stream(self._writer)
 
     @property
     def _peer(self) -> str:
         return self._address or "a client of the socket"
 
-    async def _run(self, connection: MilterConnection) -> None:
-        try:
-            while True:
-                command, data = await connection.read_packet(self._deadline())
-                if command is MilterCommand.QUIT:
-                    return
-                await self._handle(command, data, connection)
-        except ConnectionClosed:
-            pass
-        except TimeoutError:
-            state = self._state.name.lower()
-            _log.warning("%s: hanging up: silent for too long, %s", self._peer, state)
-        except MilterProtocolError as error:
-            _log.warning("%s: hanging up: %s", self._peer, error)
-        except OSError as error:
-            _log.info("%s: connection lost: %s", self._peer, error)
-        except Exception:  # noqa: BLE001  a fault of ours must not end the door
-            _log.exception("%s: a fault in this session", self._peer)
+    async def _handle_commands(self, connection: MilterConnection) -> None:
+        while True:
+            command, data = await connection.read_packet(self._deadline())
+            if command is MilterCommand.QUIT:
+                return
+            await self._handle(command, data, connection)
 
     def _deadline(self) -> float:
         now = asyncio.get_running_loop().time()
@@ -294,7 +276,7 @@ class MilterSession:
             case MilterCommand.CONNECT:
                 client = milter_protocol.parse_connect(data)
                 name = client.name[:MAX_ADDRESS_LENGTH]
-                self._client = Client(client.address, name, client.port, peer=self._address)
+                self._client = replace(client, name=name, peer=self._address)
             case MilterCommand.HELLO:
                 self._reset_message()
                 helo = milter_protocol.parse_words(data)[0][:MAX_ADDRESS_LENGTH]
@@ -413,7 +395,7 @@ class MilterSession:
             name, _, value = line.partition(b":")
             if not self._negotiated.steps & Steps.LEADING_SPACE:
                 value = value.lstrip(b" ")
-            packets.append(milter_protocol.encode_insert_field(0, name, value))
+            packets.append(milter_protocol.encode_insert_field(name, value))
         if result.action is Action.QUARANTINE and self._negotiated.actions & Actions.QUARANTINE:
             packets.append(milter_protocol.encode_quarantine(f"spamguard {result.id}"))
         return [*packets, milter_protocol.CONTINUE]

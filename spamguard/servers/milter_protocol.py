@@ -22,7 +22,7 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import NamedTuple
 
-from spamguard.smtp.envelope import Reply
+from spamguard.smtp.envelope import Client, Reply
 
 VERSION = 6  # the newest
 _MIN_VERSION = 2
@@ -206,30 +206,19 @@ def negotiate(offer: Offer, optional: Actions) -> Offer:
 # ---- commands
 
 
-class ConnectingClient(NamedTuple):
-    """A client of the server.
-
-    name: from the DNS, or the address in brackets. address, port: "" where there is none.
-    """
-
-    name: str
-    address: str
-    port: str
-
-
-def parse_connect(data: bytes) -> ConnectingClient:
-    """The client in CONNECT."""
+def parse_connect(data: bytes) -> Client:
+    """The client in CONNECT. Its name is from the DNS, or the address in brackets."""
     name, rest = _split_text(data)
     if rest[:1] not in (b"4", b"6") or len(rest) < 1 + _PORT.size:
         # A Unix socket of the server, or unknown.
-        return ConnectingClient(_decode_text(name), "", "")
+        return Client(name=_decode_text(name))
     text, _ = _split_text(rest[1 + _PORT.size :])
     plain = text.decode("ascii", "replace").removeprefix("IPv6:").partition("%")[0]
     try:
         address = str(ip_address(plain))
     except ValueError:
         address = ""
-    return ConnectingClient(_decode_text(name), address, str(_PORT.unpack_from(rest, 1)[0]))
+    return Client(address, _decode_text(name), str(_PORT.unpack_from(rest, 1)[0]))
 
 
 def parse_words(data: bytes) -> list[str]:
@@ -278,9 +267,9 @@ CONTINUE = encode_packet(b"c")
 PROGRESS = encode_packet(b"p")
 
 
-def encode_insert_field(position: int, name: bytes, value: bytes) -> bytes:
-    """Insert a field before the one at this position of the header, from 0."""
-    return encode_packet(b"i", _LENGTH.pack(position) + name + b"\0" + value + b"\0")
+def encode_insert_field(name: bytes, value: bytes) -> bytes:
+    """Insert a field on top of the header."""
+    return encode_packet(b"i", _LENGTH.pack(0) + name + b"\0" + value + b"\0")
 
 
 def encode_remove_field(name: bytes, occurrence: int) -> bytes:

@@ -9,7 +9,6 @@ message may have, or tell a client more about a fault than that there was one.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
@@ -46,16 +45,11 @@ _log = logging.getLogger("spamguard.doors")
 _MAX_HEAD_BYTES = 64 << 10  # of the header section of a request
 _MAX_WINDOW_BYTES = 8 << 20  # that decompression may look back (RFC 8878, section 3.1.1.1.2)
 _DECOMPRESS_BYTES = 256  # that are decompressed at once: they hold 8 MiB at most
-_CHUNKS_PER_TURN = 50  # before other sessions get their turn: a chunk may be one byte
 _RSPAMC_LINE = re.compile(rb"(?:CHECK|SYMBOLS|REPORT) RSPAMC/1\.[0-9]\r?\n")
 _MAX_RSPAMC_LINE_BYTES = len(b"SYMBOLS RSPAMC/1.3\r\n")
 # A web page may have made a browser on this machine send the request.
 _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
-# They say where a message is, instead of sending it.
-_LOCATION_FIELDS = frozenset((b"shm", b"file", b"path"))
 _COMPRESSION_FIELDS = (b"compression", b"content-encoding")
-_LESSON_PATHS = ("/learnspam", "/learnham")
-_FORBIDDEN = "this client may not teach: a password is needed, or to be listed"
 _ERROR_BY_REJECTION = {
     Rejection.TOO_LARGE: (413, "too large"),
     Rejection.TRY_LATER: (503, "try again later"),
@@ -63,7 +57,10 @@ _ERROR_BY_REJECTION = {
 _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
     TrainingOutcome.ACCEPTED: (200, {"success": True}),
     TrainingOutcome.UNCHANGED: (208, {"success": True}),
-    TrainingOutcome.FORBIDDEN: (403, {"error": _FORBIDDEN}),
+    TrainingOutcome.FORBIDDEN: (
+        403,
+        {"error": "this client may not teach: a password is needed, or to be listed"},
+    ),
     TrainingOutcome.IMPOSSIBLE: (400, {"error": "this can never be learnt"}),
     TrainingOutcome.TRY_LATER: (503, {"error": "try again later"}),
 }
@@ -78,15 +75,10 @@ class _RspamdError(Exception):
 
 
 class _RspamdRequest(NamedTuple):
-    """A request without its body. path: without the query. is_rspamc: of the old protocol."""
+    """A request without its body. path: without the query."""
 
     path: str
     fields: HeaderFields
-    is_rspamc: bool
-
-    @property
-    def password(self) -> str:
-        return rspamd_protocol.field_text(self.fields, b"password")
 
     @property
     def compressions(self) -> set[str]:
@@ -94,11 +86,8 @@ class _RspamdRequest(NamedTuple):
         return {name.lower() for name in names} - {"", "identity"}
 
 
-class _RspamdAnswer(NamedTuple):
-    """content: a JSON object, or bytes as they are."""
-
-    status: int
-    content: Mapping[str, Any] | bytes
+_RspamdAnswer = tuple[int, Mapping[str, Any] | bytes]
+"""Status, and a JSON object, or bytes as they are."""
 
 
 class RspamdSession(Conversation):
@@ -109,7 +98,6 @@ class RspamdSession(Conversation):
         self._policy = context.service.scanner.policy
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._is_rspamc = False
-        self._head_only = False
 
     def rejection(self, refused: LimitExceeded) -> bytes:
         status, error = "503 Service Unavailable", "too many connections"
@@ -123,29 +111,17 @@ class RspamdSession(Conversation):
         """Answer requests for as long as the client keeps the connection."""
         while piece := await self.next_request():
             await self._handle_request(piece)
-            while (
-                self._http.our_state is h11.DONE
-                and self._http.their_state is h11.DONE
-                and not self.is_draining
-            ):
-                self._http.start_next_cycle()
-                if not self._http.trailing_data[0]:
-                    break
-                await asyncio.sleep(0)  # other sessions get their turn
-                await self._handle_request()  # it came together with the one before
-            if self._http.our_state is not h11.IDLE:
+            states = {self._http.our_state, self._http.their_state}
+            # What came together with the request is not answered.
+            if states != {h11.DONE} or self.is_draining or self._http.trailing_data[0]:
                 return
+            self._http.start_next_cycle()
 
-    async def _handle_request(self, first_piece: bytes = b"") -> None:
-        """Read one request and answer it; whatever happens, there is an answer.
-
-        first_piece: b"" if h11 has it already.
-        """
-        self._head_only = False
+    async def _handle_request(self, first_piece: bytes) -> None:
+        """Read one request and answer it; whatever happens, there is an answer."""
         try:
-            if first_piece:
-                self._http.receive_data(await self._translate_first_line(first_piece))
-            await self._send_answer(await self._answer())
+            self._http.receive_data(await self._translate_first_line(first_piece))
+            await self._send_answer(*await self._answer())
         except _RspamdError as error:
             await self._fail(error.status, str(error))
         except h11.RemoteProtocolError as error:
@@ -167,13 +143,13 @@ class RspamdSession(Conversation):
             piece += more
         match = _RSPAMC_LINE.match(piece)
         self._is_rspamc = match is not None
-        return b"POST /check HTTP/1.0\r\n" + piece[match.end() :] if match else piece
+        return b"POST /checkv2 HTTP/1.0\r\n" + piece[match.end() :] if match else piece
 
     async def _fail(self, status: int, error: str) -> None:
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             raise ConnectionClosed  # in the middle of an answer
-        self.close_after_reply()
-        await self._send_answer(_RspamdAnswer(status, {"error": error}))
+        self.client_may_send = True
+        await self._send_answer(status, {"error": error})
 
     async def _answer(self) -> _RspamdAnswer:
         event = await self._next_event()
@@ -181,9 +157,8 @@ class RspamdSession(Conversation):
             raise ConnectionClosed
         path = event.target.partition(b"?")[0].decode("ascii", "replace")
         fields = rspamd_protocol.collect_fields(event.headers)
-        request = _RspamdRequest(path, fields, self._is_rspamc)
-        self._head_only = event.method == b"HEAD"  # before the rest of the request can fail
-        await self._check(request, event.method)
+        request = _RspamdRequest(path, fields)
+        _check_request(request, event.method)
         with ExitStack() as stack:
             message = stack.enter_context(closing(self._context.incoming_message(self.address)))
             await self._receive(message)
@@ -193,24 +168,6 @@ class RspamdSession(Conversation):
                 await run_in_thread(partial(_decompress, compressed, message))
                 _check_rejection(message)
             return await _ROUTES[path](self, request, message.spool)
-
-    async def _check(self, request: _RspamdRequest, method: bytes) -> None:
-        """_RspamdError for a request that is refused whatever its body is."""
-        if request.path not in _ROUTES:
-            raise _RspamdError(404, "no such thing here")
-        if method not in (b"GET", b"HEAD", b"POST"):
-            raise _RspamdError(405, "GET or POST")
-        if not _BROWSER_FIELDS.isdisjoint(request.fields):
-            raise _RspamdError(403, "this is for programs")
-        if not _LOCATION_FIELDS.isdisjoint(request.fields):
-            raise _RspamdError(400, "files and shared memory are not read: send the message")
-        if request.compressions - {"zstd"}:
-            raise _RspamdError(415, "unknown compression")
-        if request.path in _LESSON_PATHS and not await self._service.may_teach(
-            self.address, request.password
-        ):
-            _log.warning("%s: wants to teach and may not", self.address)
-            raise _RspamdError(403, _FORBIDDEN)
 
     # ---- bytes and events
 
@@ -223,22 +180,16 @@ class RspamdSession(Conversation):
         return event
 
     async def _receive(self, message: IncomingMessage) -> None:
-        count = 0
         while isinstance(event := await self._next_event(), h11.Data):
             message.write(bytes(event.data))
             _check_rejection(message)
-            count += 1
-            if count % _CHUNKS_PER_TURN == 0:
-                await asyncio.sleep(0)
 
-    async def _send_answer(self, answer: _RspamdAnswer) -> None:
+    async def _send_answer(self, status: int, answer: Mapping[str, Any] | bytes) -> None:
         # rspamc ends by a signal without a reason, and shows it to its user.
-        reason, kind = HTTPStatus(answer.status).phrase, b"text/plain"
-        if isinstance(answer.content, bytes):
-            content = answer.content
-        else:
-            reason, kind = answer.content.get("error", reason), b"application/json"
-            content = json.dumps(answer.content).encode("ascii")
+        reason, kind, content = HTTPStatus(status).phrase, b"text/plain", answer
+        if not isinstance(content, bytes):
+            reason, kind = content.get("error", reason), b"application/json"
+            content = json.dumps(content).encode("ascii")
         if self._is_rspamc:
             await self.send(content)
             self._http.send_failed()
@@ -248,11 +199,11 @@ class RspamdSession(Conversation):
             (b"Content-Length", b"%d" % len(content)),
             (b"Server", b"spamguard/" + __version__.encode()),
         ]
-        if self.is_draining or self._client_may_send:
+        if self.is_draining or self.client_may_send:
             headers.append((b"Connection", b"close"))
         await self._write(
-            h11.Response(status_code=answer.status, headers=headers, reason=reason.encode("ascii")),
-            *([] if self._head_only else [h11.Data(data=content)]),
+            h11.Response(status_code=status, headers=headers, reason=reason.encode("ascii")),
+            h11.Data(data=content),
             h11.EndOfMessage(),
         )
 
@@ -262,29 +213,24 @@ class RspamdSession(Conversation):
     # ---- routes
 
     async def ping(self, _request: _RspamdRequest, _message: Spool) -> _RspamdAnswer:
-        return _RspamdAnswer(200, b"pong\r\n")
+        return 200, b"pong\r\n"
 
     async def check(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
         started = time.perf_counter()
         if not message.size:
             raise _RspamdError(400, "there is no message")
-        fields, with_weights = request.fields, self._policy.tell_probability
         result = await self._service.scan(
-            rspamd_protocol.build_scan_request(fields, message, self.address)
+            rspamd_protocol.build_scan_request(request.fields, message, self.address)
         )
         header = read_header_section(message)
-        content: Mapping[str, Any] | bytes
-        if request.is_rspamc:
-            content = rspamd_protocol.format_rspamc(result, header)
-        elif request.path == "/checkv2":
-            forged = matching_field_names(header, FORGED_FIELDS)
-            seconds = time.perf_counter() - started
-            content = rspamd_protocol.format_check(
-                result, header, forged, seconds, with_weights=with_weights
-            )
-        else:
-            content = rspamd_protocol.format_check_v1(result, header, with_weights=with_weights)
-        return _RspamdAnswer(200, content)
+        if self._is_rspamc:
+            return 200, rspamd_protocol.format_rspamc(result, header)
+        forged = matching_field_names(header, FORGED_FIELDS)
+        seconds = time.perf_counter() - started
+        with_weights = self._policy.tell_probability
+        return 200, rspamd_protocol.format_check(
+            result, header, forged, seconds, with_weights=with_weights
+        )
 
     async def learn(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
         scan_request = replace(
@@ -292,8 +238,9 @@ class RspamdSession(Conversation):
             user=rspamd_protocol.lesson_user(request.fields),
         )
         label = "spam" if request.path == "/learnspam" else "ham"
-        outcome = await self._service.teach(scan_request, label, request.password)
-        return _RspamdAnswer(*_ANSWER_BY_OUTCOME[outcome])
+        password = rspamd_protocol.field_text(request.fields, b"password")
+        outcome = await self._service.teach(scan_request, label, password)
+        return _ANSWER_BY_OUTCOME[outcome]
 
 
 _ROUTES: Mapping[
@@ -301,11 +248,21 @@ _ROUTES: Mapping[
 ] = {
     "/ping": RspamdSession.ping,
     "/checkv2": RspamdSession.check,
-    "/check": RspamdSession.check,
-    "/symbols": RspamdSession.check,
     "/learnspam": RspamdSession.learn,
     "/learnham": RspamdSession.learn,
 }
+
+
+def _check_request(request: _RspamdRequest, method: bytes) -> None:
+    """_RspamdError for a request that is refused whatever its body is."""
+    if request.path not in _ROUTES:
+        raise _RspamdError(404, "no such thing here")
+    if method not in (b"GET", b"POST"):
+        raise _RspamdError(405, "GET or POST")
+    if not _BROWSER_FIELDS.isdisjoint(request.fields):
+        raise _RspamdError(403, "this is for programs")
+    if request.compressions - {"zstd"}:
+        raise _RspamdError(415, "unknown compression")
 
 
 def _check_rejection(message: IncomingMessage) -> None:

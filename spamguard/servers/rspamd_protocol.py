@@ -107,10 +107,20 @@ def format_check(
 ) -> dict[str, Any]:
     """The answer of /checkv2. header: of the message. forged: names in it that are to go."""
     fields = [line.decode("ascii", "replace").partition(":") for line in result.fields]
+    score = round(result.score, 1)
+    symbol = {
+        "name": result.symbol,
+        "score": score,
+        "metric_score": score,
+        "options": [result.id, *format_words(result, with_weights=with_weights)],
+    }
     return {
-        **_metric(result),
+        "is_skipped": result.scan is None,
+        "score": score,
+        "required_score": REQUIRED_SCORE,
+        "action": action_name(result),
         "thresholds": {"add header": REQUIRED_SCORE},
-        "symbols": _symbols(result, with_weights=with_weights),
+        "symbols": {result.symbol: symbol},
         "messages": {},
         "message-id": _message_id(header),
         "urls": [],
@@ -121,16 +131,6 @@ def format_check(
             "remove_headers": dict.fromkeys(forged, 0),
         },
     }
-
-
-def format_check_v1(result: ScanResult, header: bytes, *, with_weights: bool) -> dict[str, Any]:
-    """The answer of /check and /symbols, for clients from before /checkv2."""
-    metric = {
-        **_metric(result),
-        "is_spam": result.is_unwanted,
-        **_symbols(result, with_weights=with_weights),
-    }
-    return {"default": metric, "message-id": _message_id(header), "urls": [], "emails": []}
 
 
 def format_rspamc(result: ScanResult, header: bytes) -> bytes:
@@ -146,27 +146,6 @@ def format_rspamc(result: ScanResult, header: bytes) -> bytes:
         "",
     )
     return "\r\n".join(lines).encode("ascii")
-
-
-def _metric(result: ScanResult) -> dict[str, Any]:
-    return {
-        "is_skipped": result.scan is None,
-        "score": round(result.score, 1),
-        "required_score": REQUIRED_SCORE,
-        "action": action_name(result),
-    }
-
-
-def _symbols(result: ScanResult, *, with_weights: bool) -> dict[str, Any]:
-    score = round(result.score, 1)
-    options = [result.id, *format_words(result, with_weights=with_weights)]
-    symbol = {
-        "name": result.symbol,
-        "score": score,
-        "metric_score": score,
-        "options": options,
-    }
-    return {result.symbol: symbol}
 
 
 def _message_id(header: bytes) -> str:

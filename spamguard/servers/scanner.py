@@ -15,17 +15,15 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
 
 from spamguard.config.options import Action, OnError, Scanner, ScannerLimits
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine import policy
-from spamguard.engine.policy import Decision
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import printable
 from spamguard.mail.message import has_received_on_top, read_header_section
@@ -33,7 +31,7 @@ from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import PolicyJudge, ProxyContext
-from spamguard.records import Scan, Verdict
+from spamguard.records import Scan
 from spamguard.servers import listener
 from spamguard.servers.listener import (
     CHUNK_BYTES,
@@ -45,9 +43,16 @@ from spamguard.servers.listener import (
     LimitExceeded,
     close_stream,
     drain_input,
-    quota_key,
 )
-from spamguard.smtp.envelope import Client, Envelope, Networks, Recipient, Sender, received_field
+from spamguard.smtp.envelope import (
+    Client,
+    Envelope,
+    Networks,
+    Recipient,
+    Sender,
+    client_prefix,
+    received_field,
+)
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.proxy")
@@ -93,8 +98,9 @@ class ScanResult:
     """The answer to a request.
 
     id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
-    scan, verdict, decision: None where there is only a reason. action: TAG, REJECT, QUARANTINE or
-    DEFER. score: as in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without scan.
+    scan: None where there is only a reason. action: TAG, REJECT, QUARANTINE or DEFER. label: of the
+    verdict, "" if there is none. score: as in X-Spam-Status, `policy.REQUIRED_SCORE` at the
+    threshold; 0.0 without scan.
     """
 
     id: str
@@ -102,23 +108,14 @@ class ScanResult:
     action: Action
     reason: str = ""
     scan: Scan | None = None
-    verdict: Verdict | None = None
-    decision: Decision | None = None
+    label: str = ""
+    is_unwanted: bool = False
     score: float = 0.0
-
-    @property
-    def is_unwanted(self) -> bool:
-        return self.decision is not None and self.decision.is_unwanted
-
-    @property
-    def label(self) -> str:
-        """The label of the verdict, "" if there is none."""
-        return self.verdict.label if self.verdict else ""
 
     @property
     def symbol(self) -> str:
         """The test that X-Spam-Status names."""
-        return policy.symbol_name(self.label) if self.verdict else "SPAMGUARD_NOT_SCANNED"
+        return policy.symbol_name(self.label) if self.label else "SPAMGUARD_NOT_SCANNED"
 
 
 class ScanService:
@@ -145,10 +142,6 @@ class ScanService:
     def trusts(self, peer: str) -> bool:
         """Whether this client is believed about others."""
         return peer in self._trusted
-
-    async def may_teach(self, peer: str, password: str = "") -> bool:
-        """Whether this client may teach; a wrong password delays the answer."""
-        return await self._training_acl.admit(peer, password)
 
     async def scan(self, request: ScanRequest) -> ScanResult:
         """Judge a message; recorded like mail that passes."""
@@ -198,8 +191,8 @@ class ScanService:
             fields=self._policy_judge.header_fields(group, scan, record.id),
             action=group.decision.action,
             scan=scan,
-            verdict=group.verdict,
-            decision=group.decision,
+            label=group.verdict.label,
+            is_unwanted=group.decision.is_unwanted,
             score=policy.reported_score(group.verdict, group.decision),
         )
 
@@ -217,7 +210,7 @@ class ScanService:
 
         label: "" takes earlier lessons of the message back.
         """
-        if not await self.may_teach(request.peer, password):
+        if not await self._training_acl.admit(request.peer, password):
             client = request.peer or "somebody"
             _log.warning("%s: %s wants to teach and may not", self.scanner.listen, client)
             return TrainingOutcome.FORBIDDEN
@@ -256,7 +249,7 @@ def format_words(result: ScanResult, *, with_weights: bool) -> Sequence[str]:
 
 # ---- who may teach
 
-_MAX_PASSWORD_BYTES = 512  # a longer password is cut there
+_MAX_PASSWORD_BYTES = 512  # as much as is read of what a client sends
 _WRONG_PASSWORD_SECONDS = 1.0  # that each wrong password takes, one after the other
 
 
@@ -290,19 +283,13 @@ class TrainingAcl:
         """
         if self._has_networks and peer in self._networks:
             return True
-        if self._password and compare_digest(
-            _hash(password.encode("utf-8", "replace")), _hash(self._password)
-        ):
+        if self._password and compare_digest(password.encode("utf-8", "replace"), self._password):
             return True
         if password and self._password:
             _log.warning("%s: a wrong password", peer or "a client of the socket")
             async with self._guess_lock:
                 await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
         return False
-
-
-def _hash(password: bytes) -> bytes:
-    return blake2b(password[:_MAX_PASSWORD_BYTES]).digest()
 
 
 # ---- sessions
@@ -323,7 +310,7 @@ class ScannerContext:
         return self.service.scanner.limits
 
     def incoming_message(self, address: str) -> IncomingMessage:
-        key = quota_key(address, trusted=self.service.trusts(address))
+        key = "" if self.service.trusts(address) else client_prefix(address)
         return IncomingMessage(self.spool_directory, self.limits, self.byte_quota, key)
 
 
@@ -342,7 +329,7 @@ class Conversation(ABC):
         self._is_open = False
         self._request_timeout: asyncio.Timeout | None = None  # for the next request
         self._request_deadline = 0.0  # for all of the present request
-        self._client_may_send = False  # more, when we close
+        self.client_may_send = False  # more, when we close (`drain_input`)
 
     @abstractmethod
     async def handle_requests(self) -> None:
@@ -369,7 +356,7 @@ class Conversation(ABC):
             if refused is None:
                 await self.handle_requests()
             else:
-                self.close_after_reply()
+                self.client_may_send = True
                 await self.send(self.rejection(refused))
         except ConversationEnded:
             pass
@@ -377,7 +364,7 @@ class Conversation(ABC):
             _session_log.exception("%s: a fault in this conversation", self.address)
         finally:
             self.evictable_from = None
-            if self._client_may_send:
+            if self.client_may_send:
                 await drain_input(self._reader, self._writer)
             await close_stream(self._writer)
 
@@ -399,10 +386,6 @@ class Conversation(ABC):
     def abort(self) -> None:
         if self._is_open:
             self._writer.transport.abort()
-
-    def close_after_reply(self) -> None:
-        """Note that the client may still be sending when we close (`drain_input`)."""
-        self._client_may_send = True
 
     # For the protocols.
 
@@ -461,18 +444,5 @@ class Conversation(ABC):
                 with self._waiting_for_client():
                     await self._writer.drain()
         except OSError:
-            self.abort()
-            raise ConnectionClosed from None
-
-    async def send_all(self, pieces: Iterable[bytes]) -> None:
-        """Send a long answer. ConnectionClosed: the client does not take it.
-
-        The client has as much time for it as for a message, however steadily it reads.
-        """
-        try:
-            async with asyncio.timeout(self._context.limits.message_timeout):
-                for piece in pieces:
-                    await self.send(piece)
-        except TimeoutError:
             self.abort()
             raise ConnectionClosed from None

@@ -17,9 +17,7 @@ import logging
 import re
 import socket
 from collections import defaultdict
-from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from aiosmtpd.lmtp import LMTP
@@ -57,7 +55,6 @@ _MAX_UNSENT_BYTES = 16 << 10  # of replies, beyond which they are sent before th
 _IDLE_VERBS = frozenset(
     ("NOOP", "HELP", "VRFY", "RSET", "HELO", "EHLO", "LHLO", "XFORWARD", "XCLIENT")
 )
-_UNSUPPORTED_VERBS = frozenset(("AUTH", "BDAT", "EXPN", "TURN", "ETRN", "STARTTLS"))
 _ODD_BYTE = re.compile(rb"[\r\n\0]")
 
 
@@ -77,19 +74,25 @@ class SmtpSession(SMTP):
     ) -> None:
         self._context = context
         self._handler = ProxyHandler(context, loop, address, port)
-        vars(self).update(_door_attributes(context, loop))
-        budget = self._handler.budget
-        reader = ClientReader(loop, self._before_wait, self._check_command, budget)
+        super().__init__(
+            self._handler,
+            data_size_limit=context.limits.message_size,
+            enable_SMTPUTF8=True,  # arguments are UTF-8; whether they may be, the parser says
+            hostname=context.hostname,
+            ident="LMTP" if context.lmtp else "ESMTP",
+            tls_context=None if context.tls is None else context.tls.context,
+            loop=loop,
+        )
+        del self._smtp_methods["AUTH"]
+        reader = ClientReader(loop, self._before_wait, self._check_command)
         asyncio.StreamReaderProtocol.__init__(self, reader, self._cb_client_connected, loop)
         self._reader = reader  # aiosmtpd sets it when the session begins: the door may drain before
         # aiosmtpd has 512 bytes after EHLO, and counts what extensions add in one dict for all.
         self.command_size_limits = defaultdict(lambda: _MAX_COMMAND_BYTES)
-        self._smtp_methods: dict[str, Any] = {}  # those that the client has used
         self.is_draining = False
         self._refusal: Reply | None = None
         self._is_over = False
-        self._unsent: list[bytes] = []
-        self._unsent_bytes = 0
+        self._unsent = bytearray()
         self._line_deadline: float | None = None  # None: the next wait sets it
         self._data_deadline: float | None = None  # None: not in the data of a message
 
@@ -196,11 +199,6 @@ class SmtpSession(SMTP):
             await self._end_with(self._refusal)
         await super()._handle_client()
 
-    async def _call_handler_hook(self, command: str, *args: Any) -> Any:
-        """Replaced: aiosmtpd looks for all hooks as soon as a client connects."""
-        hook = getattr(self._handler, f"handle_{command}")
-        return await hook(self, self.session, self.envelope, *args)
-
     async def handle_exception(self, error: Exception) -> Any:
         """The reply after an error in a command, or the end of the session."""
         if isinstance(error, CommandRefusedError):
@@ -236,19 +234,16 @@ class SmtpSession(SMTP):
                 self._write(reply)
         if self._reader.is_empty:
             self._flush()
-        elif self._unsent_bytes >= _MAX_UNSENT_BYTES:
+        elif len(self._unsent) >= _MAX_UNSENT_BYTES:
             await self._send()
 
     def _write(self, reply: Reply | bytes) -> None:
-        data = reply.encode() if isinstance(reply, Reply) else reply
-        self._unsent.append(data)
-        self._unsent_bytes += len(data)
+        self._unsent += reply.encode() if isinstance(reply, Reply) else reply
 
     def _flush(self) -> None:
         if self._unsent and self.transport is not None:
-            self.transport.write(b"".join(self._unsent))
+            self.transport.write(bytes(self._unsent))
         self._unsent.clear()
-        self._unsent_bytes = 0
 
     async def _send(self) -> None:
         """Send the replies. ConnectionResetError: the client has gone, or does not take them."""
@@ -262,9 +257,6 @@ class SmtpSession(SMTP):
             except TimeoutError:
                 self.abort()
                 raise ConnectionResetError from None
-
-    async def _refuse(self, reply: Reply) -> None:
-        await self.push(self._handler.refuse(reply))
 
     async def _end_with(self, reply: Reply) -> None:
         """Send a last reply, and end the session as aiosmtpd does."""
@@ -284,9 +276,7 @@ class SmtpSession(SMTP):
         A line has one deadline, however slowly it comes in, and so has a message beside that of
         each piece.
         """
-        self._flush()
-        if self.transport is None or self.transport.get_write_buffer_size():
-            await self._send()
+        await self._send()
         now = self.loop.time()
         if self._data_deadline is not None:
             return min(now + self._context.limits.data_timeout, self._data_deadline)
@@ -297,17 +287,15 @@ class SmtpSession(SMTP):
     def _check_command(self, line: bytes) -> bytes:
         """The line, if it is a command. CommandRefusedError."""
         self._line_deadline = None
+        if self._handler.budget.is_exhausted:
+            raise CommandRefusedError(Replies.TOO_MANY_COMMANDS, ends_session=True)
         verb = line[:-2].partition(b" ")[0].upper().decode("latin-1")
         if _ODD_BYTE.search(line, 0, len(line) - 2):
             raise CommandRefusedError(Replies.BAD_LINE)
         if self._is_leaving and self._handler.last_message_end is not None and verb != "QUIT":
             raise CommandRefusedError(Replies.SHUTTING_DOWN, ends_session=True)
         if verb not in self._smtp_methods:
-            if verb not in _commands(self._context):
-                is_absent = verb in _UNSUPPORTED_VERBS
-                reply = Replies.NOT_IMPLEMENTED if is_absent else Replies.UNKNOWN_COMMAND
-                raise CommandRefusedError(reply)
-            self._smtp_methods[verb] = getattr(self, f"smtp_{verb}")
+            raise CommandRefusedError(Replies.UNKNOWN_COMMAND)
         if verb in _IDLE_VERBS:
             self._handler.budget.count_idle()
         elif line[:-2].upper() == b"QUIT":
@@ -316,24 +304,17 @@ class SmtpSession(SMTP):
 
     # ---- commands
 
-    @syntax("HELP")
-    async def smtp_HELP(self, _arg: str | None) -> None:
-        """Replaced: aiosmtpd replies 250 (RFC 5321, section 4.2.2)."""
-        await self.push(Replies.HELP)
-
     @syntax("MAIL FROM:<address>", extended=" [SP <parameters>]")
     async def smtp_MAIL(self, arg: str | None) -> None:
         """Replaced: aiosmtpd refuses DSN, and changes the case of values."""
         if await self.check_helo_needed():
             return
         if self.envelope.sender is not None:
-            await self._refuse(Replies.NOT_NOW)
-            return
+            raise CommandRefusedError(Replies.BAD_SEQUENCE)
         sender = parse_mail(_encode(arg), smtputf8=self._context.is_behind_server)
         if isinstance(sender, Reply):
-            await self._refuse(sender)
-        else:
-            await self.push(await self._handler.mail(self.session, self.envelope, sender))
+            raise CommandRefusedError(sender)
+        await self.push(await self._handler.mail(self.session, self.envelope, sender))
 
     @syntax("RCPT TO:<address>", extended=" [SP <parameters>]")
     async def smtp_RCPT(self, arg: str | None) -> None:
@@ -342,17 +323,15 @@ class SmtpSession(SMTP):
             return
         sender = self.envelope.sender
         if sender is None:
-            await self._refuse(Replies.NEED_MAIL)
-            return
+            raise CommandRefusedError(Replies.BAD_SEQUENCE)
         self.envelope.rcpt_count += 1
         may_be_wide = self._context.is_behind_server or any(
             parameter.keyword == "SMTPUTF8" for parameter in sender.parameters
         )
         recipient = parse_rcpt(_encode(arg), smtputf8=may_be_wide)
         if isinstance(recipient, Reply):
-            await self._refuse(recipient)
-        else:
-            await self.push(await self._handler.recipient(self.envelope, recipient))
+            raise CommandRefusedError(recipient)
+        await self.push(await self._handler.recipient(self.envelope, recipient))
 
     @syntax("DATA")
     async def smtp_DATA(self, arg: str | None) -> None:
@@ -361,8 +340,7 @@ class SmtpSession(SMTP):
             return
         refusal = self._handler.data_refusal(self.envelope, arg)
         if refusal is not None:
-            await self._refuse(refusal)
-            return
+            raise CommandRefusedError(refusal)
         await self.push(Replies.GO_AHEAD)
         incoming = DataReceiver(self._context, self._handler.quota_key)
         try:
@@ -398,16 +376,13 @@ class SmtpSession(SMTP):
     @syntax("STARTTLS", when="tls_context")
     async def smtp_STARTTLS(self, arg: str | None) -> None:
         """Upgrade, with the certificate as it is now."""
-        if self.session.ssl is not None:
-            await self._refuse(Replies.NOT_IMPLEMENTED)
-        elif self.envelope.sender is not None:
-            await self._refuse(Replies.NOT_NOW)
-        elif not (arg or self._reader.is_empty):
-            await self._end_with(Replies.AFTER_STARTTLS)
-        else:
-            if self._context.tls is not None:
-                self._context.tls.reload()
-            await super().smtp_STARTTLS(arg)
+        if self.session.ssl is not None or self.envelope.sender is not None:
+            raise CommandRefusedError(Replies.BAD_SEQUENCE)
+        if not (arg or self._reader.is_empty):
+            raise CommandRefusedError(Replies.NOT_SMTP, ends_session=True)
+        if self._context.tls is not None:
+            self._context.tls.reload()
+        await super().smtp_STARTTLS(arg)
 
     @syntax("XFORWARD attribute=value")
     async def smtp_XFORWARD(self, arg: str | None) -> None:
@@ -415,75 +390,34 @@ class SmtpSession(SMTP):
         if await self.check_helo_needed():
             return
         before = self.session.forwarded or self._handler.peer
-        client = self._handler.described_client(
+        self.session.forwarded = self._handler.described_client(
             self.envelope, before, _encode(arg), XFORWARD_FEATURE
         )
-        if isinstance(client, Reply):
-            await self._refuse(client)
-        else:
-            self.session.forwarded = client
-            await self.push(Replies.OK)
+        await self.push(Replies.OK)
 
     @syntax("XCLIENT attribute=value")
     async def smtp_XCLIENT(self, arg: str | None) -> None:
         """Begin again, as another client (Postfix's XCLIENT_README)."""
-        before = self.session.client
-        client = self._handler.described_client(
-            self.envelope, before, _encode(arg), XCLIENT_FEATURE
+        self.session.client = self._handler.described_client(
+            self.envelope, self.session.client, _encode(arg), XCLIENT_FEATURE
         )
-        if isinstance(client, Reply):
-            await self._refuse(client)
-        else:
-            self.session.client, self.session.forwarded = client, None
-            self.session.host_name = None
-            await self.push(f"220 {self.hostname} {self.__ident__}")
+        self.session.forwarded = self.session.host_name = None
+        await self.push(f"220 {self.hostname} {self.__ident__}")
 
     async def _refuse_browser(self, _arg: str | None) -> None:
         """End the session: any web page can make a browser send mail below its own request."""
-        await self._end_with(Replies.NO_WEB_SERVER)
+        raise CommandRefusedError(Replies.NOT_SMTP, ends_session=True)
 
     smtp_GET = smtp_HEAD = smtp_POST = smtp_PUT = smtp_OPTIONS = smtp_CONNECT = _refuse_browser
 
-    def _getaddr(self, arg: str) -> tuple[str | None, str | None]:
-        """Replaced: aiosmtpd's parser is lenient and slow. For VRFY."""
-        recipient = parse_rcpt(b"TO:" + _encode(arg), smtputf8=True)
-        return (None, None) if isinstance(recipient, Reply) else (recipient.address, "")
+    @syntax("VRFY <address>")
+    async def smtp_VRFY(self, _arg: str | None) -> None:
+        """Replaced: aiosmtpd's parser of addresses is slow. Only the next hop knows."""
+        await self.push(Replies.CANNOT_VERIFY)
 
 
 class LmtpSession(SmtpSession, LMTP):
     """An `SmtpSession` by RFC 2033."""
-
-    async def check_helo_needed(self, helo: str = "LHLO") -> bool:
-        """Name the command that LMTP has."""
-        return await super().check_helo_needed(helo)
-
-
-@cache
-def _commands(context: DoorContext) -> frozenset[str]:
-    """The commands of a door."""
-    session_type = LmtpSession if context.lmtp else SmtpSession
-    absent = {"AUTH", "EXPN", "" if context.tls else "STARTTLS"}
-    return frozenset(name[5:] for name in dir(session_type) if name[:5] == "smtp_") - absent
-
-
-@cache
-def _door_attributes(context: DoorContext, loop: asyncio.AbstractEventLoop) -> Mapping[str, Any]:
-    """What `SMTP.__init__` sets for every session of a door.
-
-    It looks through all attributes of a session and its handler, for 0.2 ms; many clients connect
-    for one message.
-    """
-    session = SMTP(
-        ProxyHandler(context, loop, "", ""),
-        data_size_limit=context.limits.message_size,
-        enable_SMTPUTF8=True,  # arguments are UTF-8; whether they may be, the parser says
-        hostname=context.hostname,
-        ident="LMTP" if context.lmtp else "ESMTP",
-        tls_context=None if context.tls is None else context.tls.context,
-        auth_exclude_mechanism=("LOGIN", "PLAIN"),
-        loop=loop,
-    )
-    return vars(session)
 
 
 def _encode(arg: str | None) -> bytes:

@@ -1,12 +1,12 @@
 """What a session of aiosmtpd reads from, and what the proxy does at its commands.
 
 `ClientReader` takes the place of the `asyncio.StreamReader` that aiosmtpd makes: strict lines, a
-deadline for every wait, turns among clients. `ProxyHandler` replies to commands, with what
+deadline for every wait. `ProxyHandler` replies to commands, with what
 `servers.smtp` keeps of the client (`ClientSession`) and of the message (`MailEnvelope`). A message
 becomes a `MailTransaction` of the proxy; its data stands in a `DataReceiver`.
 
 Must never take anything but CRLF for the end of a command, wait without a deadline, keep much more
-than `BUFFER_BYTES`, let the commands of one client keep others waiting, answer 250 to the data of a
+than `BUFFER_BYTES`, answer 250 to the data of a
 message before the proxy has, hold more of a message than the limits allow, or believe from a
 stranger what only a trusted peer may say.
 """
@@ -33,7 +33,6 @@ from spamguard.servers.listener import (
     IncomingMessage,
     LimitExceeded,
     Rejection,
-    quota_key,
 )
 from spamguard.smtp.commands import (
     XCLIENT_FEATURE,
@@ -48,6 +47,7 @@ from spamguard.smtp.envelope import (
     Replies,
     Reply,
     Sender,
+    client_prefix,
     repeat_reply,
 )
 
@@ -57,16 +57,11 @@ BUFFER_BYTES = 64 << 10  # of input that is kept for one client, beyond what one
 # In which a draining door still accepts a first message, or QUIT after the last one.
 DRAIN_GRACE_SECONDS = 1.0
 REPLY_BY_LIMIT = {
-    LimitExceeded.TOTAL: Reply.from_text(421, "4.7.0 Too many connections, try again later"),
-    LimitExceeded.PER_CLIENT: Reply.from_text(
-        421, "4.7.0 Too many connections from your address, try again later"
-    ),
+    LimitExceeded.TOO_MANY: Reply.from_text(421, "4.7.0 Too many connections, try again later"),
     LimitExceeded.NOT_LISTED: Replies.CLIENT_REFUSED,
 }
 """The reply to a client that is not served."""
 
-# Before other sessions get their turn: a round of 50 that flood took 4 ms; with 20 it took 32.
-_COMMANDS_PER_TURN = 5
 _REPLY_BY_REJECTION = {
     Rejection.TOO_LARGE: Replies.SIZE_LIMIT,
     Rejection.TRY_LATER: Replies.NO_SPACE,
@@ -75,8 +70,6 @@ _ONE_RECIPIENT_WARNING = (
     "%s: a message for several recipients, of whom this next hop takes one at a time: the others "
     "wait, for long (Postfix: spamguard_destination_recipient_limit = 1 in main.cf)"
 )
-# Of a header section beyond its limit, behind a queue, where it may not be refused.
-_HEADER_SIZE_ODDITY = "header-size"
 _HELLO_NAME = re.compile(r"[!-~]{1,255}")  # strange names are accepted, as evidence
 
 
@@ -139,10 +132,11 @@ class DataReceiver(IncomingMessage):
         self.refusal: Reply | None = None
         self.oddities: set[str] = set()
         self._max_header_bytes = context.limits.header_size
-        self._refuse_header = context.position is not Position.AFTER_QUEUE
         self._header_bytes = 0
-        # The last bytes of the header section so far; None: it has ended, or is too long.
-        self._header_tail: bytes | None = b"\r\n"
+        # The last bytes of the header section so far; None: it has ended, or may have any size, as
+        # a refusal behind a queue would bounce.
+        is_behind_queue = context.position is Position.AFTER_QUEUE
+        self._header_tail: bytes | None = None if is_behind_queue else b"\r\n"
 
     def write(self, data: bytes) -> None:
         """Append some bytes, or refuse the message; never raises."""
@@ -165,11 +159,7 @@ class DataReceiver(IncomingMessage):
         self._header_bytes += len(data) if end < 0 else end - len(tail) + 2
         self._header_tail = (tail + data)[-3:] if end < 0 else None
         if self._header_bytes > self._max_header_bytes:
-            self._header_tail = None
-            if self._refuse_header:
-                self.refuse(Replies.HEADER_LIMIT)
-            else:
-                self.oddities.add(_HEADER_SIZE_ODDITY)
+            self.refuse(Replies.SIZE_LIMIT)
 
 
 class CommandRefusedError(Exception):
@@ -183,7 +173,7 @@ class CommandRefusedError(Exception):
 
 class ClientReader(DeadlineTimer, asyncio.StreamReader):
     """The bytes of one client. before_wait: returns the deadline of a wait, by the loop's clock.
-    check_command: returns a line, if it is a command. budget: for commands without a message.
+    check_command: returns a line, if it is a command.
 
     Beside asyncio's public methods it uses `_wait_for_data`, which they all call before they wait,
     and `_buffer`, to put bytes back. `asyncio.timeout` costs ten times as much as `DeadlineTimer`.
@@ -196,13 +186,10 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
         loop: asyncio.AbstractEventLoop,
         before_wait: Callable[[], Awaitable[float]],
         check_command: Callable[[bytes], bytes],
-        budget: CommandBudget,
     ) -> None:
         super().__init__(limit=BUFFER_BYTES, loop=loop)
         self._before_wait = before_wait
         self._check_command = check_command
-        self._budget = budget
-        self._commands_in_turn = 0
         self.waiting_since: float | None = None  # for the client; None: we work for it
 
     @property
@@ -233,12 +220,6 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
         ConnectionResetError
             The client has gone; aiosmtpd ends the session.
         """
-        self._commands_in_turn += 1
-        if self._commands_in_turn >= _COMMANDS_PER_TURN:
-            self._commands_in_turn = 0
-            await asyncio.sleep(0)
-        if self._budget.is_exhausted:
-            raise CommandRefusedError(Replies.TOO_MANY_COMMANDS, ends_session=True)
         try:
             line = await super().readuntil(b"\r\n")
         except asyncio.IncompleteReadError:
@@ -246,7 +227,6 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
         return self._check_command(line)
 
     async def _wait_for_data(self, func_name: str) -> None:
-        self._commands_in_turn = 0
         self.waiting_since = asyncio.get_running_loop().time()
         deadline = await self._before_wait()
         if self._buffer.endswith(b"\n"):
@@ -308,7 +288,7 @@ class ProxyHandler:
         self.idle_since: float | None = loop.time()
         self.last_message_end: float | None = None
         self._loop = loop
-        self.quota_key = quota_key(address, trusted=self.is_trusted)
+        self.quota_key = "" if self.is_trusted else client_prefix(address)
 
     # ---- hooks; their names and arguments are aiosmtpd's
 
@@ -347,20 +327,13 @@ class ProxyHandler:
         lines = [line.encode("ascii") for line in (self.context.hostname, *features)]
         return Reply(250, tuple(lines))
 
+    async def handle_NOOP(self, *_: Any) -> Reply:
+        return Replies.OK
+
     async def handle_RSET(self, _server: Any, session: ClientSession, *_: Any) -> Reply:
         """Give the message up."""
         await self.end_transaction(session)
         return Replies.OK
-
-    async def handle_NOOP(self, *_: Any) -> Reply:
-        return Replies.OK
-
-    async def handle_VRFY(self, *_: Any) -> Reply:
-        """Say that only the next hop knows."""
-        return Replies.CANNOT_VERIFY
-
-    async def handle_QUIT(self, *_: Any) -> Reply:
-        return Replies.BYE
 
     # ---- for the session
 
@@ -413,9 +386,6 @@ class ProxyHandler:
         else:
             replies = await self._submit(incoming)
         count = len(envelope.rcpt_tos) if self.context.lmtp else 1
-        if len(replies) not in (1, count):
-            _log.error("%s: %d replies for %d recipients", self.peer.address, len(replies), count)
-            return [Replies.LOCAL_ERROR] * count
         return repeat_reply(replies, count)
 
     async def _submit(self, incoming: DataReceiver) -> Sequence[Reply]:
@@ -440,24 +410,24 @@ class ProxyHandler:
 
     def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:
         """The refusal of DATA, None if it may come. arg: of the command, which has none."""
-        if envelope.sender is None:
-            return Replies.NEED_MAIL
-        if not envelope.rcpt_tos:
-            return Replies.NO_RECIPIENTS_LMTP if self.context.lmtp else Replies.NO_RECIPIENTS
+        if not envelope.rcpt_tos:  # RFC 2033, section 4.2, wants 503
+            is_rejected = envelope.sender is not None and not self.context.lmtp
+            return Replies.NO_RECIPIENTS if is_rejected else Replies.BAD_SEQUENCE
         return Replies.BAD_ARGUMENT if arg else self._space_refusal(1)
 
     def described_client(
         self, envelope: MailEnvelope, before: Client, arg: bytes, feature: str
-    ) -> Client | Reply:
-        """The client as XFORWARD or XCLIENT describes it, or the refusal of the command."""
+    ) -> Client:
+        """The client as XFORWARD or XCLIENT describes it. CommandRefusedError."""
         if envelope.sender is not None:
-            return Replies.NOT_NOW
+            raise CommandRefusedError(Replies.BAD_SEQUENCE)
         if not self.is_trusted:
-            return Replies.NOT_ALLOWED
+            raise CommandRefusedError(Replies.NOT_ALLOWED)
         attributes = parse_attributes(arg)
-        if isinstance(attributes, Reply):
-            return attributes
-        return apply_attributes(before, attributes, feature) or Replies.BAD_ARGUMENT
+        client = None if attributes is None else apply_attributes(before, attributes, feature)
+        if client is None:
+            raise CommandRefusedError(Replies.BAD_ARGUMENT)
+        return client
 
     async def end_transaction(self, session: ClientSession) -> None:
         """Go back to where a message may begin."""

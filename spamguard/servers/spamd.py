@@ -1,7 +1,7 @@
-"""The spamd door: one request of one client in spamd's protocol, versions 1.0 to 1.5.
+"""The spamd door: one request of one client in spamd's protocol, versions 1.1 to 1.5.
 
 The protocol is described in `spamd/PROTOCOL` of SpamAssassin. A request is a line with method and
-version, header fields (from version 1.1 on), an empty line, and a message. Lines end in CRLF; a
+version, header fields, an empty line, and a message. Lines end in CRLF; a
 bare LF is accepted too. The connection ends with the answer. The protocol has no words for the
 envelope: Exim, Haraka and spamass-milter put header fields on top of the message instead.
 
@@ -13,13 +13,12 @@ a message may have, or believe envelope fields further down: those came with the
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import NamedTuple
 
 from spamguard.config.options import FORGED_FIELDS, Action
@@ -54,10 +53,9 @@ _MBOX_LINE = re.compile(rb"From [^\n]*+\n")  # Exim sends a mailbox of one messa
 _ENVELOPE_FIELD = re.compile(
     rb"X-Envelope-(From|To):((?:[^\n]*+\n(?=[ \t])|)*+[^\n]*+)\n", re.IGNORECASE
 )
-_REQUEST_LINE = re.compile(rb"([A-Z_]{1,20}) SPAMC/([0-9])\.([0-9]{1,2})")
+_REQUEST_LINE = re.compile(rb"([A-Z_]{1,20}) SPAMC/1\.([1-9])")
 _REQUEST_FIELD = re.compile(rb"([A-Za-z-]{1,40})[ \t]*:[ \t]*(.*)", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,12}")
-_PING_FIELDS_VERSION = (1, 5)  # before that, PING and SKIP have no header fields
 
 
 # ---- requests
@@ -67,7 +65,6 @@ class SpamdMethod(StrEnum):
     """What the client asks for."""
 
     PING = "PING"
-    SKIP = "SKIP"
     CHECK = "CHECK"  # the verdict
     SYMBOLS = "SYMBOLS"  # and the name of the test
     REPORT = "REPORT"  # and a report
@@ -77,54 +74,43 @@ class SpamdMethod(StrEnum):
     TELL = "TELL"  # to train
 
 
-class SpamdCode(Enum):
+class SpamdCode(StrEnum):
     """Codes of answers (sysexits.h), each with a fixed text."""
 
-    OK = 0, "EX_OK"
-    DATA = 65, "Message cannot be taken"
-    UNAVAILABLE = 69, "Service unavailable"
-    TEMPORARY = 75, "Try again later"
-    PROTOCOL = 76, "Request not understood"
-    FORBIDDEN = 77, "Not allowed"
-    TIMEOUT = 79, "Too slow"  # spamd's own number
+    DATA = "65 Message cannot be taken"
+    TEMPORARY = "75 Try again later"
+    PROTOCOL = "76 Request not understood"
+    FORBIDDEN = "77 Not allowed"
+    TIMEOUT = "79 Too slow"  # spamd's own number
 
 
 class SpamdError(Exception):
-    """A request is refused. detail: what is wrong with it, in fixed words."""
+    """A request is refused."""
 
-    def __init__(self, code: SpamdCode, detail: str = "") -> None:
-        super().__init__(detail)
+    def __init__(self, code: SpamdCode) -> None:
+        super().__init__(code)
         self.code = code
-        self.detail = detail
 
     def encode(self) -> bytes:
-        number, text = self.code.value
-        detail = f": {self.detail}" if self.detail else ""
-        return f"SPAMD/1.1 {number} {text}{detail}\r\n\r\n".encode("ascii")
+        return f"SPAMD/1.1 {self.code}\r\n\r\n".encode("ascii")
 
 
 class SpamdRequest(NamedTuple):
     """A request without its message.
 
-    length: of the message as it comes; None: until the client sends no more. label: class for TELL,
-    or "". set, remove: databases that the lesson is for, or is to be taken out of.
+    version: 1 to 5, behind "1.". length: of the message as it comes; None: until the client sends
+    no more. label: class for TELL, or "". set, remove: whether the lesson is for our database, or
+    is to be taken out of it.
     """
 
     method: SpamdMethod
-    version: tuple[int, int]
+    version: int
     length: int | None = None
     user: str = ""
     compressed: bool = False
     label: str = ""
-    set: frozenset[str] = frozenset()
-    remove: frozenset[str] = frozenset()
-
-    @property
-    def has_fields(self) -> bool:
-        """Whether header fields follow the first line."""
-        if self.method in (SpamdMethod.PING, SpamdMethod.SKIP):
-            return self.version >= _PING_FIELDS_VERSION
-        return self.version > (1, 0)
+    set: bool = False
+    remove: bool = False
 
     @property
     def wants_message(self) -> bool:
@@ -136,8 +122,8 @@ def parse_request_line(line: bytes) -> SpamdRequest:
     """The request in its first line, without line end. SpamdError."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None or match[1].decode() not in SpamdMethod.__members__:
-        raise SpamdError(SpamdCode.PROTOCOL, "unknown method or version")
-    return SpamdRequest(SpamdMethod(match[1].decode()), (int(match[2]), int(match[3])))
+        raise SpamdError(SpamdCode.PROTOCOL)
+    return SpamdRequest(SpamdMethod(match[1].decode()), int(match[2]))
 
 
 def apply_field(request: SpamdRequest, line: bytes) -> SpamdRequest:
@@ -146,71 +132,57 @@ def apply_field(request: SpamdRequest, line: bytes) -> SpamdRequest:
     """
     match = _REQUEST_FIELD.fullmatch(line)
     if match is None:
-        raise SpamdError(SpamdCode.PROTOCOL, "not a header field")
+        raise SpamdError(SpamdCode.PROTOCOL)
     value = match[2].strip()
     match match[1].lower():
         case b"content-length":
             if not _LENGTH.fullmatch(value):
-                raise SpamdError(SpamdCode.PROTOCOL, "not a length")
+                raise SpamdError(SpamdCode.PROTOCOL)
             request = request._replace(length=int(value))
         case b"compress":
             if value.lower() != b"zlib":
-                raise SpamdError(SpamdCode.PROTOCOL, "unknown compression")
+                raise SpamdError(SpamdCode.PROTOCOL)
             request = request._replace(compressed=True)
         case b"user":
             request = request._replace(user=value.decode("utf-8", "replace"))
         case b"message-class":
             request = request._replace(label=value.decode("latin-1").lower())
         case b"set":
-            request = request._replace(set=_parse_databases(value))
+            request = request._replace(set=b"local" in value.lower())
         case b"remove":
-            request = request._replace(remove=_parse_databases(value))
+            request = request._replace(remove=b"local" in value.lower())
     return request
-
-
-def _parse_databases(value: bytes) -> frozenset[str]:
-    return frozenset(word.strip() for word in value.decode("latin-1").lower().split(","))
 
 
 def check_request(request: SpamdRequest) -> None:
     """SpamdError for a request that contradicts itself, once all its fields are there."""
     if request.compressed and request.length is None:
-        raise SpamdError(SpamdCode.PROTOCOL, "compressed without a length")
+        raise SpamdError(SpamdCode.PROTOCOL)
     if request.method is not SpamdMethod.TELL:
         return
-    if "local" in request.set & request.remove:
-        raise SpamdError(SpamdCode.PROTOCOL, "both set and remove")
-    if "local" not in request.set | request.remove:
-        raise SpamdError(SpamdCode.UNAVAILABLE, "only local lessons are taken")
-    if "local" in request.set and request.label not in ("spam", "ham"):
-        raise SpamdError(SpamdCode.PROTOCOL, "unknown class")
+    is_known = request.remove or request.label in ("spam", "ham")
+    if request.set == request.remove or not is_known:
+        raise SpamdError(SpamdCode.PROTOCOL)
 
 
-class SpamdEnvelope(NamedTuple):
-    """Addresses without brackets; "" and () where the message has no fields for them."""
+def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
+    """Sender and recipients in the fields on top of a message; "" and () without such fields.
 
-    sender: str = ""
-    recipients: tuple[str, ...] = ()
-
-
-def parse_envelope(head: bytes) -> SpamdEnvelope:
-    """The envelope in the fields on top of a message. head: its beginning."""
+    head: its beginning.
+    """
     mbox_line = _MBOX_LINE.match(head)
     position = mbox_line.end() if mbox_line else 0
     values: dict[bytes, list[bytes]] = {b"from": [], b"to": []}
     while match := _ENVELOPE_FIELD.match(head, position):
         values[match[1].lower()].append(match[2])
         position = match.end()
-    senders = [value.decode("utf-8", "replace") for value in values[b"from"]]
     recipients = [
         bare_address(text)
         for value in values[b"to"]
         for text in value.decode("utf-8", "replace").split(",")
     ]
-    return SpamdEnvelope(
-        bare_address(senders[0]) if senders else "",
-        tuple(filter(None, recipients))[:_MAX_RECIPIENTS],
-    )
+    sender = b"".join(values[b"from"][:1]).decode("utf-8", "replace")
+    return bare_address(sender), tuple(filter(None, recipients))[:_MAX_RECIPIENTS]
 
 
 # ---- answers
@@ -221,27 +193,12 @@ PONG = b"SPAMD/1.5 0 PONG\r\n"
 def encode_answer_head(request: SpamdRequest, spam: str, length: int | None) -> bytes:
     """The lines before the content of an answer.
 
-    spam: value of the field `Spam`. length: of the content, None: there is none. Old clients look
-    for one of the two fields only, at its place: before version 1.3 that is the length where a
-    message is sent back, and the verdict otherwise; before 1.2 no fields go with a message.
+    spam: value of the field `Spam`. length: of the content, None: there is none. Exim speaks
+    version 1.2, and looks for the verdict alone.
     """
-    fields = []
-    has_length = request.version >= ((1, 2) if request.wants_message else (1, 3))
-    if length is not None and has_length:
-        fields.append(f"Content-length: {length}\r\n")
-    if request.version >= (1, 3) or not request.wants_message:
-        fields.append(f"Spam: {spam}\r\n")
-    if request.wants_message and not fields:
-        return b"SPAMD/1.0 0 EX_OK\r\n"
-    return "".join(("SPAMD/1.1 0 EX_OK\r\n", *fields, "\r\n")).encode("ascii")
-
-
-def format_verdict(
-    request: SpamdRequest, score: float, required: float, *, is_unwanted: bool
-) -> str:
-    """The value of the field `Spam`."""
-    words = ("Yes", "No") if request.method is SpamdMethod.REPORT_IFSPAM else ("True", "False")
-    return f"{words[not is_unwanted]} ; {score:.1f} / {required:.1f}"
+    has_length = length is not None and (request.wants_message or request.version >= 3)
+    field = f"Content-length: {length}\r\n" if has_length else ""
+    return f"SPAMD/1.1 0 EX_OK\r\n{field}Spam: {spam}\r\n\r\n".encode("ascii")
 
 
 def format_report(result: ScanResult, *, with_weights: bool) -> str:
@@ -255,23 +212,16 @@ def format_report(result: ScanResult, *, with_weights: bool) -> str:
     return "".join(f"{line}\r\n" for line in lines)
 
 
-def encode_tell_answer(field: str) -> bytes:
-    """The answer to TELL. field: DidSet or DidRemove; "": the lesson changed nothing."""
-    line = f"{field}: local\r\n" if field else ""
-    return f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii")
-
-
 # ---- the session
 
-# Arguments only: a raised error keeps its traceback, and with it all that it has passed.
 _ERROR_BY_REJECTION = {
-    Rejection.TOO_LARGE: (SpamdCode.DATA, "too large"),
-    Rejection.TRY_LATER: (SpamdCode.TEMPORARY, ""),
+    Rejection.TOO_LARGE: SpamdCode.DATA,
+    Rejection.TRY_LATER: SpamdCode.TEMPORARY,
 }
 _ERROR_BY_OUTCOME = {
-    TrainingOutcome.FORBIDDEN: (SpamdCode.FORBIDDEN, "this client may not teach"),
-    TrainingOutcome.IMPOSSIBLE: (SpamdCode.DATA, ""),
-    TrainingOutcome.TRY_LATER: (SpamdCode.TEMPORARY, ""),
+    TrainingOutcome.FORBIDDEN: SpamdCode.FORBIDDEN,
+    TrainingOutcome.IMPOSSIBLE: SpamdCode.DATA,
+    TrainingOutcome.TRY_LATER: SpamdCode.TEMPORARY,
 }
 
 
@@ -281,12 +231,11 @@ class SpamdSession(Conversation):
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
         self._buffer = bytearray()
-        self._at_eof = False
 
     def rejection(self, refused: LimitExceeded) -> bytes:
         if refused is LimitExceeded.NOT_LISTED:
             return SpamdError(SpamdCode.FORBIDDEN).encode()
-        return SpamdError(SpamdCode.TEMPORARY, "too many connections").encode()
+        return SpamdError(SpamdCode.TEMPORARY).encode()
 
     async def handle_requests(self) -> None:
         self._buffer += await self.next_request()
@@ -295,7 +244,7 @@ class SpamdSession(Conversation):
         try:
             await self._handle_request()
         except SpamdError as error:
-            _log.info("%s: refused: %s %s", self.address, error.code.value[1], error.detail)
+            _log.info("%s: refused: %s", self.address, error.code)
             await self._refuse(error)
         except ClientTimeout:
             await self._refuse(SpamdError(SpamdCode.TIMEOUT))
@@ -306,20 +255,19 @@ class SpamdSession(Conversation):
             await self._refuse(SpamdError(SpamdCode.TEMPORARY))
 
     async def _refuse(self, error: SpamdError) -> None:
-        self.close_after_reply()
+        self.client_may_send = True
         await self.send(error.encode())
 
     async def _handle_request(self) -> None:
         request = parse_request_line(await self._read_line())
-        if request.has_fields:
-            request = await self._read_fields(request)
         if request.method is SpamdMethod.PING:
-            self.close_after_reply()  # some clients send an empty line behind it
+            self.client_may_send = True  # some clients send an empty line behind it
             await self.send(PONG)
-        elif request.method is not SpamdMethod.SKIP:
-            with closing(self._context.incoming_message(self.address)) as message:
-                await self._receive(request, message)
-                await self._answer(request, message.spool)
+            return
+        request = await self._read_fields(request)
+        with closing(self._context.incoming_message(self.address)) as message:
+            await self._receive(request, message)
+            await self._answer(request, message.spool)
 
     async def _read_fields(self, request: SpamdRequest) -> SpamdRequest:
         for _ in range(MAX_FIELDS):
@@ -327,26 +275,23 @@ class SpamdSession(Conversation):
                 check_request(request)
                 return request
             request = apply_field(request, line)
-        raise SpamdError(SpamdCode.PROTOCOL, "too many fields")
+        raise SpamdError(SpamdCode.PROTOCOL)
 
     async def _read_line(self) -> bytes:
         """The next line without its end. SpamdError: it is too long, or incomplete."""
-        searched = 0
-        while (end := self._buffer.find(b"\n", searched)) < 0:
-            searched = len(self._buffer)
-            if searched > MAX_LINE_BYTES:
-                raise SpamdError(SpamdCode.PROTOCOL, "line too long")
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > MAX_LINE_BYTES:
+                raise SpamdError(SpamdCode.PROTOCOL)
             if not await self._fill_buffer():
-                raise SpamdError(SpamdCode.PROTOCOL, "incomplete")
+                raise SpamdError(SpamdCode.PROTOCOL)
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line.removesuffix(b"\r")
 
     async def _fill_buffer(self) -> bool:
         """Whether more has come."""
-        piece = b"" if self._at_eof else await self.read_more()
+        piece = await self.read_more()
         self._buffer += piece
-        self._at_eof = not piece
         return bool(piece)
 
     async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
@@ -362,11 +307,9 @@ class SpamdSession(Conversation):
             for content in inflater.inflate(piece) if inflater else (piece,):
                 message.write(content)
                 if message.rejection is not None:
-                    raise SpamdError(*_ERROR_BY_REJECTION[message.rejection])
-                if inflater:
-                    await asyncio.sleep(0)  # other sessions get their turn
+                    raise SpamdError(_ERROR_BY_REJECTION[message.rejection])
         if remaining or self._buffer or (inflater and not inflater.is_complete):
-            raise SpamdError(SpamdCode.PROTOCOL, "not as long as announced")
+            raise SpamdError(SpamdCode.PROTOCOL)
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
@@ -377,14 +320,15 @@ class SpamdSession(Conversation):
         result = await self._service.scan(scan_request)
         if result.action is Action.DEFER:
             raise SpamdError(SpamdCode.TEMPORARY)
-        spam = format_verdict(request, result.score, REQUIRED_SCORE, is_unwanted=result.is_unwanted)
+        spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"
         policy = self._service.scanner.policy
         content: bytes | None
         if request.wants_message:
             tagged = tag_message(message, result.fields, FORGED_FIELDS)
             if request.method is SpamdMethod.PROCESS:
                 await self.send(encode_answer_head(request, spam, tagged.size))
-                await self.send_all(tagged.chunks())
+                for piece in tagged.chunks():
+                    await self.send(piece)
                 return
             content = tagged.head
         else:
@@ -393,13 +337,12 @@ class SpamdSession(Conversation):
         await self.send(encode_answer_head(request, spam, length) + (content or b""))
 
     async def _teach(self, request: SpamdRequest, scan_request: ScanRequest) -> None:
-        is_set = "local" in request.set
-        outcome = await self._service.teach(scan_request, request.label if is_set else "")
+        outcome = await self._service.teach(scan_request, request.label if request.set else "")
         if outcome in _ERROR_BY_OUTCOME:
-            raise SpamdError(*_ERROR_BY_OUTCOME[outcome])
-        field = "DidSet" if is_set else "DidRemove"
-        changed = outcome is TrainingOutcome.ACCEPTED
-        await self.send(encode_tell_answer(field if changed else ""))
+            raise SpamdError(_ERROR_BY_OUTCOME[outcome])
+        field = "DidSet" if request.set else "DidRemove"
+        line = f"{field}: local\r\n" if outcome is TrainingOutcome.ACCEPTED else ""
+        await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
 
 
 def _answer_text(request: SpamdRequest, result: ScanResult, *, with_weights: bool) -> bytes | None:
@@ -407,7 +350,7 @@ def _answer_text(request: SpamdRequest, result: ScanResult, *, with_weights: boo
     if request.method is SpamdMethod.CHECK:
         return None
     if request.method is SpamdMethod.SYMBOLS:
-        return result.symbol.encode() + (b"" if request.version >= (1, 3) else b"\r\n")
+        return result.symbol.encode()
     if request.method is SpamdMethod.REPORT or result.is_unwanted:
         return format_report(result, with_weights=with_weights).encode()
     return b""
@@ -429,7 +372,7 @@ class _Inflater:
             try:
                 yield self._stream.decompress(data, CHUNK_BYTES)
             except zlib.error:
-                raise SpamdError(SpamdCode.DATA, "not compressed as announced") from None
+                raise SpamdError(SpamdCode.DATA) from None
             data = self._stream.unconsumed_tail
             if self._stream.unused_data:
-                raise SpamdError(SpamdCode.DATA, "not compressed as announced")
+                raise SpamdError(SpamdCode.DATA)

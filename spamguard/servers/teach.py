@@ -15,7 +15,6 @@ import os
 import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from ipaddress import ip_address, ip_network
 
 from spamguard.config.options import Listener, Position, TeachByMail, TeachingUser
 from spamguard.delivery.next_hop import run_in_thread
@@ -23,7 +22,7 @@ from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import quote_value
 from spamguard.mail.message import extract_attached
 from spamguard.proxy.transaction import MailTransaction, Proxy
-from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
+from spamguard.smtp.envelope import Client, Networks, Recipient, Replies, Reply, Sender
 from spamguard.storage import Spool
 from spamguard.users import MAIL_ORIGIN, is_user_name
 
@@ -75,7 +74,6 @@ _ONE_ADDRESS_ONLY = Reply.from_text(
     452, "4.5.3 One address that teaches, and no other, in one transaction"
 )
 _NO_MESSAGE = Reply.from_text(550, "5.6.0 No message in it: forward the original as an attachment")
-_TRY_LATER = Reply.from_text(451, "4.3.0 Local trouble, try again later")
 
 
 class ForwardTrainingProxy:
@@ -90,7 +88,7 @@ class ForwardTrainingProxy:
         self._teach = teach
         self._classes = {address.lower(): label for address, label in teach.addresses}
         self._senders = frozenset(sender.lower() for sender in teach.senders)
-        self._networks = [ip_network(network) for network in teach.clients]
+        self._networks = Networks(teach.clients)
 
     @property
     def answers_each(self) -> bool:
@@ -126,17 +124,11 @@ class ForwardTrainingProxy:
 
         Behind another server only the client that it names counts, not the server itself.
         """
-        if client.source.upper() == "LOCAL" and client.forwarded:
-            text = "127.0.0.1"
-        elif client.forwarded or self._listener.position is Position.STANDALONE:
-            text = client.address
-        else:
-            return False
-        try:
-            address = ip_address(text)
-        except ValueError:
-            return False
-        return any(address in network for network in self._networks)
+        address = client.address
+        if client.source == "LOCAL" and client.forwarded:
+            address = "127.0.0.1"
+        is_known = client.forwarded or self._listener.position is Position.STANDALONE
+        return is_known and bool(address) and address in self._networks
 
     def submit(self, message: Spool, label: str, sender: Sender) -> int:
         """Submit the attached messages; how many were accepted.
@@ -200,10 +192,10 @@ class ForwardTrainingTransaction:
             )
         except OSError as error:
             _log.error("a lesson that came by mail cannot be kept: %s", error)
-            return [_TRY_LATER]
+            return [Replies.LOCAL_ERROR]
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("a fault in taking a lesson that came by mail")
-            return [_TRY_LATER]
+            return [Replies.LOCAL_ERROR]
         return [Reply.from_text(250, f"2.0.0 Taken: {count} to learn")] if count else [_NO_MESSAGE]
 
     async def end(self) -> None:

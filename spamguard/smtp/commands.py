@@ -16,11 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Any
 
-from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
+from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Replies, Reply, Sender
 
 # RFC 5321 (section 4.5.3.1.3) asks for 256 octets; addresses that carry another one are longer.
 MAX_PATH_BYTES = 512
@@ -57,11 +56,6 @@ _RCPT_PARAMETERS: Mapping[str, re.Pattern[str] | None] = {
     "ORCPT": re.compile(rf"(?:utf-8;{_UNITEXT}{{1,500}}|{_ADDRESS_TYPE};{_XTEXT}{{0,500}})", re.I),
 }
 
-_MAIL_SYNTAX = Reply.from_text(501, "5.5.4 Syntax: MAIL FROM:<address>")
-_RCPT_SYNTAX = Reply.from_text(501, "5.5.4 Syntax: RCPT TO:<address>")
-_BAD_SENDER = Reply.from_text(501, "5.1.7 Bad sender address syntax")
-_BAD_RECIPIENT = Reply.from_text(501, "5.1.3 Bad recipient address syntax")
-_BAD_PARAMETER = Reply.from_text(501, "5.5.4 Bad parameter")
 _UNKNOWN_PARAMETER = Reply.from_text(555, "5.5.4 Unknown parameter")
 _NOT_ASCII = Reply.from_text(553, "5.6.7 Address is not ASCII, and SMTPUTF8 was not given")
 
@@ -69,7 +63,7 @@ _NOT_ASCII = Reply.from_text(553, "5.6.7 Address is not ASCII, and SMTPUTF8 was 
 class _SyntaxRefusedError(Exception):
     """Carries the reply out of the parser."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply = Replies.BAD_ARGUMENT) -> None:
         super().__init__(reply)
         self.reply = reply
 
@@ -84,12 +78,12 @@ def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender | Reply:
     Sender(address='a@example.org', parameters=(EsmtpParameter(keyword='SIZE', value='12'),))
     """
     try:
-        path = _argument_after(argument, b"FROM:", _MAIL_SYNTAX)
+        path = _argument_after(argument, b"FROM:")
         if path.startswith("<>"):
             address, rest = "", path[2:]
         else:
-            address, rest = _parse_address(path, _BAD_SENDER)
-        parameters = _parse_parameters(rest, _MAIL_PARAMETERS, _BAD_SENDER)
+            address, rest = _parse_address(path)
+        parameters = _parse_parameters(rest, _MAIL_PARAMETERS)
         announced = any(parameter.keyword == "SMTPUTF8" for parameter in parameters)
         _check_ascii(address, parameters, smtputf8=smtputf8 or announced)
     except _SyntaxRefusedError as refusal:
@@ -105,61 +99,57 @@ def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient | Reply:
     LMTP server knows others.
     """
     try:
-        path = _argument_after(argument, b"TO:", _RCPT_SYNTAX)
-        address, rest = _parse_address(path, _BAD_RECIPIENT)
-        parameters = _parse_parameters(rest, _RCPT_PARAMETERS, _BAD_RECIPIENT)
+        path = _argument_after(argument, b"TO:")
+        address, rest = _parse_address(path)
+        parameters = _parse_parameters(rest, _RCPT_PARAMETERS)
         _check_ascii(address, parameters, smtputf8=smtputf8)
     except _SyntaxRefusedError as refusal:
         return refusal.reply
     return Recipient(address, parameters)
 
 
-def _argument_after(argument: bytes, word: bytes, refusal: Reply) -> str:
+def _argument_after(argument: bytes, word: bytes) -> str:
     if argument[: len(word)].upper() != word:
-        raise _SyntaxRefusedError(refusal)
+        raise _SyntaxRefusedError
     return argument[len(word) :].lstrip(b" ").decode("utf-8", "surrogateescape")
 
 
-def _parse_address(text: str, refusal: Reply) -> tuple[str, str]:
+def _parse_address(text: str) -> tuple[str, str]:
     """The address without brackets and source route, and the text behind it."""
     if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):  # no UTF-8
         raise _SyntaxRefusedError(_NOT_ASCII)
     match = _PATH.match(text)
     if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
-        raise _SyntaxRefusedError(refusal)
+        raise _SyntaxRefusedError
     return match[1] or match[2], text[match.end() :]
 
 
 def _parse_parameters(
-    text: str, forms: Mapping[str, re.Pattern[str] | None], refusal: Reply
+    text: str, forms: Mapping[str, re.Pattern[str] | None]
 ) -> tuple[EsmtpParameter, ...]:
     """forms: of the values, by keyword; None: the keyword takes no value."""
     if text and not text.startswith(" "):
-        raise _SyntaxRefusedError(refusal)  # something sticks to the closing bracket
+        raise _SyntaxRefusedError  # something sticks to the closing bracket
     parameters: dict[str, EsmtpParameter] = {}
     for word in filter(None, text.split(" ")):
         match = _PARAMETER.fullmatch(word)
         if match is None:
-            raise _SyntaxRefusedError(_BAD_PARAMETER)
+            raise _SyntaxRefusedError
         keyword, value = match[1].upper(), match[2]
         if keyword not in forms:
             raise _SyntaxRefusedError(_UNKNOWN_PARAMETER)
         form = forms[keyword]
-        if (form is None) != (value is None) or (form and value and not form.fullmatch(value)):
-            raise _SyntaxRefusedError(_BAD_PARAMETER)
-        if keyword in parameters:
-            raise _SyntaxRefusedError(_BAD_PARAMETER)
+        is_good = value is None if form is None else form.fullmatch(value or "")
+        if not is_good or keyword in parameters:
+            raise _SyntaxRefusedError
         parameters[keyword] = EsmtpParameter(keyword, value)
     return tuple(parameters.values())
 
 
 def _check_ascii(address: str, parameters: Iterable[EsmtpParameter], *, smtputf8: bool) -> None:
-    if smtputf8:
-        return
-    if not address.isascii():
+    values = (parameter.value or "" for parameter in parameters)
+    if not (smtputf8 or (address.isascii() and all(map(str.isascii, values)))):
         raise _SyntaxRefusedError(_NOT_ASCII)
-    if not all((parameter.value or "").isascii() for parameter in parameters):
-        raise _SyntaxRefusedError(_BAD_PARAMETER)
 
 
 def mail_command(sender: Sender) -> bytes:
@@ -202,7 +192,6 @@ CLIENT_FIELDS: Mapping[str, str] = {
 
 # Those of XFORWARD, in Postfix's order; LOGIN is of XCLIENT only.
 _XFORWARD_NAMES = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "IDENT", "SOURCE")
-_ATTRIBUTE_NAMES = frozenset((*CLIENT_FIELDS, "DESTADDR", "DESTPORT", "REVERSE_NAME"))
 _MAX_LINE_BYTES = 512  # line end included (RFC 5321, section 4.5.3.1.4)
 _MAX_VALUE_LENGTH = 255  # characters: no host name is longer
 _UNAVAILABLE = "[UNAVAILABLE]"
@@ -210,24 +199,18 @@ _UNAVAILABLE = "[UNAVAILABLE]"
 _ATTRIBUTE = re.compile(rb"([A-Za-z_]++)=([!-<>-~\x80-\xff]*+)")
 _ENCODED = re.compile(rb"\+([0-9A-Fa-f]{2})")
 _TO_ENCODE = re.compile(rb"[^!-*,-<>-~]")
-_PORT = re.compile(r"[0-9]{1,5}")
-_VALUE_FORMS: Mapping[str, re.Pattern[str]] = {
-    "PORT": _PORT,
-    "DESTPORT": _PORT,
+_VALUE_FORMS = {
+    "PORT": re.compile(r"[0-9]{1,5}"),
     "PROTO": re.compile(r"[A-Za-z0-9]{1,40}"),
     "SOURCE": re.compile(r"LOCAL|REMOTE", re.I),
 }
 
-_SYNTAX = Reply.from_text(501, "5.5.4 Syntax: attribute=value")
-_BAD_NAME = Reply.from_text(501, "5.5.4 Bad attribute name")
-_BAD_VALUE = Reply.from_text(501, "5.5.4 Bad attribute value")
 
+def parse_attributes(argument: bytes) -> dict[str, str] | None:
+    """The attributes in the argument of XFORWARD or XCLIENT; None: it is wrong.
 
-def parse_attributes(argument: bytes) -> dict[str, str] | Reply:
-    """The attributes in the argument of XFORWARD or XCLIENT, or the refusal.
-
-    Names are in upper case, values decoded; "" is what the peer does not know. ADDR and DESTADDR
-    are plain addresses, without "IPV6:".
+    Names are in upper case, values decoded; "" is what the peer does not know. ADDR is a plain
+    address, without "IPV6:".
 
     >>> parse_attributes(b"NAME=mx.example.org ADDR=IPV6:::1 PORT=[UNAVAILABLE]")
     {'NAME': 'mx.example.org', 'ADDR': '::1', 'PORT': ''}
@@ -236,15 +219,13 @@ def parse_attributes(argument: bytes) -> dict[str, str] | Reply:
     for word in filter(None, argument.split(b" ")):
         match = _ATTRIBUTE.fullmatch(word)
         if match is None:
-            return _SYNTAX
+            return None
         name = match[1].decode("ascii").upper()
-        if name not in _ATTRIBUTE_NAMES or name in attributes:
-            return _BAD_NAME
         try:
             attributes[name] = _decode_value(name, match[2])
         except ValueError:
-            return _BAD_VALUE
-    return attributes or _SYNTAX
+            return None
+    return attributes or None
 
 
 def _decode_value(name: str, encoded: bytes) -> str:
@@ -252,17 +233,15 @@ def _decode_value(name: str, encoded: bytes) -> str:
     text = _CONTROL_CHARACTER.sub("?", raw.decode("utf-8", "replace"))[:_MAX_VALUE_LENGTH]
     if text.upper() in {_UNAVAILABLE, "[TEMPUNAVAIL]", ""}:
         return ""
-    if name in {"ADDR", "DESTADDR"}:
+    if name == "ADDR":
         return str(ip_address(text[5:] if text[:5].upper() == "IPV6:" else text))
-    form = _VALUE_FORMS.get(name)
-    if form and not form.fullmatch(text):
+    if name in _VALUE_FORMS and not _VALUE_FORMS[name].fullmatch(text):
         raise ValueError(name)
     return text.upper() if name == "SOURCE" else text
 
 
-_UNUSED_NAMES = frozenset(("DESTADDR", "DESTPORT"))  # of XCLIENT: accepted, of no use here
 XFORWARD_FEATURE = " ".join(("XFORWARD", *_XFORWARD_NAMES))
-XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT"
+XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN"
 
 
 def apply_attributes(client: Client, attributes: Mapping[str, str], feature: str) -> Client | None:
@@ -278,11 +257,7 @@ def apply_attributes(client: Client, attributes: Mapping[str, str], feature: str
     if attributes.keys() - set(feature.split()[1:]):
         return None
     before = client if client.forwarded else Client(peer=client.peer, forwarded=True)
-    values: dict[str, Any] = {
-        CLIENT_FIELDS[name]: value
-        for name, value in attributes.items()
-        if name not in _UNUSED_NAMES
-    }
+    values: dict[str, Any] = {CLIENT_FIELDS[name]: value for name, value in attributes.items()}
     return replace(before, **values)
 
 
@@ -294,7 +269,8 @@ def xforward_commands(client: Client, announced: str) -> list[bytes]:
     """
     lines: list[bytes] = []
     line = b"XFORWARD"
-    for name in _offered_names(announced):
+    offered = announced.upper().split()
+    for name in (name for name in _XFORWARD_NAMES if name in offered):
         word = _encode_attribute(name, getattr(client, CLIENT_FIELDS[name]))
         if len(line) + 1 + len(word) + 2 > _MAX_LINE_BYTES:
             lines.append(line + b"\r\n")
@@ -303,34 +279,19 @@ def xforward_commands(client: Client, announced: str) -> list[bytes]:
     return [*lines, line + b"\r\n"] if line != b"XFORWARD" else []
 
 
-@lru_cache(maxsize=16)
-def _offered_names(announced: str) -> tuple[str, ...]:
-    offered = announced.upper().split()
-    return tuple(name for name in _XFORWARD_NAMES if name in offered)
-
-
 def _encode_attribute(name: str, value: str) -> bytes:
-    if name == "ADDR" and _is_ipv6(value):
+    if name == "ADDR" and ":" in value:
         value = f"IPV6:{value}"
     encoded = _TO_ENCODE.sub(lambda m: b"+%02X" % m[0][0], value.encode("utf-8", "replace"))
     fits = len(value) <= _MAX_VALUE_LENGTH and len(encoded) <= _MAX_LINE_BYTES - 40
     return f"{name}=".encode("ascii") + (encoded if value and fits else _UNAVAILABLE.encode())
 
 
-@lru_cache(maxsize=1024)
-def _is_ipv6(text: str) -> bool:
-    try:
-        return isinstance(ip_address(text), IPv6Address)
-    except ValueError:
-        return False
-
-
 # ---- the message after 354 (RFC 5321, section 4.5.2)
 #
 # Works on whole pieces, without a loop over lines, so short lines cost no more than long ones.
 
-BARE_CR, BARE_LF, NUL = "bare-cr", "bare-lf", "nul"
-_ODDITY_BITS = {1: BARE_CR, 2: BARE_LF, 4: NUL}
+_ODD_BYTES = (("bare-cr", b"\r"), ("bare-lf", b"\n"), ("nul", b"\0"))
 
 _CRLF = b"\r\n"
 _DOT_LINE = b"\r\n."
@@ -367,18 +328,15 @@ class DataReader:
         if self.is_finished:
             raise ValueError("the message has ended")
         text = self._held + chunk
-        oddities, dot = _scan_line_ends(text)
-        end = text.find(_END, dot) if dot >= 0 else -1
+        end = text.find(_END)
         if end < 0:  # hold back what the next chunk may turn into an end
             piece, self._held = _hold_back(text, _END)
         else:
             self.is_finished, self.rest, self._held = True, text[end + len(_END) :], b""
-            piece = text[: end + len(_CRLF)]
-        if self.rest:
-            oddities, _ = _scan_line_ends(piece)
-        self.oddities |= _oddity_names(oddities)
-        if dot != end:
-            piece = piece.replace(_DOT_LINE, _CRLF)
+            piece = text = text[: end + len(_CRLF)]
+        oddities = _find_oddities(text)
+        self.oddities |= oddities
+        piece = piece.replace(_DOT_LINE, _CRLF)
         if oddities and self._normalise:
             piece = _normalise(piece)
         if piece and self._skip:
@@ -402,42 +360,21 @@ def dot_stuff(chunks: Iterable[bytes]) -> Iterator[bytes]:
     held, skip = _CRLF, len(_CRLF)  # as if behind a line end, which is not given out
     for chunk in chunks:
         text = held + chunk
-        oddities, dot = _scan_line_ends(text)
-        if oddities:
-            names = ", ".join(sorted(_oddity_names(oddities)))
-            raise ValueError(f"a message to be sent holds {names}")
+        if oddities := _find_oddities(text):
+            raise ValueError(f"a message to be sent holds {', '.join(sorted(oddities))}")
         piece, held = _hold_back(text, _DOT_LINE)
         if piece:
-            yield (piece if dot < 0 else piece.replace(_DOT_LINE, b"\r\n.."))[skip:]
+            yield piece.replace(_DOT_LINE, b"\r\n..")[skip:]
             skip = 0
     if held == b"\r":
         raise ValueError("a message to be sent holds bare-cr")
     yield (held or _CRLF)[skip:] + b".\r\n"
 
 
-def _scan_line_ends(text: bytes) -> tuple[int, int]:
-    """The oddities in a text (`_ODDITY_BITS`), and where the first CRLF before a dot is, or -1.
-
-    A CR at the end of the text may be half of a line end, and is not odd yet.
-    """
-    last = text.rfind(_DOT_LINE)
-    # In most messages the only dot line is the end, and from behind a search for another one is
-    # four times as fast.
-    is_only = last <= 0 or text.rfind(_DOT_LINE, 0, last) < 0
-    first = last if is_only else text.find(_DOT_LINE)
-    text = text.removesuffix(b"\r")
-    lines = text.replace(b"\r", b"")
-    oddities = 4 * (b"\0" in lines)
-    # Replacing single bytes is several times faster than counting pairs, and nearly all text is
-    # clean.
-    if lines.replace(b"\n", _CRLF) != text:
-        pairs = text.count(_CRLF)
-        oddities |= (text.count(b"\r") > pairs) + 2 * (text.count(b"\n") > pairs)
-    return oddities, first
-
-
-def _oddity_names(oddities: int) -> set[str]:
-    return {name for bit, name in _ODDITY_BITS.items() if oddities & bit}
+def _find_oddities(text: bytes) -> set[str]:
+    """A CR at the end of the text may be half of a line end, and is not odd yet."""
+    rest = text.removesuffix(b"\r").replace(_CRLF, b"")
+    return {name for name, byte in _ODD_BYTES if byte in rest}
 
 
 def _normalise(text: bytes) -> bytes:

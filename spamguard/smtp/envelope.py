@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
-from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -44,11 +43,6 @@ class Reply:
         """2xx, or 354."""
         return self.code < 400
 
-    @property
-    def is_permanent(self) -> bool:
-        """5xx: a refusal for good."""
-        return self.code >= 500
-
     def encode(self) -> bytes:
         """The bytes that go over the wire."""
         *first, last = self.lines or (b"",)
@@ -67,8 +61,6 @@ class Replies:
     A 421 ends the session. None may tell more of a fault than that there is one.
     """
 
-    HELP = Reply.from_text(214, "2.0.0 See RFC 5321, and RFC 2033 for LMTP")
-    BYE = Reply.from_text(221, "2.0.0 Bye")
     OK = Reply.from_text(250, "2.0.0 Ok")
     CANNOT_VERIFY = Reply.from_text(252, "2.0.0 Cannot verify, but will accept a message and try")
     GO_AHEAD = Reply.from_text(354, "End data with <CR><LF>.<CR><LF>")
@@ -81,10 +73,7 @@ class Replies:
     TOO_MANY_COMMANDS = Reply.from_text(
         421, "4.7.0 Too many commands without a message, closing connection"
     )
-    NO_WEB_SERVER = Reply.from_text(421, "4.7.0 This is no web server, closing connection")
-    AFTER_STARTTLS = Reply.from_text(
-        421, "4.7.0 Nothing may follow STARTTLS before the handshake, closing connection"
-    )
+    NOT_SMTP = Reply.from_text(421, "4.7.0 This is no SMTP, closing connection")
     LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
     NO_SPACE = Reply.from_text(452, "4.3.1 No space left for this message now, try again later")
     ONE_RECIPIENT = Reply.from_text(
@@ -99,13 +88,9 @@ class Replies:
     )
     UNKNOWN_COMMAND = Reply.from_text(500, "5.5.2 Command not recognised")
     BAD_ARGUMENT = Reply.from_text(501, "5.5.4 Syntax error in the argument")
-    NOT_IMPLEMENTED = Reply.from_text(502, "5.5.1 Command not implemented")
-    NOT_NOW = Reply.from_text(503, "5.5.1 Not allowed during a mail transaction")
-    NEED_MAIL = Reply.from_text(503, "5.5.1 Send MAIL first")
-    NO_RECIPIENTS_LMTP = Reply.from_text(503, "5.5.1 No valid recipients")  # RFC 2033, section 4.2
+    BAD_SEQUENCE = Reply.from_text(503, "5.5.1 Bad sequence of commands")
     NOT_ALLOWED = Reply.from_text(550, "5.7.0 Command not allowed for this client")
     SIZE_LIMIT = Reply.from_text(552, "5.3.4 Message is too big")
-    HEADER_LIMIT = Reply.from_text(552, "5.3.4 Header section is too big")
     NO_RECIPIENTS = Reply.from_text(554, "5.5.1 No valid recipients")
     CLIENT_REFUSED = Reply.from_text(554, "5.7.1 This server accepts no mail from you")
     ODD_BYTES = Reply.from_text(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
@@ -233,7 +218,6 @@ def count_hops(header: bytes) -> int:
     return len(_RECEIVED.findall(header))
 
 
-@lru_cache(maxsize=1)
 def _format_date(second: int) -> str:
     """A date of RFC 5322; its "-0000" would say that we do not know our zone."""
     return formatdate(second).replace("-0000", "+0000")
@@ -247,7 +231,6 @@ def _host_name(text: str) -> str:
     return _address_literal(inside.removeprefix("IPv6:")) or "unknown"
 
 
-@lru_cache(maxsize=1024)
 def _address_literal(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
@@ -262,7 +245,6 @@ def _safe_atom(text: str) -> str:
 
 # ---- replies of a next hop
 
-MAX_LINES = 1000
 MAX_REPLY_BYTES = 64 << 10  # of one reply, line ends included
 
 _REPLY_LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])(.*))?", re.DOTALL)
@@ -311,7 +293,7 @@ class ReplyReader:
             line = bytes(self._unread[:end])
             del self._unread[: end + 1]
             self._size += len(line) + 1
-            if len(self._lines) == MAX_LINES or self._size > MAX_REPLY_BYTES:
+            if self._size > MAX_REPLY_BYTES:
                 raise ReplyError("a reply is too long")
             match = _REPLY_LINE.fullmatch(line.removesuffix(b"\r"))
             if match is None:
@@ -367,7 +349,6 @@ class Networks:
         return any(parsed in network for network in self._networks)
 
 
-@lru_cache(maxsize=1024)
 def normalise_address(address: str) -> str:
     """An address without its zone, and IPv4 where it came through an IPv6 socket.
 
@@ -379,12 +360,10 @@ def normalise_address(address: str) -> str:
     return str(mapped or parsed)
 
 
-@lru_cache(maxsize=1024)  # the same clients come again; this was a tenth of a connection's cost
 def _parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(address)
 
 
-@lru_cache(maxsize=1024)
 def client_prefix(address: str) -> str:
     """The network from which one client can choose its address: a /64 of IPv6, else the address.
 

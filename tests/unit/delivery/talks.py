@@ -18,9 +18,9 @@ from tests.support.waiting import PATIENCE
 Result = TypeVar("Result")
 CLIENT = Client("192.0.2.7", "client.example", "4711", "helo.example", "ESMTP", source="REMOTE")
 MESSAGE = b"Subject: hello\r\n\r\n.dot\r\n..two\r\nbye\r\n"
-LOST = Reply.from_text(451, "4.4.2 connection to next hop lost, try again later")
-UNREACHABLE = Reply.from_text(451, "4.4.1 next hop does not answer, try again later")
-UNSAFE = Reply.from_text(451, "4.7.4 no safe connection to next hop, try again later")
+LOST = UNREACHABLE = UNSAFE = Reply.from_text(
+    451, "4.4.1 next hop cannot be asked now, try again later"
+)
 
 
 def content(body: bytes = MESSAGE, head: bytes = b"") -> SpoolView:

@@ -19,7 +19,7 @@ from tests.unit.delivery.talks import LOST, BrokenSpool, codes, content, hand_on
 
 pytestmark = pytest.mark.slow  # waits for seconds
 
-CONTENT_TROUBLE = Reply.from_text(451, "4.3.0 temporary trouble with this message, try again later")
+CONTENT_TROUBLE = Reply.from_text(451, "4.3.0 Local trouble, try again later")
 TOO_BIG = Reply.from_text(552, "5.3.4 too big")
 LARGE = b"0123456789abcdef\r\n" * 500_000  # 9 MB: more than the kernel takes at once
 

@@ -141,17 +141,6 @@ def test_spam_goes_to_junk_on_our_own_word_only(tmp_path: Path, head: bytes, jun
     assert (tmp_path / ".Junk").exists() == junk
 
 
-@pytest.mark.parametrize("first", [b" blank", b"\ttab", b""])
-def test_a_first_line_that_begins_with_a_blank_is_no_tail_of_our_field(
-    tmp_path: Path, first: bytes
-) -> None:
-    deliver(MaildirNextHop(tmp_path, "mx"), content(first + b"\r\n", b""))
-    assert (
-        files(tmp_path)[0].partition(b"b@example.org\n")[2]
-        == (b"\n" if first else b"") + first + b"\n"
-    )
-
-
 class _Pieces(Spool):
     """A spool that is read in pieces of a chosen length."""
 
@@ -204,8 +193,7 @@ def test_names_are_unlike_and_harmless(tmp_path: Path) -> None:
     names = [path.name for path in (tmp_path / "new").iterdir()]
     assert len(set(names)) == 50
     assert all(
-        re.fullmatch(r"\d+\.M\d+P\d+Q\d+R[0-9a-f]{16}\.\.\.\\057mx\\0721\\057\\303\\251x+", name)
-        for name in names
+        re.fullmatch(r"\d+\.M\d+P\d+Q\d+R[0-9a-f]{16}\.\.\._mx_1__x+", name) for name in names
     )
 
 
@@ -325,7 +313,7 @@ def test_all_recipients_or_none(
     monkeypatch.setattr(os, failing, fail)
     replies = deliver(hop, content(TEXT), "b@x", "c@x", "d@x")
     assert [reply.encode() for reply in replies] == [
-        b"452 4.3.1 Insufficient system storage\r\n"
+        b"451 4.3.0 Mailbox cannot be written now\r\n"
     ] * 3
     assert len(files(tmp_path)) == 1
 
@@ -348,7 +336,7 @@ def test_a_full_disk(small_disk: Path) -> None:
     assert deliver(hop, content(TEXT))[0].code == 250
     large = content(TEXT + b"x" * (40 << 10), SPAM)
     replies = deliver(hop, large, *["b@x"] * 8)
-    assert {reply.code for reply in replies} == {452}
+    assert {reply.code for reply in replies} == {451}
     assert files(small_disk / "Maildir" / ".Junk") == []
     assert deliver(hop, content(TEXT))[0].code == 250
 
@@ -374,7 +362,7 @@ async def send():
 print(asyncio.run(send())[0].code)
 """
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    assert run(code, str(tmp_path)).stdout == "452\n"
+    assert run(code, str(tmp_path)).stdout == "451\n"
     assert files(tmp_path / "Maildir") == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import socket
 import ssl
 from collections.abc import Callable
@@ -196,16 +195,6 @@ def test_required_tls_with_an_untrusted_certificate_or_one_for_another_host(
     fake = FakeHop({"EHLO": OFFERED}, tls=server_context(pem))
     assert required(fake, host) == [UNSAFE, UNSAFE]
     assert not [command for command in fake.commands if command.startswith("MAIL")]
-
-
-@needs_openssl
-def test_an_authority_that_could_not_be_read_at_first_is_known_later(
-    pem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "authorities.pem"
-    monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    fake = FakeHop({"EHLO": [OFFERED, OFFERED, b"250 hop\r\n"]}, tls=server_context(pem))
-    assert codes(required(fake, between=lambda: shutil.copy(pem, file))) == [451, 250, 250, 250]
 
 
 @pytest.mark.parametrize(

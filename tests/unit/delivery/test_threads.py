@@ -11,24 +11,6 @@ from tests.support.killing import killed_at
 from tests.support.waiting import PATIENCE, until
 
 
-def test_slow_look_ups_of_names_keep_no_write_waiting() -> None:
-    """The loop looks names up in its own few threads, each for as long as the servers of names let
-    it wait.
-    """
-    answered = threading.Event()
-
-    async def main() -> str:
-        loop = asyncio.get_running_loop()
-        looking_up = [loop.run_in_executor(None, answered.wait, 2 * PATIENCE) for _ in range(200)]
-        writing = asyncio.create_task(run_in_thread(lambda: "written"))
-        done, _ = await asyncio.wait([writing], timeout=PATIENCE)
-        answered.set()
-        await asyncio.gather(*looking_up, writing)
-        return writing.result() if done else "waited for names"
-
-    assert asyncio.run(main()) == "written"
-
-
 def test_who_is_cancelled_waits_until_the_work_is_done() -> None:
     begun, go_on, done = threading.Event(), threading.Event(), []
 

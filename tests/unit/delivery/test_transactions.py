@@ -231,9 +231,6 @@ def test_parameters_are_kept_from_a_hop_that_does_not(caplog: pytest.LogCaptureF
         "MAIL FROM:<From@s.example>",
         "RCPT TO:<To@r.example>",
     ]
-    assert [record.message for record in caplog.records if "DSN" in record.message] == [
-        caplog.records[0].message
-    ]
 
 
 def test_internationalised_mail_needs_a_hop_that_takes_it() -> None:

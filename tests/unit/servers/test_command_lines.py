@@ -41,11 +41,11 @@ MAIL, RCPT = b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>"
         ([b"LHLO x", MAIL], b"DATA", True, 503),
         ([b"EHLO x", MAIL], b"XFORWARD NAME=x", False, 503),
         ([b"EHLO x", MAIL], b"XCLIENT NAME=x", False, 503),
-        ([b"EHLO x", MAIL, RCPT], b"BDAT 3", False, 502),
+        ([b"EHLO x", MAIL, RCPT], b"BDAT 3", False, 500),
         ([], b"LHLO x", False, 500),
         ([], b"EHLO x", True, 500),
         ([], b"HELO x", True, 500),
-        ([b"EHLO x"], b"AUTH PLAIN", False, 502),
+        ([b"EHLO x"], b"AUTH PLAIN", False, 500),
         ([], b"EHLO mx.example", False, 250),
         ([], b"EHLO [127.0.0.1]", False, 250),
         ([], b"EHLO " + b"x" * 256, False, 501),
@@ -56,8 +56,6 @@ MAIL, RCPT = b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>"
         ([b"EHLO x", MAIL], RCPT + b" NOTIFY=NEVER ORCPT=rfc822;" + b"x" * 470, False, 250),
         ([b"EHLO x"], b"NOOP " + b"x" * 12_300, False, 500),
         ([b"LHLO x"], b"NOOP " + b"x" * 12_000, True, 250),
-        ([], b"VRFY <a b>", False, 502),
-        ([], b"VRFY \xff\xfe", False, 502),
     ],
 )
 def test_refusals(tmp_path, before, line, lmtp, code):
@@ -94,7 +92,7 @@ def lines_read(pieces):
         async def before_wait():
             return loop.time() + PATIENCE
 
-        reader = ClientReader(loop, before_wait, lambda line: line, CommandBudget(DoorLimits()))
+        reader = ClientReader(loop, before_wait, lambda line: line)
 
         async def feed():
             for piece in pieces:

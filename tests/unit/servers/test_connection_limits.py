@@ -54,9 +54,9 @@ def test_connections_are_counted_in_and_out():
         None
     ] * 3
     assert [limits.enter(Connection(), address) for address in "abc"] == [
-        LimitExceeded.PER_CLIENT,
-        LimitExceeded.TOTAL,
-        LimitExceeded.TOTAL,
+        LimitExceeded.TOO_MANY,
+        LimitExceeded.TOO_MANY,
+        LimitExceeded.TOO_MANY,
     ]
     limits.leave(Connection())  # was refused
     for one in served:
@@ -71,7 +71,7 @@ def test_an_ipv6_client_cannot_walk_through_its_network():
     assert [limits.enter(one, f"2001:db8:0:1::{number}") for number, one in enumerate(served)] == [
         None,
         None,
-        LimitExceeded.PER_CLIENT,
+        LimitExceeded.TOO_MANY,
     ]
     assert limits.enter(Connection(), "2001:db8:0:2::1") is None
     limits.leave(served[0])
@@ -93,7 +93,7 @@ def test_the_longest_idle_connection_makes_room_and_none_in_a_transaction():
         None,
         None,
         None,
-        LimitExceeded.TOTAL,
+        LimitExceeded.TOO_MANY,
     ]
     assert evicted == [second, first, third]
     for connection in evicted:
@@ -107,8 +107,8 @@ def test_nobody_is_evicted_before_its_time():
     limits = ConnectionLimits(1, 1, pytest.fail)
     assert limits.enter(Connection(time.monotonic() + 60), "a") is None
     assert [limits.enter(Connection(), address) for address in "ab"] == [
-        LimitExceeded.PER_CLIENT,
-        LimitExceeded.TOTAL,
+        LimitExceeded.TOO_MANY,
+        LimitExceeded.TOO_MANY,
     ]
 
 
@@ -118,7 +118,7 @@ def test_a_client_with_too_many_connections_evicts_its_own():
     others, own, busy = Connection(1.0), Connection(2.0), Connection(None)
     for address, connection in zip("baa", (others, own, busy), strict=True):
         assert limits.enter(connection, address) is None
-    assert [limits.enter(Connection(), "a") for _ in range(2)] == [None, LimitExceeded.PER_CLIENT]
+    assert [limits.enter(Connection(), "a") for _ in range(2)] == [None, LimitExceeded.TOO_MANY]
     assert evicted == [own]
 
 

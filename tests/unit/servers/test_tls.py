@@ -55,7 +55,7 @@ def test_a_message_by_tls_and_everything_before_it_forgotten(pem, tmp_path):
     assert run(pem, tmp_path, talk, proxy) == (
         True,
         False,
-        [503, 502, 250, 250, 354, 250, 221],
+        [503, 503, 250, 250, 354, 250, 221],
         True,
     )
     assert proxy.contents == [MESSAGE * 20000]

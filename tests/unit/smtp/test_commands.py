@@ -15,7 +15,7 @@ from spamguard.smtp.commands import (
     parse_rcpt,
     rcpt_command,
 )
-from spamguard.smtp.envelope import EsmtpParameter, Recipient, Reply, Sender
+from spamguard.smtp.envelope import EsmtpParameter, Recipient, Replies, Reply, Sender
 from tests.unit.mail.support import seconds
 from tests.unit.smtp.smuggling import ENDS
 
@@ -91,14 +91,14 @@ def test_addresses(path: str, address: str) -> None:
     ],
 )
 def test_what_is_no_address(path: bytes) -> None:
-    assert parse_mail(b"FROM:" + path) == Reply.from_text(501, "5.1.7 Bad sender address syntax")
-    assert parse_rcpt(b"TO:" + path) == Reply.from_text(501, "5.1.3 Bad recipient address syntax")
+    assert parse_mail(b"FROM:" + path) == Replies.BAD_ARGUMENT
+    assert parse_rcpt(b"TO:" + path) == Replies.BAD_ARGUMENT
 
 
 def test_the_null_sender_is_no_recipient() -> None:
     assert parse_mail(b"FROM:<> BODY=7BIT") == Sender("", (EsmtpParameter("BODY", "7BIT"),))
-    assert parse_mail(b"FROM:<>x") == Reply.from_text(501, "5.1.7 Bad sender address syntax")
-    assert parse_rcpt(b"TO:<>") == Reply.from_text(501, "5.1.3 Bad recipient address syntax")
+    assert parse_mail(b"FROM:<>x") == Replies.BAD_ARGUMENT
+    assert parse_rcpt(b"TO:<>") == Replies.BAD_ARGUMENT
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_null_sender_is_no_recipient() -> None:
 def test_what_is_no_argument(argument: bytes) -> None:
     for reply in (parse_mail(argument), parse_rcpt(argument)):
         assert isinstance(reply, Reply)
-        assert (reply.code, reply.lines[0][:14]) == (501, b"5.5.4 Syntax: ")
+        assert reply == Replies.BAD_ARGUMENT
 
 
 @pytest.mark.parametrize("odd", [*CONTROLS, *ENDS.values()], ids=repr)
@@ -207,7 +207,7 @@ def test_parameters_of_rcpt(words: str) -> None:
     ],
 )
 def test_bad_parameters_of_mail(words: str) -> None:
-    assert parse_mail(f"FROM:<a@b> {words}".encode()) == Reply.from_text(501, "5.5.4 Bad parameter")
+    assert parse_mail(f"FROM:<a@b> {words}".encode()) == Replies.BAD_ARGUMENT
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_bad_parameters_of_mail(words: str) -> None:
     ],
 )
 def test_bad_parameters_of_rcpt(words: str) -> None:
-    assert parse_rcpt(f"TO:<a@b> {words}".encode()) == Reply.from_text(501, "5.5.4 Bad parameter")
+    assert parse_rcpt(f"TO:<a@b> {words}".encode()) == Replies.BAD_ARGUMENT
 
 
 def test_unknown_parameters() -> None:
@@ -247,9 +247,7 @@ def test_addresses_beyond_ascii() -> None:
         == parse_rcpt(b"TO:<\xed\xa0\x80@b>", smtputf8=True)
         == refused
     )
-    assert parse_rcpt("TO:<a@b> ORCPT=utf-8;ä@b".encode()) == Reply.from_text(
-        501, "5.5.4 Bad parameter"
-    )
+    assert parse_rcpt("TO:<a@b> ORCPT=utf-8;ä@b".encode()) == refused
     given_orcpt = (EsmtpParameter("ORCPT", "utf-8;ä@b"),)
     assert parse_rcpt("TO:<a@b> ORCPT=utf-8;ä@b".encode(), smtputf8=True) == Recipient(
         "a@b", given_orcpt

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.smtp.envelope import (
-    MAX_LINES,
     MAX_REPLY_BYTES,
     Reply,
     ReplyError,
@@ -94,13 +93,6 @@ def test_a_reply_without_end_is_refused() -> None:
                 fed += len(line)
                 reader.next_reply()
         assert reader.pending_bytes <= MAX_REPLY_BYTES + 1000
-
-
-def test_the_longest_reply_is_taken() -> None:
-    (reply,) = taken([b"250-x\r\n" * (MAX_LINES - 1) + b"250 y\r\n"])
-    assert len(reply.lines) == MAX_LINES
-    with pytest.raises(ReplyError, match="too long"):
-        taken([b"250-x\r\n" * MAX_LINES + b"250 y\r\n"])
 
 
 def test_many_replies_at_once_are_no_long_reply() -> None:

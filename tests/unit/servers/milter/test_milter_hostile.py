@@ -6,7 +6,6 @@ from contextlib import suppress
 import pytest
 
 from spamguard.config.options import ScannerLimits
-from spamguard.servers import milter
 from spamguard.servers.milter_protocol import TRANSITIONS, MilterCommand, MilterState
 from tests.support.scanners import in_transactions
 from tests.support.waiting import PATIENCE, until
@@ -156,9 +155,7 @@ def test_content_must_come_in_time_but_before_it_the_server_may_wait(tmp_path, l
     assert run(tmp_path, ScriptedService(limits=limits), talk)
 
 
-def test_a_server_that_does_not_read_is_cut_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(milter, "_PACKETS_PER_TURN", 10_000_000)
-
+def test_a_server_that_does_not_read_is_cut_off(tmp_path):
     async def talk(served):
         server = await served.ready(offer=OLD)
         await server.envelope()
@@ -185,7 +182,7 @@ def test_only_listed_servers_and_only_so_many(tmp_path, caplog):
         return await server.hung_up()
 
     assert run(tmp_path, ScriptedService(clients=("192.0.2.0/24",)), talk)
-    assert "not a listed client" in caplog.text
+    assert "not_listed" in caplog.text
 
     async def talk_much(served):
         servers = [await served.ready() for _ in range(2)]

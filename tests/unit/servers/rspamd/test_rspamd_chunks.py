@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
-from tests.support.scanners import ScriptedJudge, Served
-from tests.support.waiting import PATIENCE
-from tests.unit.servers.rspamd.talking import MAIL, run, said
+from tests.support.scanners import ScriptedJudge
+from tests.unit.servers.rspamd.talking import MAIL, said
 
 HEAD = b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -22,28 +18,6 @@ def chunked(*pieces: bytes) -> bytes:
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     return [data[start:end] for start, end in pairwise(places)]
-
-
-@pytest.mark.parametrize("cuts", [[], [1], [70, 90, 100], list(range(0, 600, 7))])
-def test_several_requests_on_one_connection(tmp_path: Path, cuts: list[int]) -> None:
-    """Sent together, and cut anywhere."""
-    mails = [b"Subject: %d\r\n\r\ntext\r\n" % number for number in range(3)]
-    requests = [HEAD + chunked(*mail.splitlines(keepends=True)) + b"0\r\n\r\n" for mail in mails]
-    judge = ScriptedJudge()
-
-    async def talk(served: Served) -> bytes:
-        reader, writer = await served.connect()
-        try:
-            for piece in pieces(b"".join(requests), cuts):
-                writer.write(piece)
-                await asyncio.sleep(0.002)
-            writer.write_eof()
-            return await asyncio.wait_for(reader.read(), PATIENCE)
-        finally:
-            writer.close()
-
-    assert run(tmp_path, talk, judge=judge).count(b"HTTP/1.1 200") == 3
-    assert judge.raws == mails
 
 
 def test_haraka_sends_every_line_as_a_chunk(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from spamguard.servers import scanner
 from spamguard.users import QueuedLesson
 from tests.support.scanners import Served
-from tests.support.waiting import PATIENCE
 from tests.unit.servers.rspamd.talking import MAIL, Answer, parse, request, run, said
 
 
@@ -59,20 +58,6 @@ def test_a_password_may_be_as_long_as_its_file_may_have_it(tmp_path: Path) -> No
         ).status
         == 403
     )
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_client_that_may_not_teach_is_refused_before_its_message_is_kept(tmp_path: Path) -> None:
-    async def talk(served: Served) -> bytes:
-        reader, writer = await served.connect()
-        try:
-            writer.write(request("/learnspam", fields={"Password": "wrong"})[: -len(MAIL)])
-            return await asyncio.wait_for(reader.readline(), PATIENCE)
-        finally:
-            writer.close()
-
-    (tmp_path / "password").write_text("secret\n")
-    assert b" 403 " in run(tmp_path, talk, password_file=tmp_path / "password")
 
 
 @pytest.mark.slow

@@ -99,16 +99,6 @@ def test_the_exact_probability_is_shown_only_if_configured(tmp_path: Path) -> No
     assert round(answer["score"], 1) == answer["score"]
 
 
-def test_clients_from_before_checkv2(tmp_path: Path) -> None:
-    for path in ("/check", "/symbols?x=y"):
-        metric = said(tmp_path, request(path)).json["default"]
-        assert (metric["is_spam"], metric["action"], metric["SPAMGUARD_SPAM"]["score"]) == (
-            True,
-            "add header",
-            metric["score"],
-        )
-
-
 def test_exim_speaks_the_protocol_before_http(tmp_path: Path) -> None:
     """`variant=rspamd`: it does not close its side, and reads the answer by sscanf."""
     head = (
@@ -193,18 +183,6 @@ def test_whose_mail_it_is(tmp_path: Path, fields: Mapping[str, str], user: str) 
     assert run(tmp_path, talk, resolver=UserResolver(())) == ([user] if user else [])
 
 
-@pytest.mark.parametrize("name", ["Shm", "File", "Path"])
-def test_messages_of_this_machine_are_not_fetched(tmp_path: Path, name: str) -> None:
-    """What rspamd's own proxy names instead of sending it when it is on the same machine, in HTTP:
-    whoever asks could name any file.
-    """
-    (tmp_path / "mail").write_bytes(MAIL)
-    judge = ScriptedJudge()
-    answer = said(tmp_path, request("/checkv2", b"", {name: str(tmp_path / "mail")}), judge=judge)
-    assert (answer.status, judge.raws) == (400, [])
-    assert answer.json == {"error": "files and shared memory are not read: send the message"}
-
-
 @pytest.mark.parametrize("name", ["Compression", "Content-Encoding"])
 def test_what_cannot_be_unpacked_is_not_judged(tmp_path: Path, name: str) -> None:
     judge = ScriptedJudge()
@@ -243,27 +221,6 @@ def test_the_other_pages(tmp_path: Path) -> None:
     assert (ping.status, ping.body) == (200, b"pong\r\n")
     for path in ("/stat", "/auth"):
         assert said(tmp_path, request(path, b"", method="GET")).status == 404
-
-
-def test_a_connection_is_kept(tmp_path: Path) -> None:
-    async def talk(served: Served) -> bytes:
-        together = (
-            request("/ping", b"", method="GET")
-            + request("/checkv2")
-            + request("/ping", b"", method="GET")
-        )
-        reader, writer = await served.connect()
-        try:
-            writer.write(together[:-1])
-            await asyncio.sleep(0.1)
-            writer.write(together[-1:] + request("/ping", b"", version="1.0"))
-            return await asyncio.wait_for(reader.read(), PATIENCE)
-        finally:
-            writer.close()
-
-    result = run(tmp_path, talk)
-    assert result.count(b"HTTP/1.1 200") == 4
-    assert result.count(b"pong") == 3
 
 
 def test_a_connection_that_is_kept_has_a_last_request(tmp_path: Path) -> None:
@@ -308,20 +265,6 @@ def test_a_client_that_waits_for_100_continue_gets_it(tmp_path: Path) -> None:
     assert b"200" in run(tmp_path, talk)
 
 
-def test_asking_for_the_head_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Monitors do."""
-    answer = said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (answer.status, answer.body) == (200, b"")
-    assert said(tmp_path, b"HEAD /nothing HTTP/1.1\r\nHost: x\r\n\r\n").body == b""
-    behind = parse(said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\nnonsense\r\n\r\n").body)
-    assert (behind.status, behind.json) == (400, {"error": "not understood"})
-    answer = said(
-        tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxyz"
-    )
-    assert (answer.status, answer.body) == (400, b"")
-    assert "fault" not in caplog.text
-
-
 def test_a_status_has_words(tmp_path: Path) -> None:
     """Without them rspamc ends by a signal."""
     assert said(tmp_path, request("/ping")).fields.startswith("HTTP/1.1 200 OK\r\n")
@@ -347,39 +290,6 @@ def test_the_first_line_may_come_in_pieces(tmp_path: Path, at: int) -> None:
             writer.close()
 
     assert run(tmp_path, talk).startswith(b"RSPAMD/1.3 0 EX_OK")
-
-
-def test_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> None:
-    """Each of these takes longer than everything else together."""
-
-    async def talk(served: Served) -> int:
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += 1
-
-        for data in (
-            request("/ping", b"", method="GET") * 800,
-            b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-            + b"1;\r\nx\r\n" * 9000
-            + b"0\r\n\r\n",
-        ):
-            reader, writer = await served.connect()
-            await asyncio.sleep(0.1)
-            task = asyncio.create_task(others())
-            writer.write(data)
-            writer.write_eof()
-            await asyncio.wait_for(reader.read(), PATIENCE)
-            task.cancel()
-            assert turns > 80
-            turns = 0
-            writer.close()
-        return turns
-
-    run(tmp_path, talk)
 
 
 def test_chunks(tmp_path: Path) -> None:
