@@ -253,11 +253,10 @@ JudgeFunction = Callable[[Tables, ExpertParameters, Evidence], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to judge. With words_only it reads nothing but the words of the body."""
+    """One way to judge."""
 
     name: str
     about: str
-    words_only: bool
     judge: JudgeFunction
 
 
@@ -311,9 +310,9 @@ _ABOUT = "{} naive Bayes over words, add-one smoothing"
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile(DEFAULT_PROFILE, _ALL_EXPERTS, False, fuse),
-        Profile("bernoulli", _ABOUT.format("Bernoulli"), True, _judge_bernoulli),
-        Profile("multinomial", _ABOUT.format("multinomial"), True, _judge_multinomial),
+        Profile(DEFAULT_PROFILE, _ALL_EXPERTS, fuse),
+        Profile("bernoulli", _ABOUT.format("Bernoulli"), _judge_bernoulli),
+        Profile("multinomial", _ABOUT.format("multinomial"), _judge_multinomial),
     )
 }
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from spamguard import native
 from spamguard.mail.content import (
-    NUMBERS,
-    TRAITS,
     MessageContent,
     compute_numbers,
     compute_traits,
@@ -102,12 +100,6 @@ class FeatureExtractor:
         size = len(content.message.body) + max(len(raw) - self._limits.message_bytes, 0)
         return Features(tokens, compute_traits(content), compute_numbers(content, size))
 
-    def word_features(self, raw: bytes) -> Features:
-        """The words of the body only, for some profiles; traits and numbers are zero."""
-        content = read_content(raw, self._limits, body_only=True)
-        tokens = self._hasher.find_tokens(content, words_only=True).distinct_tokens()
-        return Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
-
     def token_texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash.
 
@@ -158,52 +150,44 @@ class TokenHasher:
         self._first, self._second, self._last, self._length = first, second, last, length
         self._left, self._right, self._skip, self._final = left, right, skip, final
 
-    def find_tokens(self, content: MessageContent, *, words_only: bool = False) -> WordFinder:
-        """The tokens of one message. words_only: no pairs and no grams."""
+    def find_tokens(self, content: MessageContent) -> WordFinder:
+        """The tokens of one message."""
         functions = native.functions
         if functions is None or content.spaceless:
-            groups = self.token_groups(content.sections, content.spaceless, words_only=words_only)
-            return _NumpyTokens(list(groups))
+            return _NumpyTokens(list(self.token_groups(content.sections, content.spaceless)))
         names, texts = zip(*content.sections, strict=True)
         seeds = b"".join(map(self._seeds.__getitem__, (*names, _GRAM_SECTION)))
         kinds = bytes(
             [
-                _NO_PAIRS * (words_only or name in _UNPAIRED_SECTIONS)
-                + _WITH_GRAMS * (not words_only and name in _LETTERED_SECTIONS)
+                _NO_PAIRS * (name in _UNPAIRED_SECTIONS)
+                + _WITH_GRAMS * (name in _LETTERED_SECTIONS)
                 for name in names
             ]
         )
         arguments = (texts, seeds, kinds, self._multipliers, _TOKEN_BYTE_TABLE)
-        max_skips = 0 if words_only else _MAX_SKIPS
-        return _NativeTokens(functions, content.sections, arguments, max_skips)
+        return _NativeTokens(functions, content.sections, arguments)
 
     def token_groups(
-        self,
-        sections: list[Section],
-        spaceless: Sequence[tuple[bytes, str]] = (),
-        *,
-        words_only: bool = False,
+        self, sections: list[Section], spaceless: Sequence[tuple[bytes, str]] = ()
     ) -> Iterator[_TokenGroup]:
         """The tokens of one message by numpy. The first section is the body."""
         run = self.hash_tokens(sections, _UNPAIRED_SECTIONS)
         tokens, words = narrow_hashes(run.hashes) | WORDS, int(run.borders[0])
         tokens[words:] |= CLUES
         yield _TokenGroup(tokens, run, np.arange(len(tokens)))
-        if not words_only:
-            yield self._pair_group(run, run.pairs_with_next.nonzero()[0], 1)
-            near = run.pairs_with_next[words : words + _MAX_SKIPS - 1]
-            yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
-            for name, text in sections:
-                if name in _LETTERED_SECTIONS:
-                    grams = self.hash_grams(text)
-                    tokens = narrow_hashes(grams.hashes) | GRAMS
-                    yield _TokenGroup(tokens, grams, np.arange(len(tokens)))
+        yield self._pair_group(run, run.pairs_with_next.nonzero()[0], 1)
+        near = run.pairs_with_next[words : words + _MAX_SKIPS - 1]
+        yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
+        for name, text in sections:
+            if name in _LETTERED_SECTIONS:
+                grams = self.hash_grams(text)
+                tokens = narrow_hashes(grams.hashes) | GRAMS
+                yield _TokenGroup(tokens, grams, np.arange(len(tokens)))
         for name, letters in spaceless:
             bigrams = self.hash_bigrams(name, letters)
             tokens = narrow_hashes(bigrams.hashes) | (CLUES if name else WORDS)
             yield _TokenGroup(tokens, bigrams, np.arange(len(tokens)))
-            if not words_only:
-                yield self._pair_group(bigrams, bigrams.pairs_with_next.nonzero()[0], 1)
+            yield self._pair_group(bigrams, bigrams.pairs_with_next.nonzero()[0], 1)
 
     def _pair_group(self, run: TokenRun, left: NDArray[np.intp], step: int) -> _TokenGroup:
         """The tokens of pairs, each of a token and that `step` tokens later."""
@@ -348,11 +332,10 @@ class _NativeTokens(NamedTuple):
     functions: native.NativeFunctions
     sections: list[Section]
     arguments: tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]
-    max_skips: int
 
     def distinct_tokens(self) -> NDArray[np.uint32]:
         """All tokens, each once, sorted."""
-        return np.frombuffer(self.functions.tokens(*self.arguments, self.max_skips), np.uint32)
+        return np.frombuffer(self.functions.tokens(*self.arguments, _MAX_SKIPS), np.uint32)
 
     def words(
         self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int
@@ -361,7 +344,7 @@ class _NativeTokens(NamedTuple):
         IndexError: a bucket has no token.
         """
         places = self.functions.places(
-            *self.arguments, buckets.astype(np.uint32), self.max_skips, shift
+            *self.arguments, buckets.astype(np.uint32), _MAX_SKIPS, shift
         )
         labels = [_section_label(name) for name, _ in self.sections]
         words = []

@@ -233,16 +233,6 @@ def test_a_profile_knows_certainty_but_never_nan(tmp_path: Path, profile: str) -
                 assert sum(verdict.probabilities.values()) == pytest.approx(1.0)
 
 
-def test_words_only_profiles_see_the_words_of_the_whole_extraction(tmp_path: Path) -> None:
-    raw = b"Subject: money\nContent-Type: text/html\n\n<b>Buy</b> money online today <a href=http://x.example/>\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e</a>\n"
-    with opened(tmp_path, "bernoulli") as spam_filter:
-        extractor = spam_filter._reader.extractor
-        every = extractor.features(raw).tokens
-        assert extractor.word_features(raw).tokens.tolist() == every[every < 1 << 30].tolist()
-        teach(spam_filter, _plain)
-        assert spam_filter.judge(raw) == spam_filter.judge_features(extractor.features(raw))
-
-
 def test_the_prior_of_a_profile_is_the_share_of_lessons() -> None:
     lessons = made_up(9, 30)
     tables = replayed(lessons)
