@@ -86,8 +86,9 @@ class JudgingFilter:
         >>> verdict.label, verdict.probability
         ('unsure', 0.5)
         """
-        sender = self.senders.identify(check_bytes(raw)) if self._is_default else b""
-        return self.judge_features(self._reader.extractor.features(raw), user, sender)
+        features = self._reader.extractor.features(check_bytes(raw))
+        sender = self.senders.identify(raw) if self._is_default else b""
+        return self.judge_features(features, user, sender)
 
     def judge_all(
         self, messages: Iterable[bytes], *, user: str = "", cores: int | None = 1
