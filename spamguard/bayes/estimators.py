@@ -119,7 +119,6 @@ class BernoulliNB(NaiveBayes):
 
     def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
         """1 where a feature is there, or twice `binarize` where that is more."""
-        self._check_drawable((self.class_count_ > 0) | bool(np.any(self.alpha)))
         probability = np.exp(self.feature_log_prob_)[codes]
         present = random.random_sample(probability.shape) < probability
         return np.asarray(present * max(1.0, 2.0 * self.binarize))
@@ -183,7 +182,6 @@ class MultinomialNB(NaiveBayes):
         length is an independent Poisson number of each feature.
         """
         probability = np.exp(self.feature_log_prob_)
-        self._check_drawable(probability.any(axis=1))
         mean_length = self.feature_count_.sum() / max(1.0, self.class_count_.sum())
         return np.asarray(random.poisson(mean_length * probability[codes]))
 
@@ -280,7 +278,6 @@ class CategoricalNB(NaiveBayes):
 
     def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
         """Categories below `n_categories_`."""
-        self._check_drawable((self.class_count_ > 0) | (self.alpha > 0))
         categories = np.empty((len(codes), len(self.n_categories_)), np.int64)
         for code in np.unique(codes):
             rows = np.flatnonzero(codes == code)
@@ -339,18 +336,9 @@ class GaussianNB(NaiveBayes):
         self.class_alpha = class_alpha
         self.var_floor = var_floor
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.covariance not in ("diagonal", "shared", "full"):
-            raise ValueError(
-                f'covariance must be "diagonal", "shared" or "full", and is {self.covariance!r}.'
-            )
-        if self.var_floor is not None and not np.all(np.asarray(self.var_floor) > 0.0):
-            raise ValueError(f"var_floor must be positive, and is {self.var_floor!r}.")
-
     def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
-        second = class_squares if self.covariance == "diagonal" else class_products
-        return class_sums(X, codes, n_classes), second(X, codes, n_classes)
+        second = {"diagonal": class_squares, "shared": class_products, "full": class_products}
+        return class_sums(X, codes, n_classes), second[self.covariance](X, codes, n_classes)
 
     def _is_possible(self, sums: ExactSums) -> bool:
         """Sums of numbers may be negative; variances may not."""

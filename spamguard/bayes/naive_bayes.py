@@ -25,7 +25,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, get_tags
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import (
+    _check_partial_fit_first_call,
+    check_classification_targets,
+)
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from spamguard.bayes import formulas
@@ -91,27 +94,16 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
 
         classes, (K,), are all there will ever be; the first call needs them.
         """
-        first = not hasattr(self, "classes_")
-        sorted_classes = None if classes is None else np.unique(np.asarray(classes))
-        known_classes = sorted_classes if first else self.classes_
-        if known_classes is None:
-            raise ValueError("The first call of partial_fit needs all classes: pass classes=[...].")
-        if sorted_classes is not None and not np.array_equal(sorted_classes, known_classes):
-            raise ValueError(
-                f"The classes {sorted_classes.tolist()} are not those of the first call of "
-                f"partial_fit, {known_classes.tolist()}."
-            )
-        X, y = self._validate_input(X, y=y, reset=first)
-        unknown = np.setdiff1d(y, known_classes)
+        _check_partial_fit_first_call(self, classes)
+        is_first = not hasattr(self, "_sums")
+        X, y = self._validate_input(X, y=y, reset=is_first)
+        unknown = np.setdiff1d(y, self.classes_)
         if unknown.size:
             raise ValueError(
-                f"The labels {unknown.tolist()} are not among the classes {known_classes.tolist()}."
+                f"The labels {unknown.tolist()} are not among the classes {self.classes_.tolist()}."
             )
-        evidence = self._sum_samples(X, y, known_classes)
-        if not first:
-            return self._set_sums(self._combine(add, evidence))
-        self.classes_ = known_classes
-        return self._set_sums(evidence)
+        evidence = self._sum_samples(X, y, self.classes_)
+        return self._set_sums(evidence if is_first else self._combine(add, evidence))
 
     def unlearn(self, X: Any, y: Any) -> Self:
         """Undo `partial_fit` exactly: as if these samples had never been taught.
@@ -147,13 +139,7 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
             check_non_negative(checked[0] if "y" in options else checked, type(self).__name__)
         return checked
 
-    def _check_parameters(self) -> None:
-        for name in ("alpha", "class_alpha", "binarize"):
-            if not np.all(np.asarray(getattr(self, name, 0.0)) >= 0.0):
-                raise ValueError(f"{name} must not be negative, and is {getattr(self, name)!r}.")
-
     def _sum_samples(self, X: Any, y: NDArray[Any], classes: NDArray[Any]) -> ExactSums:
-        self._check_parameters()
         codes = np.searchsorted(classes, y)
         sizes = np.bincount(codes, minlength=len(classes)).astype(object)
         return (sizes, *self._sum_evidence(X, codes, len(classes)))
@@ -209,12 +195,6 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         y : ndarray of shape (n_samples,)
             The class of each.
 
-        Raises
-        ------
-        ValueError
-            n_samples is below one, or the model of a class or the prior is undefined: nothing was
-            taught and the pseudo-counts are 0.
-
         Examples
         --------
         >>> from spamguard.bayes import BernoulliNB
@@ -227,23 +207,10 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         ['spam', 'ham']
         """
         check_is_fitted(self, "classes_")
-        if n_samples < 1:
-            raise ValueError(f"n_samples must be at least 1, and is {n_samples!r}.")
         prior = np.exp(self.class_log_prior_)
-        if not prior.any():
-            raise ValueError("No sample was taught and class_alpha is 0: there is no class prior.")
         random = check_random_state(random_state)
         codes = random.choice(len(prior), size=n_samples, p=prior)
         return self._draw(codes, random), np.asarray(self.classes_[codes])
-
-    def _check_drawable(self, is_defined: Any) -> None:
-        """ValueError if the prior allows a class whose model is undefined; is_defined is (K,)."""
-        undefined = self.classes_[~is_defined & (self.class_log_prior_ > -np.inf)].tolist()
-        if undefined:
-            raise ValueError(
-                f"The classes {undefined} were taught nothing and alpha is 0: "
-                "there is nothing to draw from."
-            )
 
 
 # ---- exact sums
