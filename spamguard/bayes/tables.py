@@ -116,18 +116,11 @@ def make_evidence(features: Features, bits: int) -> Evidence:
         starts, sizes = packed[:N_TOKEN_SETS], packed[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
         buckets = packed[2 * N_TOKEN_SETS :]
         return Evidence(buckets, sizes, starts, features.traits, features.numbers)
-    narrow = features.tokens >> np.uint32(32 - bits)
-    if len(narrow) > 1:
-        keep = np.empty(len(narrow), np.bool_)
-        keep[0] = True
-        np.not_equal(narrow[1:], narrow[:-1], out=keep[1:])
-        narrow = narrow[keep]
-    borders = narrow.searchsorted(
-        np.arange(N_TOKEN_SETS + 1, dtype=np.uint32) << np.uint32(bits - 2)
-    )
-    starts = borders[:-1]
-    sizes = borders[1:] - starts
-    return Evidence(narrow.astype(np.intp), sizes, starts, features.traits, features.numbers)
+    offsets = np.array([0, len(features.tokens)])
+    traits, numbers = features.traits, features.numbers
+    batch = make_evidence_batch(features.tokens, offsets, traits[np.newaxis], numbers, bits)
+    starts, sizes = batch.runs
+    return Evidence(batch.buckets, sizes, starts, traits, numbers)
 
 
 class EvidenceBatch(NamedTuple):

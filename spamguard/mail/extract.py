@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
+from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +143,8 @@ class TokenHasher:
     """Keyed hashes of tokens and token pairs. key: the installation's, at most 64 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self._seeds = _SectionSeeds(key)
+        self._key = key
+        self._seed = lru_cache(_MAX_SEEDS)(self._make_seed)  # senders invent names of fields
         digest = blake2b(b"multipliers", key=key, digest_size=64).digest()
         multipliers = np.frombuffer(digest, "<u8") | np.uint64(1)
         self._multipliers = multipliers.tobytes()
@@ -150,13 +152,16 @@ class TokenHasher:
         self._first, self._second, self._last, self._length = first, second, last, length
         self._left, self._right, self._skip, self._final = left, right, skip, final
 
+    def _make_seed(self, section: bytes) -> bytes:
+        return blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
+
     def find_tokens(self, content: MessageContent) -> WordFinder:
         """The tokens of one message."""
         functions = native.functions
         if functions is None or content.spaceless:
             return _NumpyTokens(list(self.token_groups(content.sections, content.spaceless)))
         names, texts = zip(*content.sections, strict=True)
-        seeds = b"".join(map(self._seeds.__getitem__, (*names, _GRAM_SECTION)))
+        seeds = b"".join(map(self._seed, (*names, _GRAM_SECTION)))
         kinds = bytes(
             [
                 _NO_PAIRS * (name in _UNPAIRED_SECTIONS)
@@ -210,7 +215,7 @@ class TokenHasher:
         joined = ~np.frombuffer(bytes(map(unpaired.__contains__, names)), np.bool_).repeat(counts)
         if len(joined):
             joined[borders - 1] = False  # the last token of each section
-        seeds = np.frombuffer(b"".join(map(self._seeds.__getitem__, names)), "<u8")
+        seeds = np.frombuffer(b"".join(map(self._seed, names)), "<u8")
         hashes = self._mix(buffer, starts, ends, seeds.repeat(counts))
         return TokenRun(names, borders, hashes, joined, starts, ends, buffer)
 
@@ -218,7 +223,7 @@ class TokenHasher:
         """Hashes of all pairs of neighbouring characters. text: its runs are separated by NUL."""
         points = np.frombuffer(text.encode("utf-32-le", "replace"), "<u4").astype(np.uint64)
         starts = np.flatnonzero((points[1:] != 0) & (points[:-1] != 0))
-        seed = np.frombuffer(self._seeds[b"bigram:" + section], "<u8")
+        seed = np.frombuffer(self._seed(b"bigram:" + section), "<u8")
         mixed = ((points.take(starts) << _SHIFT) | points.take(starts + 1)) ^ seed
         mixed *= self._first
         mixed ^= mixed >> _SHIFT
@@ -249,7 +254,7 @@ class TokenHasher:
             for more in range(2, _GRAM_CHARACTERS + 1):
                 later = behind[more : more + len(starts)]
                 ends = np.where(later - starts <= _MAX_GRAM_BYTES, later, ends)
-        seed = np.frombuffer(self._seeds[_GRAM_SECTION], "<u8")
+        seed = np.frombuffer(self._seed(_GRAM_SECTION), "<u8")
         hashes = self._mix(text + _PADDING, starts, ends, seed)
         chosen = (hashes & _GRAM_MASK == 0).nonzero()[0]
         return TokenRun(
@@ -300,19 +305,6 @@ class TokenHasher:
         return mixed
 
 
-class _SectionSeeds(dict[bytes, bytes]):
-    """Seed of each section. Bounded, since senders invent names of fields."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def __missing__(self, section: bytes) -> bytes:
-        if len(self) == _MAX_SEEDS:
-            self.clear()
-        self[section] = seed = blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
-        return seed
-
-
 def narrow_hashes(hashes: Hashes) -> NDArray[np.uint32]:
     """The thirty highest bits of each hash, low: the token set goes into the two bits above."""
     high: NDArray[np.uint32] = hashes.view("<u4")[1::2]
@@ -329,7 +321,7 @@ _GRAM_LABEL = "letters:"
 class _NativeTokens(NamedTuple):
     """The tokens of one message by the compiled functions. arguments: theirs, about sections."""
 
-    functions: native.NativeFunctions
+    functions: Any
     sections: list[Section]
     arguments: tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]
 
