@@ -434,10 +434,6 @@ _MIN_PART = 0.05  # nats; with less a group says nothing
 _MAX_GROUPS = 3  # for, and against
 _MAX_NAME_LENGTH = 40
 _NAMED_KINDS = ("word", "pair", "subject", "closing", "address", "link host", "attachment")
-_UNKNOWN = {
-    "id-host": "the server in its Message-ID is unknown here",
-    "host": "the hosts of its links are unknown here",
-}
 # A language shows in its most frequent words. Of 1,000 messages of two corpora these figures find
 # 50, all in Chinese, Japanese or German, of which hardly any ham had been taught.
 _FREQUENT_WORDS, _MIN_FREQUENT_WORDS, _FREQUENT_LESSONS = 20, 10, 5
@@ -484,11 +480,6 @@ def describe_verdict(
         clauses.append("it has hardly anything in common with the mail taught here")
     if not why.few and (one := _only_class_of_language(why)):
         clauses.append(f"nearly all mail taught in its language is {class_title(one)}")
-    for section, text in _UNKNOWN.items():
-        counts = [clue.counts for clue in why.clues if clue.text.startswith(f"{section}:")]
-        # whether a lesson has such a token is not known where counts are hidden
-        if counts and all(of_token and not any(of_token.values()) for of_token in counts):
-            clauses.append(text)
     if why.sender:
         clauses.append(f"its sender was called {'wanted' if why.sender < 0 else 'unwanted'}")
     label = why.verdict.label

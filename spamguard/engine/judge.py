@@ -337,4 +337,4 @@ class JudgingFilter:
         """Whether the process that settles has work, as of the last look at the ledger."""
         due = max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
         events = self._store.unsettled + _TAKEN_BACK_WEIGHT * self._store.taken_back
-        return events >= due or self._store.has_other_learner or self._store.has_work
+        return events >= due or self._store.has_work

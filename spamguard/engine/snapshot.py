@@ -29,7 +29,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,7 +44,6 @@ from spamguard.bayes.tables import (
     empty_tables,
     ensure_class_index,
 )
-from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.errors import TableError
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import local_time
@@ -72,7 +71,7 @@ class SnapshotStamp:
     file: its name. seq: the last event folded. settled: the last event of the settled state it
     descends from; lineage: the SHA-256 of that state's file. Same lineage, settled and seq mean the
     same bits.
-    learner: version of what settled it. taken_back: lessons taken back since then, without another
+    taken_back: lessons taken back since then, without another
     in their place.
     """
 
@@ -80,17 +79,14 @@ class SnapshotStamp:
     seq: int = 0
     settled: int = 0
     lineage: str = ""
-    learner: int = LEARNER_VERSION
     taken_back: int = 0
 
     @classmethod
     def parse(cls, line: str) -> SnapshotStamp:
         """Read a line of the ledger. TableError: it is damaged."""
         try:
-            # the first versions had fewer fields, later ones may have more
-            values = {"learner": 0, "taken_back": 0, **json.loads(line)}
-            return cls(**{field.name: values[field.name] for field in fields(cls)})
-        except (ValueError, TypeError, KeyError) as error:
+            return cls(**json.loads(line))
+        except (ValueError, TypeError) as error:
             raise TableError(
                 f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`"
             ) from error
@@ -165,8 +161,6 @@ def read_snapshot(path: Path) -> Tables:
             data = _round_to_pages(file.tell())
             if os.fstat(file.fileno()).st_size != data + header["bytes"]:
                 raise _damage_error(path, "its length is wrong")
-            if not all(np.dtype(dtype).isnative for _, dtype, *_ in header["arrays"]):
-                raise _damage_error(path, "it was made by a machine with another order of bytes")
             arrays: dict[str, Any] = {
                 name: _load_array(file, np.dtype(dtype), shape, data + start)
                 for name, dtype, shape, start in header["arrays"]

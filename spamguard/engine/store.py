@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 
 from spamguard.bayes import fusion
 from spamguard.bayes.tables import Tables, empty_tables
-from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.engine.fold import build_tables, fold_changes
 from spamguard.engine.snapshot import (
     SNAPSHOT_KEY,
@@ -132,11 +131,6 @@ class TableStore:
     def unsettled(self) -> int:
         """Events folded since the last settling."""
         return self._position - self.stamp.settled
-
-    @property
-    def has_other_learner(self) -> bool:
-        """Whether a version has settled that learns otherwise than this one."""
-        return self.stamp.learner != LEARNER_VERSION
 
     def refresh(self) -> bool:
         """Fold what was taught since the last call, here or in another process.

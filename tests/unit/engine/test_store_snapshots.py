@@ -110,20 +110,6 @@ def test_a_damaged_head_is_told_with_its_remedy(written: tuple[Path, Tables], at
         snapshot.read_snapshot(path)
 
 
-@pytest.mark.parametrize("name", ["rows", "messages"])
-def test_tables_of_a_machine_with_another_order_of_bytes_are_told_with_the_remedy(
-    name: str, tmp_path: Path
-) -> None:
-    tables = replayed(made_up(1, 20))
-    array = getattr(tables, name)
-    setattr(
-        tables, name, array.astype(array.dtype.newbyteorder())
-    )  # the same numbers, as such a machine writes them
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
-    with pytest.raises(TableError, match=r"another order of bytes.*rebuild"):
-        snapshot.read_snapshot(tmp_path / "tables")
-
-
 def test_a_missing_file_or_a_directory_is_told(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(TableError, match="cannot be read"):
