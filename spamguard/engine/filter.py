@@ -403,11 +403,11 @@ class Filter(JudgingFilter, ClosedOnExit):
 
     def find_loss(self) -> snapshot.LedgerLoss | None:
         """Events that the ledger has provably lost."""
-        return snapshot.find_loss(self.directory, self._ledger)
+        lost = self._ledger.find_lost()
+        return snapshot.LedgerLoss(*lost) if lost else None
 
     def clear_loss(self) -> None:
         """Drop the ledger's notes of a loss."""
-        self._ledger.drop_meta([snapshot.LOSS_KEY])
         self._ledger.forget_lost()
 
     def status(self) -> Status:

@@ -33,7 +33,6 @@ from spamguard.engine.fold import build_tables, fold_changes
 from spamguard.engine.snapshot import (
     SNAPSHOT_KEY,
     SnapshotStamp,
-    note_loss,
     read_snapshot,
     write_snapshot,
 )
@@ -424,7 +423,6 @@ def install_snapshot(
     if not ledger.replace_meta(SNAPSHOT_KEY, expected, line, is_valid):
         _remove_file(directory / stamp.file)
         return None
-    note_loss(directory, ledger)  # before the files that prove it are removed
     for path in older:
         _remove_file(path)
     return line
