@@ -376,20 +376,6 @@ def break_down(
     )
 
 
-def bucket_parts(
-    message: MessageScores,
-    tables: Tables,
-    parameters: ExpertParameters,
-    evidence: Evidence,
-    favoured: int,
-    against: int,
-) -> Floats:
-    """Only `LogOddsBreakdown.buckets`: the part of each token."""
-    weights = _weigh_experts(message, tables, parameters)[1]
-    factors = _scale_experts(message, tables, evidence, favoured, against)[0] * weights
-    return _token_parts(message.parts, evidence, factors, favoured, against)
-
-
 def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:
     """Indices of the `number` parts that are farthest from zero, strongest first; none is zero.
 

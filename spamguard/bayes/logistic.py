@@ -82,24 +82,12 @@ def margin(total: int, bias: int, root: int) -> int:
     return ((total * root) >> _ROOT_BITS) + bias
 
 
-def true_probabilities(targets: NDArray[np.intp], n_other_classes: int) -> Floats:
-    """The true probability in 1/ONE of each class but the first, (..., others).
-
-    targets, (..., 1), are the numbers of the true classes.
-    """
-    return np.where(targets == np.arange(1, n_other_classes + 1), float(ONE), 0.0)
-
-
 def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
     """How much too small each probability but the first is, (..., K-1) in 1/ONE.
 
     targets, (..., 1), are the numbers of the true classes.
     """
-    return errors_from_truth(log_odds, true_probabilities(targets, log_odds.shape[-1]))
-
-
-def errors_from_truth(log_odds: Integers, true: Floats) -> Integers:
-    """`errors`, from precomputed `true_probabilities`."""
+    true = np.where(targets == np.arange(1, log_odds.shape[-1] + 1), float(ONE), 0.0)
     powers = np.multiply(log_odds, 1.0 / ONE)
     np.minimum(powers, _MAX_LOG_ODDS, out=powers)
     np.exp(powers, out=powers)
@@ -255,12 +243,7 @@ class TableColumn(NamedTuple):
 
     def add_number(self, buckets: Indices, number: int) -> None:
         """Add a number to each of these cells, none of which is there twice."""
-        compiled = native.functions
-        if compiled is None:
-            self.cells[buckets * self.width + self.offset] += np.int32(number)
-        else:
-            runs = np.array([len(buckets)]), np.array([number], np.int32)
-            compiled.add_runs(self.width, self.cells, self.offset, buckets, *runs)
+        self.cells[buckets * self.width + self.offset] += np.int32(number)
 
 
 def count_table_column(learnt: Tables, index: int) -> TableColumn:

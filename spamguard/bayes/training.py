@@ -251,7 +251,7 @@ class _Replayer:
         starts, sizes = batch.runs
         roots = logistic.inverse_roots(batch.sizes)[:, :, np.newaxis]
         gains = logistic.LEARNING_RATE * roots
-        truth = logistic.true_probabilities(targets[:, np.newaxis, np.newaxis], len(places))
+        truth = targets[:, np.newaxis, np.newaxis]
         margins = []
         for first in range(0, len(targets), STEP_LESSONS):
             last = min(first + STEP_LESSONS, len(targets))
@@ -264,7 +264,7 @@ class _Replayer:
                 column.sum_runs(at, starts[runs] - start, run_sizes, out)
             by_lesson = sums.T.reshape(last - first, N_TOKEN_SETS, -1)
             before = logistic.margins(by_lesson, self.tables.biases.T, roots[first:last])
-            errors = logistic.errors_from_truth(before, truth[first:last])
+            errors = logistic.errors(before, truth[first:last])
             self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
             moves = logistic.weight_steps(errors, gains[first:last]).reshape(len(run_sizes), -1)
             decay, moves = logistic.weight_decay(run_sizes), np.ascontiguousarray(moves.T)

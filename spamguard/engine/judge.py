@@ -189,7 +189,7 @@ class JudgingFilter:
             if user in corrections or nats[user] != nats[""]
         }
         numbers = self._likeliest_sides(verdict)
-        parts = fusion.bucket_parts(scored, learnt, parameters, evidence, *numbers)
+        parts = fusion.break_down(scored, learnt, parameters, evidence, *numbers).buckets
         chosen = fusion.strongest_parts(parts, words)
         strongest = finder.words(
             evidence.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits
