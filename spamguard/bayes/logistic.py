@@ -204,15 +204,11 @@ class TableColumn(NamedTuple):
         Weights that steps have moved beyond the bounds are brought back, long before they could
         overflow.
         """
-        compiled, limit = native.functions, MAX_WEIGHT
+        compiled, most = native.functions, int(MAX_WEIGHT)
         if compiled is not None:
-            compiled.run_sums(self.width, self.cells, self.offset, places, sizes, out, int(limit))
+            compiled.run_sums(self.width, self.cells, self.offset, places, sizes, out, most)
             return
-        weights = self.cells.take(places, mode="clip")  # no place is outside: nothing to check
-        highest = np.maximum.reduce(weights, initial=0)
-        if highest > limit or np.minimum.reduce(weights, initial=0) < -limit:
-            weights[:] = cap_weights(weights)
-            self.cells[places] = weights
+        self.cells[places] = weights = cap_weights(self.cells.take(places))
         out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
 
     def apply_steps(

@@ -431,7 +431,7 @@ def choose_features(
 
 _STRONG = 0.25  # of the strongest group: weaker groups are not in the sentence
 _MIN_PART = 0.05  # nats; with less a group says nothing
-_MAX_GROUPS = 3  # for, and against
+_MAX_GROUPS = _MAX_WORDS = 3  # for, and against
 _MAX_NAME_LENGTH = 40
 _NAMED_KINDS = ("word", "pair", "subject", "closing", "address", "link host", "attachment")
 # A language shows in its most frequent words. Of 1,000 messages of two corpora these figures find
@@ -495,7 +495,7 @@ def describe_verdict(
     return f"{title[:1].upper()}{title[1:]}: {'; '.join(clauses)}."
 
 
-def readable_words(described: Iterable[tuple[Said, str, str]], number: int = 3) -> list[Said]:
+def readable_words(described: Iterable[tuple[Said, str, str]]) -> list[Said]:
     """The first that a reader would know again in the message, no two with a word in common.
 
     described: each with its kind and its name, as of `describe_clue`; the strongest first.
@@ -509,7 +509,7 @@ def readable_words(described: Iterable[tuple[Said, str, str]], number: int = 3) 
         if is_short and is_word and seen.isdisjoint(words):
             seen.update(words)
             chosen.append(each)
-            if len(chosen) == number:
+            if len(chosen) == _MAX_WORDS:
                 break
     return chosen
 

@@ -253,11 +253,7 @@ def report_document(runs: Mapping[str, Measures], matrix: Confusion) -> dict[str
     """Everything as one JSON-ready dictionary; undefined values are None."""
     return {
         "runs": {name: run.as_dict() for name, run in runs.items()},
-        "confusion": {
-            "predicted": list(matrix.predicted),
-            "actual": list(matrix.actual),
-            "counts": matrix.counts.tolist(),
-        },
+        "confusion": asdict(matrix) | {"counts": matrix.counts.tolist()},
     }
 
 

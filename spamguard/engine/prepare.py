@@ -6,8 +6,8 @@ another process. They come from a fork server, which has none of our files open 
 for all. A few messages are read by the calling process, since a pool would not pay.
 
 Must never read a ledger, nor load at import what only a pool needs: every process that judges
-imports this module. The pool must never hold more than a bounded number of bytes of mail, and must
-yield examples in the order of their messages.
+imports this module. The pool must never hold more than a bounded number of batches, and must yield
+examples in the order of their messages.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ class ExampleReader:
 
     def read_example(self, raw: bytes) -> Example:
         """Everything that teaching one message needs."""
-        written = remove_subject_prefix(check_bytes(raw))
-        return self._make_example(written, self.extractor.read(written))
+        return self.split(raw).example()
 
     def read_examples(self, messages: Sequence[bytes]) -> list[Example]:
         """`read_example` for several messages."""
@@ -146,10 +145,8 @@ def batch_by_size(items: Iterable[Item], raw: Callable[[Item], bytes]) -> Iterat
 # When is a pool worth it? Starting one takes 0.2 to 0.4 s of two busy cores, in which one core
 # reads 600 to 1,000 messages. So the first messages are read here.
 MIN_POOL_MESSAGES = 512
-_MIN_POOL_BYTES = 16 << 20
 # One teaching process keeps no more busy: it takes 0.7 ms per message, extraction 0.3.
 _MAX_PROCESSES = 8
-_MAX_IN_FLIGHT_BYTES = 64 << 20  # one message may exceed it
 
 Result = TypeVar("Result")
 
@@ -215,14 +212,14 @@ def read_batches(
     """
     processes = min(cores or len(os.sched_getaffinity(0)), _MAX_PROCESSES)
     reader = ExampleReader(key)
-    part = 0.0  # of what makes a pool worth it
+    done = 0
     batches = batch_by_size(items, raw)
     for batch in batches:
-        if processes >= 2 and part >= 1:
-            yield from _read_in_pool(key, read, chain([batch], batches), raw, processes)
+        if processes >= 2 and done >= MIN_POOL_MESSAGES:
+            yield from _read_in_pool(key, read, chain([batch], batches), processes)
             return
         yield read(reader, batch)
-        part += len(batch) / MIN_POOL_MESSAGES + sum(map(len, map(raw, batch))) / _MIN_POOL_BYTES
+        done += len(batch)
 
 
 # ---- the pool: its libraries are loaded by the functions that need them
@@ -232,7 +229,6 @@ def _read_in_pool(
     key: bytes,
     read: Callable[[ExampleReader, list[Item]], Result],
     batches: Iterable[list[Item]],
-    raw: Callable[[Item], bytes],
     processes: int,
 ) -> Iterator[Result]:
     import multiprocessing  # noqa: PLC0415
@@ -243,7 +239,7 @@ def _read_in_pool(
     context.set_forkserver_preload([__name__])
     pool = ProcessPoolExecutor(processes, context, _init_pool_process, (key,))
     try:
-        yield from _submit_in_order(pool, read, batches, raw, 2 * processes)
+        yield from _submit_in_order(pool, read, batches, 2 * processes)
     except BrokenProcessPool as error:
         raise SpamguardError(
             "a process that reads mail was killed (is memory short?): "
@@ -259,24 +255,16 @@ def _submit_in_order(
     pool: ProcessPoolExecutor,
     read: Callable[[ExampleReader, list[Item]], Result],
     batches: Iterable[list[Item]],
-    raw: Callable[[Item], bytes],
     max_batches: int,
 ) -> Iterator[Result]:
-    """Results in the order of the batches; batches and bytes in flight are bounded."""
-    in_flight: deque[tuple[Future[Result], int]] = deque()
-    total = 0
+    """Results in the order of the batches, of which a bounded number is in flight."""
+    in_flight: deque[Future[Result]] = deque()
     for batch in batches:
-        size = sum(map(len, map(raw, batch)))
-        in_flight.append((pool.submit(_read_in_process, read, batch), size))
-        total += size
-        while in_flight and (
-            len(in_flight) > max_batches or total > _MAX_IN_FLIGHT_BYTES or in_flight[0][0].done()
-        ):
-            future, size = in_flight.popleft()
-            total -= size
-            yield future.result()
+        in_flight.append(pool.submit(_read_in_process, read, batch))
+        if len(in_flight) > max_batches:
+            yield in_flight.popleft().result()
     while in_flight:
-        yield in_flight.popleft()[0].result()
+        yield in_flight.popleft().result()
 
 
 _pool_readers: list[ExampleReader] = []  # in a process of the pool: one

@@ -74,12 +74,8 @@ class FeatureExtractor:
         content = read_content(raw, self._limits, message=message)
         return self._features(raw, content, self._hasher.find_tokens(content).distinct_tokens())
 
-    def read(self, raw: bytes) -> ExtractedMessage:
-        """The features of a message, and the message taken apart."""
-        return self.read_with_words(raw)[0]
-
     def read_all(self, messages: Sequence[bytes]) -> list[ExtractedMessage]:
-        """`read` for several messages, step by step, so that the processor's caches stay warm."""
+        """Several messages, step by step, so that the processor's caches stay warm."""
         contents = [read_content(raw, self._limits) for raw in messages]
         tokens = [self._hasher.find_tokens(content).distinct_tokens() for content in contents]
         return [

@@ -206,12 +206,7 @@ def part_sections(fields: FieldList) -> list[Section]:
 
 
 def _decode_values(evidence: FieldList, charset: bytes, defects: list[bytes]) -> list[bytes]:
-    """The values decoded, in lower case. Nearly always all of them are plain: one look at them
-    together finds that out.
-    """
-    together = b"\0".join([value for _, value in evidence])
-    if _is_plain_ascii(together) and len(texts := together.lower().split(b"\0")) == len(evidence):
-        return texts
+    """The values decoded, in lower case."""
     texts = []
     for name, value in evidence:
         if name in _UNDECODED_FIELDS or _is_plain_ascii(value):
