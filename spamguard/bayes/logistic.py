@@ -189,16 +189,7 @@ class TableColumn(NamedTuple):
         """All its cells: a view."""
         return self.cells[int(self.offset[0]) :: self.width]
 
-    def locate(self, buckets: Indices) -> Indices:
-        """The places of these buckets, as the other methods take them.
-
-        Made once for many calls: a slice of the result serves a slice of the buckets.
-        """
-        if native.functions is not None:
-            return buckets
-        return np.asarray(buckets * self.width + self.offset)
-
-    def sum_runs(self, places: Indices, starts: Indices, sizes: Indices, out: Integers) -> None:
+    def sum_runs(self, buckets: Indices, starts: Indices, sizes: Indices, out: Integers) -> None:
         """Fill `out` with the sums over runs of weights.
 
         Weights that steps have moved beyond the bounds are brought back, long before they could
@@ -206,28 +197,30 @@ class TableColumn(NamedTuple):
         """
         compiled, most = native.functions, int(MAX_WEIGHT)
         if compiled is not None:
-            compiled.run_sums(self.width, self.cells, self.offset, places, sizes, out, most)
+            compiled.run_sums(self.width, self.cells, self.offset, buckets, sizes, out, most)
             return
+        places = buckets * self.width + self.offset
         self.cells[places] = weights = cap_weights(self.cells.take(places))
         out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
 
     def apply_steps(
-        self, places: Indices, sizes: Indices, steps: Ints32, rows: Ints32, decay: Ints32
+        self, buckets: Indices, sizes: Indices, steps: Ints32, rows: Ints32, decay: Ints32
     ) -> None:
-        """Move each run of places by its step, in order, as `weight_moves`.
+        """Move each run of buckets by its step, in order, as `weight_moves`.
 
-        Many runs have a step of zero, and no place is twice in one run. Shares depend on the counts
-        of the class, in the cell before each place, and of ham, in the first column of rows.
+        Many runs have a step of zero, and no bucket is twice in one run. Shares depend on the
+        counts of the class, in the cell before, and of ham, in the first column of rows.
         """
         compiled, width = native.functions, rows.shape[1]
         if compiled is not None:
             column, shares = (self.width, self.cells, self.offset), STEP_SHARES
-            compiled.add_shares(*column, places, sizes, steps, rows, width, shares, decay)
+            compiled.add_shares(*column, buckets, sizes, steps, rows, width, shares, decay)
             return
-        ends, first = sizes.cumsum(), rows.reshape(-1)  # `take` of a column would copy the column
+        ends, first = sizes.cumsum(), rows.reshape(-1)
         for run in steps.nonzero()[0]:
-            here = places[ends[run] - sizes[run] : ends[run]]
-            ham, counts = first.take(here // self.width * width), self.cells.take(here - 1)
+            of_run = buckets[ends[run] - sizes[run] : ends[run]]
+            here = of_run * self.width + self.offset
+            ham, counts = first.take(of_run * width), self.cells.take(here - 1)
             step, weights = steps[run : run + 1], self.cells.take(here)
             shares = step_shares(ham, counts)
             self.cells[here] += weight_moves(step, shares, weights, decay[run : run + 1])

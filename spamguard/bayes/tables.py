@@ -262,30 +262,17 @@ class BucketRows:
 
 def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
     """Counts and weights of these buckets: one gather per table."""
-    base = read_base_columns(tables, buckets, 3)
+    compiled = native.functions
+    if compiled is None:
+        base = np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:3]
+    else:
+        base = np.empty((3, len(buckets)), np.int32)
+        compiled.gather(tables.rows, buckets, base, tables.rows.shape[1])
     if not tables.columns:
         return BucketRows(base[:2], base[2:3])
     columns = [column.take(buckets, axis=0).T for column in tables.columns]
     counts = np.vstack([base[:2], *(other[:1] for other in columns)])
     return BucketRows(counts, np.vstack([base[2:3], *(other[1:] for other in columns)]))
-
-
-def read_base_columns(tables: Tables, buckets: Buckets, number: int) -> NDArray[np.int32]:
-    """The first columns of these rows, (number, n)."""
-    compiled = native.functions
-    if compiled is None:
-        return np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:number]
-    columns = np.empty((number, len(buckets)), np.int32)
-    compiled.gather(tables.rows, buckets, columns, tables.rows.shape[1])
-    return columns
-
-
-def read_counts(tables: Tables, buckets: Buckets) -> NDArray[np.int32]:
-    """Counts of every class in these buckets, (K, n)."""
-    base = read_base_columns(tables, buckets, N_BASE)
-    if not tables.columns:
-        return base
-    return np.vstack([base, *(column[buckets, 0] for column in tables.columns)])
 
 
 def ensure_class_index(tables: Tables, name: str) -> int:
@@ -320,7 +307,7 @@ def count_lesson(
 ) -> None:
     """Count one lesson of class `index` (sign 1), or take it away (-1), in all sums.
 
-    The counts of the buckets themselves, (K, n) as by `read_counts`, are changed by the caller.
+    The counts of the buckets themselves, (K, n) as by `read_rows`, are changed by the caller.
 
     Raises
     ------

@@ -5,8 +5,7 @@ Lynam 2005), or as people teach. Every trial has a filter of its own in a tempor
 the user's filter is never touched. `measures` has the measures, and says them in words.
 
 Pictures show ROC and calibration. matplotlib is imported only when a figure is drawn.
-Figures are made directly on an Agg canvas: they must never open a window, choose a backend for the
-process, or change its settings.
+They must never open a window, choose a backend for the process, or change its settings.
 
 Must never judge a message that was taught before, and never write any file but those it is given.
 """
@@ -255,15 +254,12 @@ def _save_figure(figure: Figure, path: Path) -> None:
 
 
 def _new_figure() -> Figure:
-    """An empty figure on an Agg canvas of its own, outside pyplot's global list."""
+    """An empty figure, outside pyplot's global list."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(
             "pictures need matplotlib, which is not there; in the project's directory run: "
             "pip install '.[plots]'"
         ) from error
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(7, 6), layout="constrained")

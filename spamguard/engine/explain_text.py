@@ -171,7 +171,7 @@ GROUPS = {
     "sender": GroupKind("Sender and servers", "its sender and servers"),
     "links": GroupKind("Links", "its links"),
     "layout": GroupKind("Layout", "its layout and attachments"),
-    "letters": GroupKind("Letters", "its letters and signs"),
+    "letters": GroupKind("Letters", "its letters"),
     "unkept": GroupKind("Weaker features: text not kept", "many weak features"),
     "said": GroupKind("What was said of its sender", "what was said of its sender"),
     "start": GroupKind("Before reading", "the lessons as a whole"),
@@ -190,7 +190,6 @@ KINDS = {
     "pair": FeatureKind("words", "Two neighbouring words of the text."),
     "subject": FeatureKind("words", "A word, or two, of the subject."),
     "closing": FeatureKind("words", "A word of the signature, the footer or the last line."),
-    "subject form": FeatureKind("words", "Whether the subject is a reply, a forward, in capitals."),
     "address": FeatureKind("sender", "Part of an address or name in From, To, Cc or Reply-To."),
     "server": FeatureKind("sender", "Part of what the servers on the way wrote (Received)."),
     "message id": FeatureKind("sender", "Host or form of the Message-ID and of its references."),
@@ -206,7 +205,6 @@ KINDS = {
     "structure": FeatureKind("layout", "How the message is built: its parts, types and defects."),
     "measure": FeatureKind("layout", "A size, a number or a share, measured in the message."),
     "letters": FeatureKind("letters", "Up to five characters in a row; _ is a blank."),
-    "signs": FeatureKind("letters", "Share of capitals, digits or signs in the text."),
     "not kept": FeatureKind("unkept", "The history keeps the texts of the strongest only."),
     "sender word": FeatureKind("said", "“Always from this sender”, of an authenticated sender."),
     "start": FeatureKind("start", "What counts for any message, before it is read."),
@@ -233,24 +231,6 @@ _CLUE_KINDS = (
     (("links_", "link_"), "link trait"),
     (("to_", "reply_to_", "sender_", "id_"), "relation"),
 )
-_TRAIT_KINDS = {
-    "subject": "subject form",
-    "subject length": "subject form",
-    "recipients": "address",
-    "reply-to": "relation",
-    "message-id": "relation",
-    "list": "header field",
-    "header fields": "header field",
-    "date": "date",
-    "hops": "server",
-    "links": "link trait",
-    "share of capitals": "signs",
-    "share of digits": "signs",
-    "share of 8-bit": "signs",
-    "exclamation marks": "signs",
-    "attachment": "attachment",
-    "attachments": "attachment",
-}
 _CLUE_NAMES = {
     "to_sender": "recipient in the sender's domain",
     "to_other": "recipient in another domain than the sender",
@@ -312,11 +292,8 @@ def list_features(why: Explanation) -> list[ExplainedFeature]:
         if clue.text
         for kind, name in (describe_clue(clue),)
     ]
-    for traits, usual in ((why.traits, "structure"), (why.numbers, "measure")):
-        features += [
-            ExplainedFeature(name, _TRAIT_KINDS.get(name, usual), part)
-            for name, part in traits.items()
-        ]
+    for traits, kind in ((why.traits, "structure"), (why.numbers, "measure")):
+        features += [ExplainedFeature(name, kind, part) for name, part in traits.items()]
     said = f"mail of its sender is {'wanted' if why.sender < 0 else 'unwanted'}"
     features += [ExplainedFeature(said, "sender word", why.sender)] if why.sender else []
     features.append(ExplainedFeature("biases of the experts", "start", why.biases))

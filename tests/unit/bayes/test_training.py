@@ -23,7 +23,7 @@ from spamguard.bayes.tables import (
     Evidence,
     Tables,
     make_evidence,
-    read_counts,
+    read_rows,
 )
 from spamguard.bayes.training import BLOCK_LESSONS
 from tests.unit.bayes.lessons import (
@@ -93,7 +93,7 @@ def test_of_what_lessons_have_taught_together_each_takes_its_part_with_it(label:
     others, kind = made_up(1, 40, CLASSES), made_up(2, 1)[0].features
     tables = replayed([*others, *[Taught(label, kind)] * 10])
     ours, mine = make_evidence(kind, BITS).buckets, tables.classes.index(label)
-    alone = ours[read_counts(tables, ours).sum(axis=0) == 10]  # of no other lesson
+    alone = ours[read_rows(tables, ours).counts.sum(axis=0) == 10]  # of no other lesson
     weights = [
         column.cells[alone * column.width + column.offset]
         for column in logistic.weight_table_columns(tables)
@@ -137,7 +137,7 @@ def test_what_another_class_says_against_a_third_is_its_own(label: str) -> None:
         ]
     )
     ours = make_evidence(kind, BITS).buckets
-    alone = ours[read_counts(tables, ours).sum(axis=0) == 10]
+    alone = ours[read_rows(tables, ours).counts.sum(axis=0) == 10]
     before = tables.rows[alone, 2]
     take_away(tables, Taught(label, kind))
     assert (before < 0).all()
