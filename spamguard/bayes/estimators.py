@@ -69,6 +69,7 @@ class BernoulliNB(NaiveBayes):
 
     feature_count_: Floats
     feature_log_prob_: Floats
+    _input_tags = ("sparse",)
 
     def __init__(
         self,
@@ -80,12 +81,6 @@ class BernoulliNB(NaiveBayes):
         self.alpha = alpha
         self.class_alpha = class_alpha
         self.binarize = binarize
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.classifier_tags.poor_score = True  # scikit-learn's generic data suit it badly
-        return tags
 
     def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
         return (class_sums(self._find_present(X), codes, n_classes),)
@@ -151,17 +146,11 @@ class MultinomialNB(NaiveBayes):
 
     feature_count_: Floats
     feature_log_prob_: Floats
+    _input_tags = ("sparse", "positive_only")
 
     def __init__(self, *, alpha: float = 1.0, class_alpha: ArrayLike = 0.0) -> None:
         self.alpha = alpha
         self.class_alpha = class_alpha
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        tags.classifier_tags.poor_score = True  # scikit-learn's generic data suit it badly
-        return tags
 
     def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
         return (class_sums(X, codes, n_classes),)
@@ -219,6 +208,7 @@ class CategoricalNB(NaiveBayes):
     n_categories_: NDArray[np.int64]
     category_count_: list[Floats]
     feature_log_prob_: list[Floats]
+    _input_tags = ("categorical", "positive_only")
 
     def __init__(
         self, *, alpha: float = 1.0, class_alpha: ArrayLike = 0.0, min_categories: ArrayLike = 0
@@ -226,13 +216,6 @@ class CategoricalNB(NaiveBayes):
         self.alpha = alpha
         self.class_alpha = class_alpha
         self.min_categories = min_categories
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.categorical = True
-        tags.input_tags.positive_only = True
-        tags.classifier_tags.poor_score = True  # scikit-learn's generic data suit it badly
-        return tags
 
     def _check_categories(self, X: NDArray[Any]) -> NDArray[np.int64]:
         with np.errstate(invalid="ignore"):  # codes beyond int64 are refused below

@@ -199,8 +199,7 @@ class TableColumn(NamedTuple):
         if compiled is not None:
             compiled.run_sums(self.width, self.cells, self.offset, buckets, sizes, out, most)
             return
-        places = buckets * self.width + self.offset
-        self.cells[places] = weights = cap_weights(self.cells.take(places))
+        self.values[buckets] = weights = cap_weights(self.values[buckets])
         out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
 
     def apply_steps(
@@ -224,15 +223,6 @@ class TableColumn(NamedTuple):
             step, weights = steps[run : run + 1], self.cells.take(here)
             shares = step_shares(ham, counts)
             self.cells[here] += weight_moves(step, shares, weights, decay[run : run + 1])
-
-    def remove_lesson_share(self, buckets: Indices, lessons: Ints32, sign: int) -> None:
-        """`remove_lesson_share` of these weights, none of which is there twice."""
-        places = buckets * self.width + self.offset
-        self.cells[places] = remove_lesson_share(self.cells.take(places), lessons, sign)
-
-    def add_number(self, buckets: Indices, number: int) -> None:
-        """Add a number to each of these cells, none of which is there twice."""
-        self.cells[buckets * self.width + self.offset] += np.int32(number)
 
 
 def count_table_column(learnt: Tables, index: int) -> TableColumn:

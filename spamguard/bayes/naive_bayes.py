@@ -41,6 +41,8 @@ ExactSums = tuple[NDArray[Any], ...]
 all of them whole numbers.
 """
 
+_NEVER_TAUGHT = "Some of these samples were never taught: nothing was unlearned."
+
 
 class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]  # untyped bases
     """Base of the four families: teaching, unlearning and Bayes' rule.
@@ -53,6 +55,15 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
     class_count_: Floats
     class_log_prior_: Floats
     _sums: ExactSums
+    _input_tags: tuple[str, ...] = ()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        for name in self._input_tags:
+            setattr(tags.input_tags, name, True)
+        # scikit-learn's generic data suit families of counts badly
+        tags.classifier_tags.poor_score = bool(self._input_tags)
+        return tags
 
     @abstractmethod
     def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
@@ -115,19 +126,13 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         """
         check_is_fitted(self, "classes_")
         X, y = self._validate_input(X, y=y, reset=False)
-        unknown = np.setdiff1d(y, self.classes_).tolist()
-        if unknown:
-            raise TableError(
-                f"Samples of the classes {unknown} were never taught: nothing was unlearned."
-            )
+        if not np.isin(y, self.classes_).all():
+            raise TableError(_NEVER_TAUGHT)
         sums = self._combine(sub, self._sum_samples(X, y, self.classes_))
         sizes = sums[0]
         remainder = any(values[sizes == 0].any() for values in sums)
         if remainder or (sizes < 0).any() or not self._is_possible(sums):
-            raise TableError(
-                "Some of these samples were never taught (a count would become negative): "
-                "nothing was unlearned."
-            )
+            raise TableError(_NEVER_TAUGHT)
         return self._set_sums(sums)
 
     def _validate_input(self, X: Any, **options: Any) -> Any:

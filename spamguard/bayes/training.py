@@ -50,7 +50,7 @@ def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
     roots, margins = _lesson_margins(learnt, evidence)
     _apply_step(learnt, evidence, roots, logistic.errors(margins, np.array([index])))
     tables.count_lesson(learnt, evidence, counts, index, 1)
-    logistic.count_table_column(learnt, index).add_number(evidence.buckets, 1)
+    logistic.count_table_column(learnt, index).values[evidence.buckets] += 1
 
 
 def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integers) -> None:
@@ -71,7 +71,7 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
     index = learnt.classes.index(name)
     counts = tables.read_rows(learnt, evidence.buckets).counts
     tables.count_lesson(learnt, evidence, counts, index, -1)
-    logistic.count_table_column(learnt, index).add_number(evidence.buckets, -1)
+    logistic.count_table_column(learnt, index).values[evidence.buckets] -= 1
     if len(scores) == (len(learnt.classes) - 1) * len(experts.EXPERTS):
         counts[index] -= 1
         _undo_step(learnt, evidence, counts, index, scores)
@@ -121,9 +121,10 @@ def _remove_shares(learnt: Tables, evidence: Evidence, counts: Ints32, index: in
     class have moved its weights up, those of all others down.
     """
     of_all = np.add.reduce(counts, axis=0, dtype=np.int32)
-    for number, weights in enumerate(logistic.weight_table_columns(learnt), start=1):
+    for number, column in enumerate(logistic.weight_table_columns(learnt), start=1):
         lessons, sign = (counts[index], 1) if number == index else (of_all - counts[number], -1)
-        weights.remove_lesson_share(evidence.buckets, lessons, sign)
+        weights = column.values[evidence.buckets]
+        column.values[evidence.buckets] = logistic.remove_lesson_share(weights, lessons, sign)
 
 
 # ---- all lessons

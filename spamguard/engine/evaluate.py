@@ -183,8 +183,6 @@ def interleave(
 
 # ---- files of scores
 
-SCORE_COLUMNS = ("n", "gold", "label", "score", "trained")
-
 
 def write_scores(path: str | Path, rows: Iterable[ScoredMessage]) -> None:
     """Write rows as CSV with the columns n,gold,label,score,trained.
@@ -193,7 +191,7 @@ def write_scores(path: str | Path, rows: Iterable[ScoredMessage]) -> None:
     """
     with _name_path(path), Path(path).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(SCORE_COLUMNS)
+        writer.writerow(ScoredMessage._fields)
         writer.writerows((*row[:3], repr(float(row.score)), int(row.trained)) for row in rows)
 
 

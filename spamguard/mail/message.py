@@ -369,7 +369,6 @@ def _decode_leaf(leaf: Leaf) -> bytes:
 
 # ---- what a reader sees
 
-_MAX_CHARACTERS = 1 << 20  # that are looked at, of all parts
 _PLAIN_TYPE, _HTML_TYPE = b"text/plain", b"text/html"
 
 _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
@@ -378,13 +377,11 @@ _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 def part_texts(raw: bytes) -> Iterator[str]:
     """What a reader sees of each part. Plain text comes first, as the mail program wrote it."""
     leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
-    budget = _MAX_CHARACTERS
     for media in (_PLAIN_TYPE, _HTML_TYPE):
         for leaf in leaves:
             if leaf.content_type.media == media:
                 charset = leaf.content_type.parameters.get(b"charset", b"")
-                text = decode_text(_decode_leaf(leaf), charset)[0][:budget] if budget else ""
-                budget -= len(text)
+                text = decode_text(_decode_leaf(leaf), charset)[0]
                 if media == _HTML_TYPE:
                     text = parse_page(_LINE_TAGS.sub("\n", text.lower())).visible
                 yield text

@@ -77,15 +77,11 @@ def test_a_lesson_raises_the_odds_of_its_class_at_once(seed: int, label: str) ->
     add(tables, Taught("news", lesson.features))  # so that the class is there
     take_away(tables, Taught("news", lesson.features))
     add(tables, Taught("news", made_up(seed + 1, 1)[0].features))
-    before = logistic_scores(tables, lesson)
+    before = logistic_scores(tables, lesson).sum(axis=1)
     add(tables, lesson)
-    after = logistic_scores(tables, lesson)
+    after = logistic_scores(tables, lesson).sum(axis=1)
     mine = tables.classes.index(label)
-    assert (
-        (after < before + 1e-9).all()
-        if mine == 0
-        else (after[mine - 1] > before[mine - 1] - 1e-9).all()
-    )
+    assert (after < before + 1e-9).all() if mine == 0 else after[mine - 1] > before[mine - 1] - 1e-9
 
 
 @pytest.mark.parametrize("label", CLASSES)
