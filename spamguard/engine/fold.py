@@ -11,8 +11,9 @@ never be taken for those of others.
 
 A user's own votes are counted apart from the tables (`UserModels`), when the first message for that
 user is judged. Such a model is a pure function of the user's latest votes in force up to an event:
-a vote that is taken back leaves no trace. The models must never hold more than a bounded number of
-tokens, and a user's damaged receipts must never cost a verdict.
+a vote that is taken back leaves no trace. An outdated one is brought up to date by adding and
+subtracting counts, which is exact because they are whole numbers. The models must never hold more
+than a bounded number of tokens, and a user's damaged receipts must never cost a verdict.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import struct
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamguard.bayes import training
 from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT, Integers
-from spamguard.bayes.personal import UserVoteCounts, count_votes
+from spamguard.bayes.personal import UserVoteCounts, count_votes, sum_votes
 from spamguard.bayes.tables import (
     BASE_CLASSES,
     N_BASE,
@@ -42,7 +45,7 @@ from spamguard.engine import policy
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import Change, Lesson, refuse_damaged_lessons
+from spamguard.ledger.votes import Change, Lesson, Receipt, refuse_damaged_lessons
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features
 from spamguard.storage import batches
@@ -193,10 +196,21 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
 # ---- users' own votes
 
 MAX_VOTES = 500  # votes of a user that count (corpora/RESULTS.md, "A user's own votes")
-_MAX_TOKENS = 1 << 23  # of all users, eight bytes each with two classes
-_TOKENS_PER_USER = 512  # for which a user counts beside, as most have not voted
+_MAX_TOKENS = 1 << 23  # of all users, eight bytes each with two classes; and votes, eight bytes too
+_MAX_USERS = 1 << 14  # most of whom have not voted
 # Behind more events than this, it is cheaper to forget all models than to ask which users voted.
 _MAX_EVENTS_BEHIND = 5000
+
+
+class _UserModel(NamedTuple):
+    """A user's counted votes, and the numbers of their events."""
+
+    counts: UserVoteCounts | None = None
+    seqs: NDArray[np.int64] = np.empty(0, np.int64)
+
+    @property
+    def size(self) -> int:
+        return len(self.seqs) + (0 if self.counts is None else len(self.counts.buckets))
 
 
 class UserModels:
@@ -205,7 +219,8 @@ class UserModels:
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
         self._bits = 0
-        self._models: OrderedDict[str, UserVoteCounts | None] = OrderedDict()
+        self._models: OrderedDict[str, _UserModel] = OrderedDict()
+        self._outdated: set[str] = set()  # among the models
         self._damaged: set[str] = set()  # logged already
         self._tokens = 0
         self._seq = 0
@@ -216,14 +231,14 @@ class UserModels:
         damaged. The tables that judge have 2**bits buckets.
         """
         if (seq, bits) != (self._seq, self._bits):
-            self._drop_outdated(seq, bits)
-        if user in self._models:
+            self._mark_outdated(seq, bits)
+        if user in self._models and user not in self._outdated:
             self._models.move_to_end(user)
-            return self._models[user]
+            return self._models[user].counts
         try:
-            model = self._read_model(user)
+            model = self._read_model(user, self._evict(user))
         except LedgerError as error:
-            if user not in self._damaged:
+            if user not in self._damaged and len(self._damaged) < _MAX_USERS:
                 self._damaged.add(user)  # once for each user: the next message asks again
                 _log.error(
                     "%s gets the verdicts of all, as what this user has said cannot be read: %s",
@@ -231,11 +246,14 @@ class UserModels:
                     error,
                 )
             return None
+        self._damaged.discard(user)
         self._models[user] = model
-        self._tokens += _count_tokens(model)
-        while len(self._models) > 1 and self._tokens > _MAX_TOKENS:
-            self._drop(next(iter(self._models)))
-        return model
+        self._tokens += model.size
+        while len(self._models) > 1 and (
+            self._tokens > _MAX_TOKENS or len(self._models) > _MAX_USERS
+        ):
+            self._evict(next(iter(self._models)))
+        return model.counts
 
     def follow(self, generation: str | None) -> None:
         """Forget all models if events have other numbers than in the last generation."""
@@ -245,10 +263,11 @@ class UserModels:
 
     def _clear(self) -> None:
         self._models.clear()
+        self._outdated.clear()
         self._tokens = 0
 
-    def _drop_outdated(self, seq: int, bits: int) -> None:
-        """Forget the users who have voted, or taken a vote back, since the last time."""
+    def _mark_outdated(self, seq: int, bits: int) -> None:
+        """Mark the users who have voted, or taken a vote back, since the last time."""
         # other buckets, an older ledger was restored, very much was taught, or the events that say
         # who has voted may be gone
         if (
@@ -258,22 +277,36 @@ class UserModels:
         ):
             self._clear()
         elif self._models:
-            for user in self._ledger.users.users_between(self._seq, seq):
-                self._drop(user)
+            voters = self._ledger.users.users_between(self._seq, seq)
+            self._outdated.update(self._models.keys() & voters)
         self._seq, self._bits = seq, bits
 
-    def _drop(self, user: str) -> None:
-        if user in self._models:
-            self._tokens -= _count_tokens(self._models.pop(user))
+    def _evict(self, user: str) -> _UserModel:
+        """Forget a user's model and return it."""
+        self._outdated.discard(user)
+        model = self._models.pop(user, _UserModel())
+        self._tokens -= model.size
+        return model
 
-    def _read_model(self, user: str) -> UserVoteCounts | None:
-        users = self._ledger.users
-        votes = users.read_receipts(users.latest_seqs(user, self._seq, EXTRACTOR, MAX_VOTES))
+    def _read_model(self, user: str, before: _UserModel) -> _UserModel:
+        """Read the changes since `before`, or everything where that is hardly more."""
+        latest = self._ledger.users.latest_seqs(user, self._seq, EXTRACTOR, MAX_VOTES)
+        seqs = np.array(latest, np.int64)
+        new = np.setdiff1d(seqs, before.seqs).tolist()
+        old = set(np.setdiff1d(before.seqs, seqs).tolist())
+        if before.counts is not None and len(new) + len(old) < len(seqs):
+            votes = self._ledger.users.read_receipts([*new, *old])
+            if len(votes) == len(new) + len(old):  # else the ledger was compacted
+                added = self._count_votes([vote for vote in votes if vote.seq not in old])
+                removed = self._count_votes([vote for vote in votes if vote.seq in old])
+                parts = ((before.counts, 1), (added, 1), (removed, -1))
+                changes = [(counts, sign) for counts, sign in parts if counts]
+                return _UserModel(sum_votes(changes), seqs)
+        return _UserModel(self._count_votes(self._ledger.users.read_receipts(seqs.tolist())), seqs)
+
+    def _count_votes(self, votes: Sequence[Receipt]) -> UserVoteCounts | None:
         if not votes:
             return None
-        batch = batch_features(unpack_features([vote.packed for vote in votes]), self._bits)
+        features = unpack_features([vote.packed for vote in votes])
+        batch = batch_features(features, self._bits)
         return count_votes([vote.label for vote in votes], batch)
-
-
-def _count_tokens(model: UserVoteCounts | None) -> int:
-    return _TOKENS_PER_USER + (0 if model is None else len(model.buckets))

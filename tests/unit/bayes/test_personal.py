@@ -50,6 +50,20 @@ def test_the_same_votes_in_any_order_are_the_same_bits(seed, size, shuffled):
         assert_same(getattr(said(votes), name), getattr(said(other), name))
 
 
+@repeatable
+@given(seeds, st.integers(1, 6), st.integers(0, 4), st.integers(0, 4))
+def test_adding_and_taking_away_is_counting_anew(seed, stay, new, old):
+    votes = made_up(seed, stay + new + old, CLASSES)
+    added, gone = votes[stay : stay + new], votes[stay + new :]
+    changes = [(said(some), sign) for some, sign in ((added, 1), (gone, -1)) if some]
+    found, anew = (
+        personal.sum_votes([(said(votes[:stay] + gone), 1), *changes]),
+        said(votes[:stay] + added),
+    )
+    for name in UserVoteCounts.__dataclass_fields__:
+        assert_same(getattr(found, name), getattr(anew, name))
+
+
 def test_what_is_counted():
     votes = made_up(3, 9, CLASSES)
     found = said(votes)

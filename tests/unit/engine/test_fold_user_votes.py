@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.engine import fold
+from spamguard.engine import fold, judge
 from spamguard.engine.filter import Filter
+from spamguard.ledger.queries import UserQueries
 from spamguard.records import Explanation
 from tests.unit.bayes.support import assert_same, repeatable
 from tests.unit.filters import mail, opened, python, teach
@@ -245,14 +246,14 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
     for number, user in enumerate(users):
         teach(shared, [("ham", letter(number))], user=user)
     whole = shared.scan(letter(9), users=users).personal
-    for room in (150, 2000):
-        monkeypatch.setattr(fold, "_MAX_TOKENS", room)
+    for name, room in (("_MAX_TOKENS", 150), ("_MAX_USERS", 3)):
+        monkeypatch.setattr(fold, name, room)
         with Filter.open(shared.directory, _durable=False) as other:
             for _ in range(2):
                 assert other.scan(letter(9), users=users).personal == whole
                 assert len(other._user_models._models) < 4
                 assert (
-                    sum(map(fold._count_tokens, other._user_models._models.values()))
+                    sum(found.size for found in other._user_models._models.values())
                     == other._user_models._tokens
                 )
 
@@ -261,6 +262,25 @@ def test_of_many_votes_the_latest_count(shared, monkeypatch):
     monkeypatch.setattr(fold, "MAX_VOTES", 2)
     teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
     assert held_of(shared, "anna")["votes"].tolist() == [2]
+
+
+def test_one_more_vote_is_one_more_receipt_to_read(shared, monkeypatch):
+    monkeypatch.setattr(
+        judge, "_TAKEN_BACK_WEIGHT", 0
+    )  # else it settles, and what is then compacted is read anew
+    read: list[int] = []
+    receipts = UserQueries.read_receipts
+    monkeypatch.setattr(
+        UserQueries,
+        "read_receipts",
+        lambda self, seqs: read.append(len(seqs)) or receipts(self, seqs),
+    )
+    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
+    for number, label in ((5, "ham"), (1, "ham"), (2, None)):
+        held_of(shared, "anna")
+        act(shared, "anna", number, label)
+    assert held_of(shared, "anna")["votes"].tolist() == [2, 3]
+    assert read == [5, 1, 2, 1]
 
 
 def test_what_was_compacted_meanwhile_is_not_missed(shared):
