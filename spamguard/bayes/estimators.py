@@ -20,13 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from spamguard.bayes import formulas
 from spamguard.bayes.formulas import Floats
 from spamguard.bayes.naive_bayes import (
+    UNIT_BITS,
     ClassCodes,
     ExactSums,
-    FixedPoint,
     NaiveBayes,
     class_products,
     class_squares,
     class_sums,
+    to_floats,
 )
 
 DEFAULT_VARIANCE_FLOOR = 1e-3
@@ -68,6 +69,7 @@ class BernoulliNB(NaiveBayes):
 
     feature_count_: Floats
     feature_log_prob_: Floats
+    _input_tags = ("sparse",)
 
     def __init__(
         self,
@@ -79,12 +81,6 @@ class BernoulliNB(NaiveBayes):
         self.alpha = alpha
         self.class_alpha = class_alpha
         self.binarize = binarize
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.classifier_tags.poor_score = True  # scikit-learn's generic data suit it badly
-        return tags
 
     def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
         return (class_sums(self._find_present(X), codes, n_classes),)
@@ -99,12 +95,13 @@ class BernoulliNB(NaiveBayes):
         return present
 
     def _is_possible(self, sums: ExactSums) -> bool:
-        sizes, counts = (values.numerators for values in sums)
-        return super()._is_possible(sums) and bool((counts <= sizes[:, np.newaxis]).all())
+        sizes, counts = sums
+        most = sizes[:, np.newaxis] << UNIT_BITS
+        return super()._is_possible(sums) and bool((counts <= most).all())
 
     def _set_estimates(self, sums: ExactSums) -> None:
         a, b = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), 2)
-        self.feature_count_ = counts = sums[1].to_floats()
+        self.feature_count_ = counts = to_floats(sums[1])
         total = self.class_count_[:, np.newaxis]
         self.feature_log_prob_ = formulas.bernoulli_logs(counts, total, a, b)[0]
         self._presence = formulas.bernoulli_presence(counts, total, a, b)
@@ -117,7 +114,6 @@ class BernoulliNB(NaiveBayes):
 
     def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
         """1 where a feature is there, or twice `binarize` where that is more."""
-        self._check_drawable((self.class_count_ > 0) | bool(np.any(self.alpha)))
         probability = np.exp(self.feature_log_prob_)[codes]
         present = random.random_sample(probability.shape) < probability
         return np.asarray(present * max(1.0, 2.0 * self.binarize))
@@ -150,23 +146,17 @@ class MultinomialNB(NaiveBayes):
 
     feature_count_: Floats
     feature_log_prob_: Floats
+    _input_tags = ("sparse", "positive_only")
 
     def __init__(self, *, alpha: float = 1.0, class_alpha: ArrayLike = 0.0) -> None:
         self.alpha = alpha
         self.class_alpha = class_alpha
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        tags.classifier_tags.poor_score = True  # scikit-learn's generic data suit it badly
-        return tags
-
     def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
         return (class_sums(X, codes, n_classes),)
 
     def _set_estimates(self, sums: ExactSums) -> None:
-        self.feature_count_ = counts = sums[1].to_floats()
+        self.feature_count_ = counts = to_floats(sums[1])
         total = counts.sum(axis=1, keepdims=True)
         self.feature_log_prob_ = formulas.smoothed_log(counts, total, self.alpha, counts.shape[1])
 
@@ -181,7 +171,6 @@ class MultinomialNB(NaiveBayes):
         length is an independent Poisson number of each feature.
         """
         probability = np.exp(self.feature_log_prob_)
-        self._check_drawable(probability.any(axis=1))
         mean_length = self.feature_count_.sum() / max(1.0, self.class_count_.sum())
         return np.asarray(random.poisson(mean_length * probability[codes]))
 
@@ -219,6 +208,7 @@ class CategoricalNB(NaiveBayes):
     n_categories_: NDArray[np.int64]
     category_count_: list[Floats]
     feature_log_prob_: list[Floats]
+    _input_tags = ("categorical", "positive_only")
 
     def __init__(
         self, *, alpha: float = 1.0, class_alpha: ArrayLike = 0.0, min_categories: ArrayLike = 0
@@ -226,13 +216,6 @@ class CategoricalNB(NaiveBayes):
         self.alpha = alpha
         self.class_alpha = class_alpha
         self.min_categories = min_categories
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.categorical = True
-        tags.input_tags.positive_only = True
-        tags.classifier_tags.poor_score = True  # scikit-learn's generic data suit it badly
-        return tags
 
     def _check_categories(self, X: NDArray[Any]) -> NDArray[np.int64]:
         with np.errstate(invalid="ignore"):  # codes beyond int64 are refused below
@@ -247,26 +230,26 @@ class CategoricalNB(NaiveBayes):
         for column in self._check_categories(X).T:
             width = int(column.max()) + 1
             counts = np.bincount(codes * width + column, minlength=n_classes * width)
-            sums.append(FixedPoint.from_array(counts.reshape(n_classes, width)))
+            sums.append(counts.reshape(n_classes, width))
         return tuple(sums)
 
     def _combine(self, operation: Any, evidence: ExactSums) -> ExactSums:
         """Unlearning takes categories away: there are as many as the last one counted."""
         sums = [operation(self._sums[0], evidence[0])]
         for old, new in zip(self._sums[1:], evidence[1:], strict=True):
-            width = max(old.numerators.shape[1], new.numerators.shape[1])
+            width = max(old.shape[1], new.shape[1])
             counts = operation(_pad_categories(old, width), _pad_categories(new, width))
-            used = np.flatnonzero(counts.numerators.any(axis=0))
-            sums.append(FixedPoint(counts.numerators[:, : used.max(initial=-1) + 1], counts.bits))
+            used = np.flatnonzero(counts.any(axis=0))
+            sums.append(counts[:, : used.max(initial=-1) + 1])
         return tuple(sums)
 
     def _set_estimates(self, sums: ExactSums) -> None:
-        widths = [values.numerators.shape[1] for values in sums[1:]]
+        widths = [values.shape[1] for values in sums[1:]]
         self.n_categories_ = np.maximum(np.maximum(widths, self.min_categories), 1).astype(np.int64)
         total = self.class_count_[:, np.newaxis]
         self.category_count_, self._log_proba = [], []
         for values, width in zip(sums[1:], self.n_categories_.tolist(), strict=True):
-            counts = _pad_categories(values, width + 1).to_floats()  # the last: a code beyond them
+            counts = _pad_categories(values, width + 1) + 0.0  # the last: a code beyond them
             self.category_count_.append(counts[:, :-1])
             self._log_proba.append(formulas.smoothed_log(counts, total, self.alpha, width))
         self.feature_log_prob_ = [log_proba[:, :-1] for log_proba in self._log_proba]
@@ -278,7 +261,6 @@ class CategoricalNB(NaiveBayes):
 
     def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
         """Categories below `n_categories_`."""
-        self._check_drawable((self.class_count_ > 0) | (self.alpha > 0))
         categories = np.empty((len(codes), len(self.n_categories_)), np.int64)
         for code in np.unique(codes):
             rows = np.flatnonzero(codes == code)
@@ -288,9 +270,8 @@ class CategoricalNB(NaiveBayes):
         return categories
 
 
-def _pad_categories(counts: FixedPoint, width: int) -> FixedPoint:
-    missing = width - counts.numerators.shape[1]
-    return FixedPoint(np.pad(counts.numerators, ((0, 0), (0, missing))), counts.bits)
+def _pad_categories(counts: NDArray[Any], width: int) -> NDArray[Any]:
+    return np.pad(counts, ((0, 0), (0, width - counts.shape[1])))
 
 
 class GaussianNB(NaiveBayes):
@@ -338,18 +319,9 @@ class GaussianNB(NaiveBayes):
         self.class_alpha = class_alpha
         self.var_floor = var_floor
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.covariance not in ("diagonal", "shared", "full"):
-            raise ValueError(
-                f'covariance must be "diagonal", "shared" or "full", and is {self.covariance!r}.'
-            )
-        if self.var_floor is not None and not np.all(np.asarray(self.var_floor) > 0.0):
-            raise ValueError(f"var_floor must be positive, and is {self.var_floor!r}.")
-
     def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
-        second = class_squares if self.covariance == "diagonal" else class_products
-        return class_sums(X, codes, n_classes), second(X, codes, n_classes)
+        second = {"diagonal": class_squares, "shared": class_products, "full": class_products}
+        return class_sums(X, codes, n_classes), second[self.covariance](X, codes, n_classes)
 
     def _is_possible(self, sums: ExactSums) -> bool:
         """Sums of numbers may be negative; variances may not."""
@@ -359,8 +331,8 @@ class GaussianNB(NaiveBayes):
         """Mean and variance of each feature in each class, from either kind of second sums."""
         sizes, total, second = sums
         if self.covariance != "diagonal":
-            second = FixedPoint(np.diagonal(second.numerators, axis1=1, axis2=2), second.bits)
-        return formulas.gaussian_moments(sizes.numerators, *_common_units(total, second))
+            second = np.diagonal(second, axis1=1, axis2=2)
+        return formulas.gaussian_moments(sizes, total, second, UNIT_BITS)
 
     def _set_estimates(self, sums: ExactSums) -> None:
         if self.covariance == "diagonal":
@@ -368,21 +340,16 @@ class GaussianNB(NaiveBayes):
             self.var_ = np.maximum(variances, self._variance_floor(sums))
             return
         sizes, total, second = sums
-        self.theta_, covariances = formulas.gaussian_covariances(
-            sizes.numerators, *_common_units(total, second)
-        )
+        self.theta_, covariances = formulas.gaussian_covariances(sizes, total, second, UNIT_BITS)
         if self.covariance == "shared":
-            covariances = formulas.shared_covariance(sizes.numerators, covariances)
+            covariances = formulas.shared_covariance(sizes, covariances)
         self.covariance_ = covariances
         self._whitening = formulas.whitening(covariances, self._variance_floor(sums))
 
     def _variance_floor(self, sums: ExactSums) -> Floats:
         if self.var_floor is not None:
             return np.asarray(self.var_floor, dtype=np.float64)
-        over_all = tuple(
-            FixedPoint(values.numerators.astype(object).sum(axis=0, keepdims=True), values.bits)
-            for values in sums
-        )
+        over_all = tuple(values.sum(axis=0, keepdims=True) for values in sums)
         variance = self._moments(over_all)[1][0]
         return np.where(variance > 0.0, DEFAULT_VARIANCE_FLOOR * variance, 1.0)
 
@@ -404,9 +371,3 @@ class GaussianNB(NaiveBayes):
         for code in np.unique(codes):
             points[codes == code] += standard[codes == code] @ colouring[code]
         return points
-
-
-def _common_units(total: FixedPoint, second: FixedPoint) -> tuple[Any, Any, int]:
-    """Sums of x and of products in the same units of x, and the fractional bits of x."""
-    bits = max(total.bits, -(-second.bits // 2))
-    return total.numerators_at(bits), second.numerators_at(2 * bits), bits

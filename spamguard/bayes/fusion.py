@@ -253,11 +253,10 @@ JudgeFunction = Callable[[Tables, ExpertParameters, Evidence], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to judge. With words_only it reads nothing but the words of the body."""
+    """One way to judge."""
 
     name: str
     about: str
-    words_only: bool
     judge: JudgeFunction
 
 
@@ -311,9 +310,9 @@ _ABOUT = "{} naive Bayes over words, add-one smoothing"
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile(DEFAULT_PROFILE, _ALL_EXPERTS, False, fuse),
-        Profile("bernoulli", _ABOUT.format("Bernoulli"), True, _judge_bernoulli),
-        Profile("multinomial", _ABOUT.format("multinomial"), True, _judge_multinomial),
+        Profile(DEFAULT_PROFILE, _ALL_EXPERTS, fuse),
+        Profile("bernoulli", _ABOUT.format("Bernoulli"), _judge_bernoulli),
+        Profile("multinomial", _ABOUT.format("multinomial"), _judge_multinomial),
     )
 }
 
@@ -375,20 +374,6 @@ def break_down(
         numbers=np.array(parts.gaussian) * factors[-1],
         counts=message.rows.counts,
     )
-
-
-def bucket_parts(
-    message: MessageScores,
-    tables: Tables,
-    parameters: ExpertParameters,
-    evidence: Evidence,
-    favoured: int,
-    against: int,
-) -> Floats:
-    """Only `LogOddsBreakdown.buckets`: the part of each token."""
-    weights = _weigh_experts(message, tables, parameters)[1]
-    factors = _scale_experts(message, tables, evidence, favoured, against)[0] * weights
-    return _token_parts(message.parts, evidence, factors, favoured, against)
 
 
 def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:

@@ -82,24 +82,12 @@ def margin(total: int, bias: int, root: int) -> int:
     return ((total * root) >> _ROOT_BITS) + bias
 
 
-def true_probabilities(targets: NDArray[np.intp], n_other_classes: int) -> Floats:
-    """The true probability in 1/ONE of each class but the first, (..., others).
-
-    targets, (..., 1), are the numbers of the true classes.
-    """
-    return np.where(targets == np.arange(1, n_other_classes + 1), float(ONE), 0.0)
-
-
 def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
     """How much too small each probability but the first is, (..., K-1) in 1/ONE.
 
     targets, (..., 1), are the numbers of the true classes.
     """
-    return errors_from_truth(log_odds, true_probabilities(targets, log_odds.shape[-1]))
-
-
-def errors_from_truth(log_odds: Integers, true: Floats) -> Integers:
-    """`errors`, from precomputed `true_probabilities`."""
+    true = np.where(targets == np.arange(1, log_odds.shape[-1] + 1), float(ONE), 0.0)
     powers = np.multiply(log_odds, 1.0 / ONE)
     np.minimum(powers, _MAX_LOG_ODDS, out=powers)
     np.exp(powers, out=powers)
@@ -201,66 +189,40 @@ class TableColumn(NamedTuple):
         """All its cells: a view."""
         return self.cells[int(self.offset[0]) :: self.width]
 
-    def locate(self, buckets: Indices) -> Indices:
-        """The places of these buckets, as the other methods take them.
-
-        Made once for many calls: a slice of the result serves a slice of the buckets.
-        """
-        if native.functions is not None:
-            return buckets
-        return np.asarray(buckets * self.width + self.offset)
-
-    def sum_runs(self, places: Indices, starts: Indices, sizes: Indices, out: Integers) -> None:
+    def sum_runs(self, buckets: Indices, starts: Indices, sizes: Indices, out: Integers) -> None:
         """Fill `out` with the sums over runs of weights.
 
         Weights that steps have moved beyond the bounds are brought back, long before they could
         overflow.
         """
-        compiled, limit = native.functions, MAX_WEIGHT
+        compiled, most = native.functions, int(MAX_WEIGHT)
         if compiled is not None:
-            compiled.run_sums(self.width, self.cells, self.offset, places, sizes, out, int(limit))
+            compiled.run_sums(self.width, self.cells, self.offset, buckets, sizes, out, most)
             return
-        weights = self.cells.take(places, mode="clip")  # no place is outside: nothing to check
-        highest = np.maximum.reduce(weights, initial=0)
-        if highest > limit or np.minimum.reduce(weights, initial=0) < -limit:
-            weights[:] = cap_weights(weights)
-            self.cells[places] = weights
+        self.values[buckets] = weights = cap_weights(self.values[buckets])
         out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
 
     def apply_steps(
-        self, places: Indices, sizes: Indices, steps: Ints32, rows: Ints32, decay: Ints32
+        self, buckets: Indices, sizes: Indices, steps: Ints32, rows: Ints32, decay: Ints32
     ) -> None:
-        """Move each run of places by its step, in order, as `weight_moves`.
+        """Move each run of buckets by its step, in order, as `weight_moves`.
 
-        Many runs have a step of zero, and no place is twice in one run. Shares depend on the counts
-        of the class, in the cell before each place, and of ham, in the first column of rows.
+        Many runs have a step of zero, and no bucket is twice in one run. Shares depend on the
+        counts of the class, in the cell before, and of ham, in the first column of rows.
         """
         compiled, width = native.functions, rows.shape[1]
         if compiled is not None:
             column, shares = (self.width, self.cells, self.offset), STEP_SHARES
-            compiled.add_shares(*column, places, sizes, steps, rows, width, shares, decay)
+            compiled.add_shares(*column, buckets, sizes, steps, rows, width, shares, decay)
             return
-        ends, first = sizes.cumsum(), rows.reshape(-1)  # `take` of a column would copy the column
+        ends, first = sizes.cumsum(), rows.reshape(-1)
         for run in steps.nonzero()[0]:
-            here = places[ends[run] - sizes[run] : ends[run]]
-            ham, counts = first.take(here // self.width * width), self.cells.take(here - 1)
+            of_run = buckets[ends[run] - sizes[run] : ends[run]]
+            here = of_run * self.width + self.offset
+            ham, counts = first.take(of_run * width), self.cells.take(here - 1)
             step, weights = steps[run : run + 1], self.cells.take(here)
             shares = step_shares(ham, counts)
             self.cells[here] += weight_moves(step, shares, weights, decay[run : run + 1])
-
-    def remove_lesson_share(self, buckets: Indices, lessons: Ints32, sign: int) -> None:
-        """`remove_lesson_share` of these weights, none of which is there twice."""
-        places = buckets * self.width + self.offset
-        self.cells[places] = remove_lesson_share(self.cells.take(places), lessons, sign)
-
-    def add_number(self, buckets: Indices, number: int) -> None:
-        """Add a number to each of these cells, none of which is there twice."""
-        compiled = native.functions
-        if compiled is None:
-            self.cells[buckets * self.width + self.offset] += np.int32(number)
-        else:
-            runs = np.array([len(buckets)]), np.array([number], np.int32)
-            compiled.add_runs(self.width, self.cells, self.offset, buckets, *runs)
 
 
 def count_table_column(learnt: Tables, index: int) -> TableColumn:

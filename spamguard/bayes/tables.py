@@ -116,18 +116,11 @@ def make_evidence(features: Features, bits: int) -> Evidence:
         starts, sizes = packed[:N_TOKEN_SETS], packed[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
         buckets = packed[2 * N_TOKEN_SETS :]
         return Evidence(buckets, sizes, starts, features.traits, features.numbers)
-    narrow = features.tokens >> np.uint32(32 - bits)
-    if len(narrow) > 1:
-        keep = np.empty(len(narrow), np.bool_)
-        keep[0] = True
-        np.not_equal(narrow[1:], narrow[:-1], out=keep[1:])
-        narrow = narrow[keep]
-    borders = narrow.searchsorted(
-        np.arange(N_TOKEN_SETS + 1, dtype=np.uint32) << np.uint32(bits - 2)
-    )
-    starts = borders[:-1]
-    sizes = borders[1:] - starts
-    return Evidence(narrow.astype(np.intp), sizes, starts, features.traits, features.numbers)
+    offsets = np.array([0, len(features.tokens)])
+    traits, numbers = features.traits, features.numbers
+    batch = make_evidence_batch(features.tokens, offsets, traits[np.newaxis], numbers, bits)
+    starts, sizes = batch.runs
+    return Evidence(batch.buckets, sizes, starts, traits, numbers)
 
 
 class EvidenceBatch(NamedTuple):
@@ -269,30 +262,17 @@ class BucketRows:
 
 def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
     """Counts and weights of these buckets: one gather per table."""
-    base = read_base_columns(tables, buckets, 3)
+    compiled = native.functions
+    if compiled is None:
+        base = np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:3]
+    else:
+        base = np.empty((3, len(buckets)), np.int32)
+        compiled.gather(tables.rows, buckets, base, tables.rows.shape[1])
     if not tables.columns:
         return BucketRows(base[:2], base[2:3])
     columns = [column.take(buckets, axis=0).T for column in tables.columns]
     counts = np.vstack([base[:2], *(other[:1] for other in columns)])
     return BucketRows(counts, np.vstack([base[2:3], *(other[1:] for other in columns)]))
-
-
-def read_base_columns(tables: Tables, buckets: Buckets, number: int) -> NDArray[np.int32]:
-    """The first columns of these rows, (number, n)."""
-    compiled = native.functions
-    if compiled is None:
-        return np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:number]
-    columns = np.empty((number, len(buckets)), np.int32)
-    compiled.gather(tables.rows, buckets, columns, tables.rows.shape[1])
-    return columns
-
-
-def read_counts(tables: Tables, buckets: Buckets) -> NDArray[np.int32]:
-    """Counts of every class in these buckets, (K, n)."""
-    base = read_base_columns(tables, buckets, N_BASE)
-    if not tables.columns:
-        return base
-    return np.vstack([base, *(column[buckets, 0] for column in tables.columns)])
 
 
 def ensure_class_index(tables: Tables, name: str) -> int:
@@ -327,7 +307,7 @@ def count_lesson(
 ) -> None:
     """Count one lesson of class `index` (sign 1), or take it away (-1), in all sums.
 
-    The counts of the buckets themselves, (K, n) as by `read_counts`, are changed by the caller.
+    The counts of the buckets themselves, (K, n) as by `read_rows`, are changed by the caller.
 
     Raises
     ------

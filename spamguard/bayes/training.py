@@ -46,11 +46,11 @@ _NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; s
 
 def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
     index = tables.ensure_class_index(learnt, name)
-    counts = tables.read_counts(learnt, evidence.buckets)
+    counts = tables.read_rows(learnt, evidence.buckets).counts
     roots, margins = _lesson_margins(learnt, evidence)
     _apply_step(learnt, evidence, roots, logistic.errors(margins, np.array([index])))
     tables.count_lesson(learnt, evidence, counts, index, 1)
-    logistic.count_table_column(learnt, index).add_number(evidence.buckets, 1)
+    logistic.count_table_column(learnt, index).values[evidence.buckets] += 1
 
 
 def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integers) -> None:
@@ -69,9 +69,9 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
     if name not in learnt.classes:
         raise tables.not_counted_error(name)
     index = learnt.classes.index(name)
-    counts = tables.read_counts(learnt, evidence.buckets)
+    counts = tables.read_rows(learnt, evidence.buckets).counts
     tables.count_lesson(learnt, evidence, counts, index, -1)
-    logistic.count_table_column(learnt, index).add_number(evidence.buckets, -1)
+    logistic.count_table_column(learnt, index).values[evidence.buckets] -= 1
     if len(scores) == (len(learnt.classes) - 1) * len(experts.EXPERTS):
         counts[index] -= 1
         _undo_step(learnt, evidence, counts, index, scores)
@@ -85,7 +85,7 @@ def _lesson_margins(learnt: Tables, evidence: Evidence) -> tuple[Integers, Integ
     roots = logistic.inverse_roots(evidence.sizes)[:, np.newaxis]
     sums = np.empty((len(learnt.biases), N_TOKEN_SETS), np.int64)
     for weights, out in zip(logistic.weight_table_columns(learnt), sums, strict=True):
-        weights.sum_runs(weights.locate(evidence.buckets), evidence.starts, evidence.sizes, out)
+        weights.sum_runs(evidence.buckets, evidence.starts, evidence.sizes, out)
     return roots, logistic.margins(sums.T, learnt.biases.T, roots)
 
 
@@ -98,9 +98,7 @@ def _apply_step(learnt: Tables, evidence: Evidence, roots: Integers, errors: Int
     steps = logistic.weight_steps(errors, logistic.LEARNING_RATE * roots)
     moves = np.ascontiguousarray(steps.T)
     for weights, move in zip(logistic.weight_table_columns(learnt), moves, strict=True):
-        weights.apply_steps(
-            weights.locate(evidence.buckets), evidence.sizes, move, learnt.rows, _NO_DECAY
-        )
+        weights.apply_steps(evidence.buckets, evidence.sizes, move, learnt.rows, _NO_DECAY)
 
 
 def _undo_step(
@@ -123,9 +121,10 @@ def _remove_shares(learnt: Tables, evidence: Evidence, counts: Ints32, index: in
     class have moved its weights up, those of all others down.
     """
     of_all = np.add.reduce(counts, axis=0, dtype=np.int32)
-    for number, weights in enumerate(logistic.weight_table_columns(learnt), start=1):
+    for number, column in enumerate(logistic.weight_table_columns(learnt), start=1):
         lessons, sign = (counts[index], 1) if number == index else (of_all - counts[number], -1)
-        weights.remove_lesson_share(evidence.buckets, lessons, sign)
+        weights = column.values[evidence.buckets]
+        column.values[evidence.buckets] = logistic.remove_lesson_share(weights, lessons, sign)
 
 
 # ---- all lessons
@@ -232,7 +231,7 @@ class _Replayer:
         counting = None
         if self.lessons - self.lessons_done <= FUSION_LESSONS:
             parameters = experts.estimate_parameters(self.tables, self.unwanted)
-            counts = tables.read_counts(self.tables, batch.buckets)
+            counts = tables.read_rows(self.tables, batch.buckets).counts
             counting = experts.counting_log_odds(parameters, counts, batch)
         margins = self._learn_batch(batch, targets)
         if counting is not None:
@@ -247,29 +246,28 @@ class _Replayer:
         Returns the logistic log-odds before each step, (m, SETS, K-1).
         """
         borders = [0, *batch.sizes.sum(axis=1).cumsum().tolist()]
-        places = [column.locate(batch.buckets) for column in self.weight_columns]
         starts, sizes = batch.runs
         roots = logistic.inverse_roots(batch.sizes)[:, :, np.newaxis]
         gains = logistic.LEARNING_RATE * roots
-        truth = logistic.true_probabilities(targets[:, np.newaxis, np.newaxis], len(places))
+        truth = targets[:, np.newaxis, np.newaxis]
         margins = []
         for first in range(0, len(targets), STEP_LESSONS):
             last = min(first + STEP_LESSONS, len(targets))
             start, end = borders[first], borders[last]
             runs = slice(first * N_TOKEN_SETS, last * N_TOKEN_SETS)
             run_sizes = sizes[runs]
-            run_places = [column[start:end] for column in places]
-            sums = np.empty((len(places), len(run_sizes)), np.int64)
-            for column, at, out in zip(self.weight_columns, run_places, sums, strict=True):
-                column.sum_runs(at, starts[runs] - start, run_sizes, out)
+            here = batch.buckets[start:end]
+            sums = np.empty((len(self.weight_columns), len(run_sizes)), np.int64)
+            for column, out in zip(self.weight_columns, sums, strict=True):
+                column.sum_runs(here, starts[runs] - start, run_sizes, out)
             by_lesson = sums.T.reshape(last - first, N_TOKEN_SETS, -1)
             before = logistic.margins(by_lesson, self.tables.biases.T, roots[first:last])
-            errors = logistic.errors_from_truth(before, truth[first:last])
+            errors = logistic.errors(before, truth[first:last])
             self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
             moves = logistic.weight_steps(errors, gains[first:last]).reshape(len(run_sizes), -1)
             decay, moves = logistic.weight_decay(run_sizes), np.ascontiguousarray(moves.T)
-            for column, at, move in zip(self.weight_columns, run_places, moves, strict=True):
-                column.apply_steps(at, run_sizes, move, self.tables.rows, decay)
+            for column, move in zip(self.weight_columns, moves, strict=True):
+                column.apply_steps(here, run_sizes, move, self.tables.rows, decay)
             margins.append(before)
             # counted now, while their rows are in the cache
             self._count_features(batch.buckets, borders[first : last + 1], targets[first:last])

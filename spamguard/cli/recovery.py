@@ -270,7 +270,7 @@ REBUILD_ABOUT = """\
 Make the tables again from the receipts. It repairs tables that are damaged or missing; nothing is
 taught again.
 
-If the old tables prove that the ledger has lost events, as from a damaged log, it says so."""
+If the ledger has provably lost events, as from a damaged log, it says so."""
 REBUILD_EXAMPLE = """  spamguard rebuild"""
 
 

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
                 _log.warning("%s", _ALONE_WARNING)
             if outdated:
                 _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
-            if loss is not None and not settled:  # else settling has logged it
+            if loss is not None:
                 _log.error("%s: %s", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
     except (SpamguardError, OSError) as error:
         _log.error("cannot settle: %s", error)

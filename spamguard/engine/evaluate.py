@@ -5,8 +5,7 @@ Lynam 2005), or as people teach. Every trial has a filter of its own in a tempor
 the user's filter is never touched. `measures` has the measures, and says them in words.
 
 Pictures show ROC and calibration. matplotlib is imported only when a figure is drawn.
-Figures are made directly on an Agg canvas: they must never open a window, choose a backend for the
-process, or change its settings.
+They must never open a window, choose a backend for the process, or change its settings.
 
 Must never judge a message that was taught before, and never write any file but those it is given.
 """
@@ -14,13 +13,10 @@ Must never judge a message that was taught before, and never write any file but 
 from __future__ import annotations
 
 import csv
-import errno
 import heapq
-import math
-import os
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -38,7 +34,6 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example, ExampleReader, LabelledExample, extract_examples
 from spamguard.errors import UsageError, remedy
 from spamguard.sources import SourceMessage
-from spamguard.storage import draft_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,13 +101,12 @@ class _TrialFilter:
         self._number = 0
         self._classes = {*BASE_CLASSES}
 
-    def judge(self, message: SourceMessage, *, will_train: bool | None) -> tuple[Trial, Example]:
-        """Judge a message that will be trained; None: only if the verdict is wrong or unsure."""
-        example = self._reader.read_example(message.raw)
-        return self.judge_example(example, str(message.label), will_train=will_train), example
+    def read(self, raw: bytes) -> Example:
+        """The message, for judging and for teaching."""
+        return self._reader.read_example(raw)
 
-    def judge_example(self, example: Example, gold: str, *, will_train: bool | None) -> Trial:
-        """`judge` for a message that was read already."""
+    def judge(self, example: Example, gold: str, *, will_train: bool | None) -> Trial:
+        """Judge a message that will be trained; None: only if the verdict is wrong or unsure."""
         verdict = self._filter.judge_features(example.features)
         self._number += 1
         trained = verdict.label != gold if will_train is None else will_train
@@ -148,7 +142,8 @@ def _run_online(
 ) -> Iterator[Trial]:
     """Immediate feedback: every message is judged, then taught."""
     for message in messages():
-        trial, example = pupil.judge(message, will_train=will_train)
+        example = pupil.read(message.raw)
+        trial = pupil.judge(example, str(message.label), will_train=will_train)
         yield trial
         if trial.row.trained:
             pupil.teach(example, trial.row.gold)
@@ -160,7 +155,7 @@ def _run_split(pupil: _TrialFilter, messages: Messages, settings: TrialSettings)
     later = extract_examples(_TRIAL_KEY, messages())  # on all cores: no lesson awaits a verdict
     pupil.teach_first(islice(later, border))
     for message in later:
-        yield pupil.judge_example(message.example, str(message.label), will_train=False)
+        yield pupil.judge(message.example, str(message.label), will_train=False)
 
 
 PROTOCOLS: dict[str, Callable[[_TrialFilter, Messages, TrialSettings], Iterator[Trial]]] = {
@@ -188,78 +183,34 @@ def interleave(
 
 # ---- files of scores
 
-SCORE_COLUMNS = ("n", "gold", "label", "score", "trained")
-
 
 def write_scores(path: str | Path, rows: Iterable[ScoredMessage]) -> None:
     """Write rows as CSV with the columns n,gold,label,score,trained.
 
-    Scores have all their digits, so ties and measures survive. The file appears whole or not at
-    all: rows are streamed into a neighbour that takes its name at the end. A pipe or a device is
-    written as it is. UsageError: it cannot be written.
+    Scores have all their digits, so ties and measures survive. UsageError: it cannot be written.
     """
-    target = Path(path)
-    with _draft_beside(target) as draft:
-        with draft.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(SCORE_COLUMNS)
-            for row in rows:
-                score = repr(float(row.score))
-                writer.writerow((row.n, row.gold, row.label, score, int(row.trained)))
-        if draft != target:
-            draft.replace(target)
+    with _name_path(path), Path(path).open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(ScoredMessage._fields)
+        writer.writerows((*row[:3], repr(float(row.score)), int(row.trained)) for row in rows)
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise UsageError if `write_scores` could not write there now; changes nothing."""
-    with _draft_beside(Path(path)) as draft:
-        draft.touch()
-        if Path(path).is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    """Raise UsageError if `write_scores` could not write there now; makes the file."""
+    with _name_path(path), Path(path).open("ab"):
+        pass
 
 
 @contextmanager
-def _draft_beside(target: Path) -> Iterator[Path]:
-    """A path to write before it takes the target's name; it is removed at the end.
-
-    A target that is no file, such as /dev/stdout, is written itself.
-    """
-    is_special = target.exists() and not target.is_file()
+def _name_path(path: str | Path) -> Iterator[None]:
+    """Turn an OSError into a UsageError that names the path."""
     try:
-        with nullcontext(target) if is_special else draft_file(target) as draft:
-            yield draft
+        yield
     except OSError as error:
-        advice = remedy(error, "choose another file")
+        advice = remedy(error, "choose another path")
         raise UsageError(
-            f"{target}: cannot be written ({error.strerror or error}); {advice}"
+            f"{path}: cannot be written ({error.strerror or error}); {advice}"
         ) from error
-
-
-def read_scores(path: str | Path) -> list[ScoredMessage]:
-    """Read a CSV file as `write_scores` writes it. UsageError: it has no such columns."""
-    source = Path(path)
-    try:
-        with source.open(encoding="utf-8", newline="") as stream:
-            rows = csv.DictReader(stream)
-            if not set(SCORE_COLUMNS).issubset(rows.fieldnames or ()):
-                raise ValueError(SCORE_COLUMNS)
-            return [_parse_score(row) for row in rows]
-    except OSError as error:
-        raise UsageError(
-            f"{source}: cannot be read ({error.strerror or error}); name a file of scores"
-        ) from error
-    except (TypeError, ValueError, csv.Error) as error:
-        raise UsageError(
-            f"{source}: holds no scores; its columns must be {','.join(SCORE_COLUMNS)}, "
-            "as `--scores` writes them"
-        ) from error
-
-
-def _parse_score(row: Mapping[str, str]) -> ScoredMessage:
-    score = float(row["score"])
-    if math.isnan(score):
-        raise ValueError("a score is not a number")
-    return ScoredMessage(int(row["n"]), row["gold"], row["label"], score, bool(int(row["trained"])))
 
 
 # ---- pictures
@@ -270,7 +221,7 @@ def write_plots(
 ) -> None:
     """Write roc.png (of both kinds of mail) and calibration.png, as scikit-learn draws them.
 
-    UsageError: matplotlib is missing, or the directory cannot be written.
+    UsageError: the directory cannot be written.
     """
     # Loaded here because only pictures need its hundred modules.
     from sklearn.calibration import CalibrationDisplay  # noqa: PLC0415
@@ -280,44 +231,33 @@ def write_plots(
     if truth.any() and not truth.all():
         figure = _new_figure()
         RocCurveDisplay.from_predictions(truth, score, name=name, ax=figure.add_subplot())
-        save_figure(figure, folder / "roc.png")
+        _save_figure(figure, folder / "roc.png")
     figure = _new_figure()
     CalibrationDisplay.from_predictions(
         truth, probability, n_bins=measures.BINS, name=name, ax=figure.add_subplot()
     )
-    save_figure(figure, folder / "calibration.png")
-
-
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as PNG, 144 dots per inch, making its directory. UsageError: not possible."""
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target, format="png", dpi=144)
-    except OSError as error:
-        advice = remedy(error, "choose another directory")
-        raise UsageError(
-            f"{target}: cannot be written ({error.strerror or error}); {advice}"
-        ) from error
-    return target
+    _save_figure(figure, folder / "calibration.png")
 
 
 def check_drawable(directory: str | Path) -> None:
-    """Raise UsageError if no picture could be written there now; makes the directory."""
-    save_figure(_new_figure(), trial := Path(directory) / ".trial.png")
-    trial.unlink()
+    """Raise UsageError if no picture could be drawn; makes the directory."""
+    _new_figure()
+    with _name_path(directory):
+        Path(directory).mkdir(parents=True, exist_ok=True)
+
+
+def _save_figure(figure: Figure, path: Path) -> None:
+    with _name_path(path):
+        figure.savefig(path, dpi=144)
 
 
 def _new_figure() -> Figure:
-    """An empty figure on an Agg canvas of its own, outside pyplot's global list."""
+    """An empty figure, outside pyplot's global list."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(
             "pictures need matplotlib, which is not there; in the project's directory run: "
             "pip install '.[plots]'"
         ) from error
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(7, 6), layout="constrained")

@@ -171,7 +171,7 @@ GROUPS = {
     "sender": GroupKind("Sender and servers", "its sender and servers"),
     "links": GroupKind("Links", "its links"),
     "layout": GroupKind("Layout", "its layout and attachments"),
-    "letters": GroupKind("Letters", "its letters and signs"),
+    "letters": GroupKind("Letters", "its letters"),
     "unkept": GroupKind("Weaker features: text not kept", "many weak features"),
     "said": GroupKind("What was said of its sender", "what was said of its sender"),
     "start": GroupKind("Before reading", "the lessons as a whole"),
@@ -190,7 +190,6 @@ KINDS = {
     "pair": FeatureKind("words", "Two neighbouring words of the text."),
     "subject": FeatureKind("words", "A word, or two, of the subject."),
     "closing": FeatureKind("words", "A word of the signature, the footer or the last line."),
-    "subject form": FeatureKind("words", "Whether the subject is a reply, a forward, in capitals."),
     "address": FeatureKind("sender", "Part of an address or name in From, To, Cc or Reply-To."),
     "server": FeatureKind("sender", "Part of what the servers on the way wrote (Received)."),
     "message id": FeatureKind("sender", "Host or form of the Message-ID and of its references."),
@@ -206,7 +205,6 @@ KINDS = {
     "structure": FeatureKind("layout", "How the message is built: its parts, types and defects."),
     "measure": FeatureKind("layout", "A size, a number or a share, measured in the message."),
     "letters": FeatureKind("letters", "Up to five characters in a row; _ is a blank."),
-    "signs": FeatureKind("letters", "Share of capitals, digits or signs in the text."),
     "not kept": FeatureKind("unkept", "The history keeps the texts of the strongest only."),
     "sender word": FeatureKind("said", "“Always from this sender”, of an authenticated sender."),
     "start": FeatureKind("start", "What counts for any message, before it is read."),
@@ -233,24 +231,6 @@ _CLUE_KINDS = (
     (("links_", "link_"), "link trait"),
     (("to_", "reply_to_", "sender_", "id_"), "relation"),
 )
-_TRAIT_KINDS = {
-    "subject": "subject form",
-    "subject length": "subject form",
-    "recipients": "address",
-    "reply-to": "relation",
-    "message-id": "relation",
-    "list": "header field",
-    "header fields": "header field",
-    "date": "date",
-    "hops": "server",
-    "links": "link trait",
-    "share of capitals": "signs",
-    "share of digits": "signs",
-    "share of 8-bit": "signs",
-    "exclamation marks": "signs",
-    "attachment": "attachment",
-    "attachments": "attachment",
-}
 _CLUE_NAMES = {
     "to_sender": "recipient in the sender's domain",
     "to_other": "recipient in another domain than the sender",
@@ -312,11 +292,8 @@ def list_features(why: Explanation) -> list[ExplainedFeature]:
         if clue.text
         for kind, name in (describe_clue(clue),)
     ]
-    for traits, usual in ((why.traits, "structure"), (why.numbers, "measure")):
-        features += [
-            ExplainedFeature(name, _TRAIT_KINDS.get(name, usual), part)
-            for name, part in traits.items()
-        ]
+    for traits, kind in ((why.traits, "structure"), (why.numbers, "measure")):
+        features += [ExplainedFeature(name, kind, part) for name, part in traits.items()]
     said = f"mail of its sender is {'wanted' if why.sender < 0 else 'unwanted'}"
     features += [ExplainedFeature(said, "sender word", why.sender)] if why.sender else []
     features.append(ExplainedFeature("biases of the experts", "start", why.biases))
@@ -431,13 +408,9 @@ def choose_features(
 
 _STRONG = 0.25  # of the strongest group: weaker groups are not in the sentence
 _MIN_PART = 0.05  # nats; with less a group says nothing
-_MAX_GROUPS = 3  # for, and against
+_MAX_GROUPS = _MAX_WORDS = 3  # for, and against
 _MAX_NAME_LENGTH = 40
 _NAMED_KINDS = ("word", "pair", "subject", "closing", "address", "link host", "attachment")
-_UNKNOWN = {
-    "id-host": "the server in its Message-ID is unknown here",
-    "host": "the hosts of its links are unknown here",
-}
 # A language shows in its most frequent words. Of 1,000 messages of two corpora these figures find
 # 50, all in Chinese, Japanese or German, of which hardly any ham had been taught.
 _FREQUENT_WORDS, _MIN_FREQUENT_WORDS, _FREQUENT_LESSONS = 20, 10, 5
@@ -484,11 +457,6 @@ def describe_verdict(
         clauses.append("it has hardly anything in common with the mail taught here")
     if not why.few and (one := _only_class_of_language(why)):
         clauses.append(f"nearly all mail taught in its language is {class_title(one)}")
-    for section, text in _UNKNOWN.items():
-        counts = [clue.counts for clue in why.clues if clue.text.startswith(f"{section}:")]
-        # whether a lesson has such a token is not known where counts are hidden
-        if counts and all(of_token and not any(of_token.values()) for of_token in counts):
-            clauses.append(text)
     if why.sender:
         clauses.append(f"its sender was called {'wanted' if why.sender < 0 else 'unwanted'}")
     label = why.verdict.label
@@ -504,7 +472,7 @@ def describe_verdict(
     return f"{title[:1].upper()}{title[1:]}: {'; '.join(clauses)}."
 
 
-def readable_words(described: Iterable[tuple[Said, str, str]], number: int = 3) -> list[Said]:
+def readable_words(described: Iterable[tuple[Said, str, str]]) -> list[Said]:
     """The first that a reader would know again in the message, no two with a word in common.
 
     described: each with its kind and its name, as of `describe_clue`; the strongest first.
@@ -518,7 +486,7 @@ def readable_words(described: Iterable[tuple[Said, str, str]], number: int = 3) 
         if is_short and is_word and seen.isdisjoint(words):
             seen.update(words)
             chosen.append(each)
-            if len(chosen) == number:
+            if len(chosen) == _MAX_WORDS:
                 break
     return chosen
 

@@ -19,7 +19,7 @@ from spamguard.database import ClosedOnExit
 from spamguard.engine import fold, policy, snapshot, store
 from spamguard.engine.judge import JudgingFilter
 from spamguard.engine.prepare import Example, check_bytes
-from spamguard.engine.store import BITS_RANGE, TableStore
+from spamguard.engine.store import TableStore
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
 from spamguard.ledger.senders import SenderWords
@@ -97,11 +97,6 @@ class Filter(JudgingFilter, ClosedOnExit):
         # mends damaged ones.
         if profile not in PROFILES:
             raise UsageError(f"no profile {profile!r}: choose one of {', '.join(PROFILES)}")
-        if _bits not in BITS_RANGE:
-            raise UsageError(
-                f"tables of 2**{_bits} buckets: choose between 2**{min(BITS_RANGE)} and "
-                f"2**{max(BITS_RANGE)}"
-            )
         state = Path(directory).absolute()  # the process may change its directory
         key = keys.load_key(state / KEY_FILE, create=store.make_state_directory(state))
         fingerprint = keys.key_fingerprint(key)
@@ -189,19 +184,14 @@ class Filter(JudgingFilter, ClosedOnExit):
         ...     spam_filter.learn_all([(ham, "ham"), (spam, "spam"), (ham, "ham")])
         [True, True, False]
         """
-        lessons = list(pairs)
-        places: dict[str, list[int]] = {}
-        for place, (_, label) in enumerate(lessons):
-            places.setdefault(label, []).append(place)
-        for label in places:
+        lessons = [(check_bytes(raw), label) for raw, label in pairs]
+        for label in {label for _, label in lessons}:
             self.check_class(label)
-        examples = self._reader.read_examples([check_bytes(raw) for raw, _ in lessons])
-        votes: dict[int, NewVote] = {}
-        for label, of_label in places.items():
-            batch = [examples[place] for place in of_label]
-            new_votes = self.make_votes(batch, label, user=user, origin=origin)
-            votes.update(zip(of_label, new_votes, strict=True))
-        changed = self.cast_votes([votes[place] for place in range(len(lessons))])
+        examples = self._reader.read_examples([raw for raw, _ in lessons])
+        votes: list[NewVote] = []
+        for example, (_, label) in zip(examples, lessons, strict=True):
+            votes += self.make_votes([example], label, user=user, origin=origin)
+        changed = self.cast_votes(votes)
         self.settle_if_due()
         return changed
 
@@ -413,11 +403,11 @@ class Filter(JudgingFilter, ClosedOnExit):
 
     def find_loss(self) -> snapshot.LedgerLoss | None:
         """Events that the ledger has provably lost."""
-        return snapshot.find_loss(self.directory, self._ledger)
+        lost = self._ledger.find_lost()
+        return snapshot.LedgerLoss(*lost) if lost else None
 
     def clear_loss(self) -> None:
         """Drop the ledger's notes of a loss."""
-        self._ledger.drop_meta([snapshot.LOSS_KEY])
         self._ledger.forget_lost()
 
     def status(self) -> Status:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spamguard.bayes import experts, fusion, personal, tables
 from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES, MessageScores
@@ -19,7 +18,6 @@ from spamguard.engine.prepare import (
     check_bytes,
     read_all_features,
     read_batches,
-    read_words,
 )
 from spamguard.engine.store import TableStore
 from spamguard.errors import UsageError
@@ -27,9 +25,6 @@ from spamguard.ledger import codec
 from spamguard.ledger.senders import SenderWords
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import Explanation, Features, Scan, Verdict
-
-if TYPE_CHECKING:
-    pass
 
 # Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How
 # often to settle"): the cost of each lesson stays the same however many there are.
@@ -91,10 +86,9 @@ class JudgingFilter:
         >>> verdict.label, verdict.probability
         ('unsure', 0.5)
         """
-        if self._profile.words_only:
-            return self.judge_features(self._reader.extractor.word_features(check_bytes(raw)), user)
-        sender = self.senders.identify(check_bytes(raw))
-        return self.judge_features(self._reader.read_features(raw), user, sender)
+        features = self._reader.extractor.features(check_bytes(raw))
+        sender = self.senders.identify(raw) if self._is_default else b""
+        return self.judge_features(features, user, sender)
 
     def judge_all(
         self, messages: Iterable[bytes], *, user: str = "", cores: int | None = 1
@@ -126,8 +120,7 @@ class JudgingFilter:
         if self.senders.authserv_ids:
             yield from (self.judge(raw, user=user) for raw in messages)
             return
-        read = read_words if self._profile.words_only else read_all_features
-        for features in read_batches(self.key, read, messages, check_bytes, cores):
+        for features in read_batches(self.key, read_all_features, messages, check_bytes, cores):
             if self._is_default and not user:
                 yield from self._judge_batch(features)
             else:
@@ -196,7 +189,7 @@ class JudgingFilter:
             if user in corrections or nats[user] != nats[""]
         }
         numbers = self._likeliest_sides(verdict)
-        parts = fusion.bucket_parts(scored, learnt, parameters, evidence, *numbers)
+        parts = fusion.break_down(scored, learnt, parameters, evidence, *numbers).buckets
         chosen = fusion.strongest_parts(parts, words)
         strongest = finder.words(
             evidence.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits
@@ -344,4 +337,4 @@ class JudgingFilter:
         """Whether the process that settles has work, as of the last look at the ledger."""
         due = max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
         events = self._store.unsettled + _TAKEN_BACK_WEIGHT * self._store.taken_back
-        return events >= due or self._store.has_other_learner or self._store.has_work
+        return events >= due or self._store.has_work

@@ -6,8 +6,8 @@ another process. They come from a fork server, which has none of our files open 
 for all. A few messages are read by the calling process, since a pool would not pay.
 
 Must never read a ledger, nor load at import what only a pool needs: every process that judges
-imports this module. The pool must never hold more than a bounded number of bytes of mail, and must
-yield examples in the order of their messages.
+imports this module. The pool must never hold more than a bounded number of batches, and must yield
+examples in the order of their messages.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from spamguard.sources import SourceMessage
 
 _FIELD_NAME = re.compile(rb"[!-9;-~]+[ \t]*:")
-# The last message judged is kept as it was read, since teaching often follows at once.
-_MAX_CACHED_BYTES = 256 << 10
 BATCH_MESSAGES = 32
 BATCH_BYTES = 1 << 20  # of mail
 
@@ -77,7 +73,6 @@ class ExampleReader:
     def __init__(self, key: bytes) -> None:
         self.extractor = FeatureExtractor(keys.derive_key(key, b"tokens"))
         self._digest_key = keys.derive_key(key, b"digest")
-        self._last: tuple[bytes, ExtractedMessage] | None = None
 
     def digest(self, raw: bytes) -> bytes:
         """The identity of a message, whatever delivery has changed about it; 16 bytes."""
@@ -87,18 +82,9 @@ class ExampleReader:
         """A message of which only the digest may be needed, taken apart once."""
         return SplitMessage(raw, self.extractor, self._digest_key)
 
-    def read_features(self, raw: bytes) -> Features:
-        """The features for judging one message."""
-        extracted = self.extractor.read(check_bytes(raw))
-        self._last = (raw, extracted) if len(raw) <= _MAX_CACHED_BYTES else None
-        return extracted.features
-
     def read_example(self, raw: bytes) -> Example:
         """Everything that teaching one message needs."""
-        written = remove_subject_prefix(check_bytes(raw))
-        if self._last is not None and self._last[0] == written:
-            return self._make_example(written, self._last[1])
-        return self._make_example(written, self.extractor.read(written))
+        return self.split(raw).example()
 
     def read_examples(self, messages: Sequence[bytes]) -> list[Example]:
         """`read_example` for several messages."""
@@ -157,13 +143,10 @@ def batch_by_size(items: Iterable[Item], raw: Callable[[Item], bytes]) -> Iterat
 # ---- much mail, on all cores
 
 # When is a pool worth it? Starting one takes 0.2 to 0.4 s of two busy cores, in which one core
-# reads 600 to 1,000 messages. So the first messages are read here, and the fork server is loaded
-# beside the second half of them.
+# reads 600 to 1,000 messages. So the first messages are read here.
 MIN_POOL_MESSAGES = 512
-_MIN_POOL_BYTES = 16 << 20
 # One teaching process keeps no more busy: it takes 0.7 ms per message, extraction 0.3.
 _MAX_PROCESSES = 8
-_MAX_IN_FLIGHT_BYTES = 64 << 20  # one message may exceed it
 
 Result = TypeVar("Result")
 
@@ -206,11 +189,6 @@ def read_all_features(reader: ExampleReader, batch: list[bytes]) -> list[Feature
     return [message.features for message in reader.extractor.read_all(batch)]
 
 
-def read_words(reader: ExampleReader, batch: list[bytes]) -> list[Features]:
-    """The words alone of each message, for profiles that judge by nothing else."""
-    return list(map(reader.extractor.word_features, batch))
-
-
 def read_batches(
     key: bytes,
     read: Callable[[ExampleReader, list[Item]], Result],
@@ -234,18 +212,14 @@ def read_batches(
     """
     processes = min(cores or len(os.sched_getaffinity(0)), _MAX_PROCESSES)
     reader = ExampleReader(key)
-    part = 0.0  # of what makes a pool worth it
-    is_server_started = False
+    done = 0
     batches = batch_by_size(items, raw)
     for batch in batches:
-        if processes >= 2 and part >= 1:
-            yield from _read_in_pool(key, read, chain([batch], batches), raw, processes)
+        if processes >= 2 and done >= MIN_POOL_MESSAGES:
+            yield from _read_in_pool(key, read, chain([batch], batches), processes)
             return
-        if processes >= 2 and part >= 0.5 and not is_server_started:
-            _start_fork_server()
-            is_server_started = True
         yield read(reader, batch)
-        part += len(batch) / MIN_POOL_MESSAGES + sum(map(len, map(raw, batch))) / _MIN_POOL_BYTES
+        done += len(batch)
 
 
 # ---- the pool: its libraries are loaded by the functions that need them
@@ -255,7 +229,6 @@ def _read_in_pool(
     key: bytes,
     read: Callable[[ExampleReader, list[Item]], Result],
     batches: Iterable[list[Item]],
-    raw: Callable[[Item], bytes],
     processes: int,
 ) -> Iterator[Result]:
     import multiprocessing  # noqa: PLC0415
@@ -263,86 +236,35 @@ def _read_in_pool(
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
 
     context = multiprocessing.get_context("forkserver")
-    with _defer_interrupts():
-        _start_fork_server()
-        pool = ProcessPoolExecutor(processes, context, _init_pool_process, (key,))
+    context.set_forkserver_preload([__name__])
+    pool = ProcessPoolExecutor(processes, context, _init_pool_process, (key,))
     try:
-        yield from _submit_in_order(pool, read, batches, raw, 2 * processes)
+        yield from _submit_in_order(pool, read, batches, 2 * processes)
     except BrokenProcessPool as error:
         raise SpamguardError(
             "a process that reads mail was killed (is memory short?): "
             "what was done so far is kept, run it again"
         ) from error
     finally:
-        with _defer_interrupts():
-            # A pool whose processes were killed would wait forever for what was half written:
-            # its results, and until Python 3.11.5 what it writes itself (CPython issue 94777).
-            pool._result_queue._writer.close()  # type: ignore[attr-defined]
-            if sys.version_info < (3, 11, 5):
-                pool._call_queue._reader.close()  # type: ignore[attr-defined]
-            pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _defer_interrupts() -> Iterator[None]:
-    """Delay an interrupt to the end of the block: the pool's own code would lose processes."""
-    if threading.current_thread() is not threading.main_thread():  # others never see one
-        yield
-        return
-    interrupts: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: interrupts.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if callable(signal.getsignal(number))
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for interrupt in interrupts:
-        signal.raise_signal(interrupt)
-
-
-def _start_fork_server() -> None:
-    """Start it, unless it runs, with interrupts blocked, which it inherits.
-
-    While it loads it would answer an interrupt with a traceback of its own.
-    """
-    from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415
-
-    forkserver.set_forkserver_preload([__name__])
-    resource_tracker.ensure_running()  # else the fork server starts it, which ends the blocking
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # A pool whose processes were killed would wait forever for a result that is half written.
+        pool._result_queue._writer.close()  # type: ignore[attr-defined]
+        pool.shutdown(cancel_futures=True)
 
 
 def _submit_in_order(
     pool: ProcessPoolExecutor,
     read: Callable[[ExampleReader, list[Item]], Result],
     batches: Iterable[list[Item]],
-    raw: Callable[[Item], bytes],
     max_batches: int,
 ) -> Iterator[Result]:
-    """Results in the order of the batches; batches and bytes in flight are bounded."""
-    in_flight: deque[tuple[Future[Result], int]] = deque()
-    total = 0
+    """Results in the order of the batches, of which a bounded number is in flight."""
+    in_flight: deque[Future[Result]] = deque()
     for batch in batches:
-        size = sum(map(len, map(raw, batch)))
-        with _defer_interrupts():
-            in_flight.append((pool.submit(_read_in_process, read, batch), size))
-        total += size
-        while in_flight and (
-            len(in_flight) > max_batches or total > _MAX_IN_FLIGHT_BYTES or in_flight[0][0].done()
-        ):
-            future, size = in_flight.popleft()
-            total -= size
-            yield future.result()
+        in_flight.append(pool.submit(_read_in_process, read, batch))
+        if len(in_flight) > max_batches:
+            yield in_flight.popleft().result()
     while in_flight:
-        yield in_flight.popleft()[0].result()
+        yield in_flight.popleft().result()
 
 
 _pool_readers: list[ExampleReader] = []  # in a process of the pool: one

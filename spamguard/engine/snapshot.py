@@ -10,11 +10,9 @@ The bytes of a file are a function of its tables alone. So the SHA-256 of a sett
 its *lineage*, names that state: equal settled tables have one name, whichever process or machine
 has made them.
 
-Snapshots also prove when the ledger has lost events, because the name of one holds the number of
-its last event; so does the ledger's own `LastNumber`. A loss is noted in the ledger when settling
-replaces the snapshot that proves it, and stays noted until `rebuild`. Lost event numbers are given
-again to new events. That is safe: a snapshot counts only by its line in the ledger, and that line
-is lost together with the events, or `TableStore` refuses it.
+Numbers of events that the ledger has lost are given again to new events. That is safe: a snapshot
+counts only by its line in the ledger, and that line is lost together with the events, or
+`TableStore` refuses it.
 
 A file must have its name only when it is complete, and must never change afterwards.
 """
@@ -25,11 +23,10 @@ import hashlib
 import json
 import logging
 import os
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,9 +41,7 @@ from spamguard.bayes.tables import (
     empty_tables,
     ensure_class_index,
 )
-from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.errors import TableError
-from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import local_time
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
@@ -72,7 +67,7 @@ class SnapshotStamp:
     file: its name. seq: the last event folded. settled: the last event of the settled state it
     descends from; lineage: the SHA-256 of that state's file. Same lineage, settled and seq mean the
     same bits.
-    learner: version of what settled it. taken_back: lessons taken back since then, without another
+    taken_back: lessons taken back since then, without another
     in their place.
     """
 
@@ -80,17 +75,14 @@ class SnapshotStamp:
     seq: int = 0
     settled: int = 0
     lineage: str = ""
-    learner: int = LEARNER_VERSION
     taken_back: int = 0
 
     @classmethod
     def parse(cls, line: str) -> SnapshotStamp:
         """Read a line of the ledger. TableError: it is damaged."""
         try:
-            # the first versions had fewer fields, later ones may have more
-            values = {"learner": 0, "taken_back": 0, **json.loads(line)}
-            return cls(**{field.name: values[field.name] for field in fields(cls)})
-        except (ValueError, TypeError, KeyError) as error:
+            return cls(**json.loads(line))
+        except (ValueError, TypeError) as error:
             raise TableError(
                 f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`"
             ) from error
@@ -165,8 +157,6 @@ def read_snapshot(path: Path) -> Tables:
             data = _round_to_pages(file.tell())
             if os.fstat(file.fileno()).st_size != data + header["bytes"]:
                 raise _damage_error(path, "its length is wrong")
-            if not all(np.dtype(dtype).isnative for _, dtype, *_ in header["arrays"]):
-                raise _damage_error(path, "it was made by a machine with another order of bytes")
             arrays: dict[str, Any] = {
                 name: _load_array(file, np.dtype(dtype), shape, data + start)
                 for name, dtype, shape, start in header["arrays"]
@@ -236,21 +226,15 @@ LOSS_ADVICE = (
 )
 LOSS_REMEDY = f"{LOSS_ADVICE}; then `spamguard rebuild` ends this message"
 
-LOSS_KEY = "loss"
-"""The ledger's note of a loss."""
-_SNAPSHOT_NAME = re.compile(rf"tables-{EXTRACTOR}-([0-9]+)-[0-9a-f]+\.bin")
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerLoss:
-    """A loss, as a snapshot or the ledger's `LastNumber` proves it.
+    """A loss, as the ledger's `LastNumber` proves it.
 
-    snapshot: the file that holds more events than the ledger, if there is one. events: how many are
-    missing, at least. since, until: seconds since 1970 of the last event that is left (0: none is)
-    and of the proof.
+    events: how many are missing. since, until: seconds since 1970 of the last event that is left
+    (0: none is) and of the last one.
     """
 
-    snapshot: str
     events: int
     since: int
     until: int
@@ -258,58 +242,8 @@ class LedgerLoss:
 
 def describe_loss(loss: LedgerLoss) -> str:
     """What is missing, in one line; the remedy is LOSS_REMEDY."""
-    events = "1 event is" if loss.events == 1 else f"{loss.events:,} events are"
     between = f"between {local_time(loss.since, exact=True)} and" if loss.since else "before"
     return (
-        f"at least {events} missing from the ledger, taught {between} "
+        f"at least {loss.events:,} events are missing from the ledger, taught {between} "
         f"{local_time(loss.until, exact=True)}: it or its log (-wal) was damaged"
     )
-
-
-def find_loss(directory: Path, ledger: SqliteLedger) -> LedgerLoss | None:
-    """The loss that is noted, or that is proven beyond it; None: none is known."""
-    loss, lost = _find_loss_by_snapshot(directory, ledger), ledger.find_lost()
-    if lost is None or (loss is not None and loss.events >= lost.events):
-        return loss
-    return LedgerLoss(loss.snapshot if loss else "", *lost)
-
-
-def _find_loss_by_snapshot(directory: Path, ledger: SqliteLedger) -> LedgerLoss | None:
-    newest = _newest_snapshot(directory)  # first, since events are committed before it holds them
-    noted, last = _noted_loss(ledger), ledger.last_position()
-    if ledger.shared is not None and ledger.get_meta("ledger.hold"):
-        return noted  # the copy of the log does not reach up to its snapshots yet
-    if newest is None or newest.events <= last or (noted and noted.snapshot == newest.snapshot):
-        return noted
-    proven = replace(newest, events=newest.events - last, since=ledger.last_time())
-    if noted is None:
-        return proven
-    return replace(proven, events=proven.events + noted.events, since=noted.since)
-
-
-def note_loss(directory: Path, ledger: SqliteLedger) -> None:
-    """Note what is missing in the ledger, where it stays until `rebuild`."""
-    loss = find_loss(directory, ledger)
-    if loss is not None and loss != _noted_loss(ledger):
-        ledger.set_meta(LOSS_KEY, json.dumps(asdict(loss)))
-        _log.error("%s: %s: %s", ledger.path, describe_loss(loss), LOSS_REMEDY)
-
-
-def _newest_snapshot(directory: Path) -> LedgerLoss | None:
-    """The snapshot of the highest event number, which stands in `events`."""
-    paths = directory.glob(f"tables-{EXTRACTOR}-*.bin")
-    snapshots = [
-        (int(name[1]), path) for path in paths if (name := _SNAPSHOT_NAME.fullmatch(path.name))
-    ]
-    if not snapshots:
-        return None
-    seq, path = max(snapshots)
-    try:
-        return LedgerLoss(path.name, seq, 0, int(path.stat().st_mtime))
-    except FileNotFoundError:  # replaced meanwhile: it was current, so nothing is missing
-        return None
-
-
-def _noted_loss(ledger: SqliteLedger) -> LedgerLoss | None:
-    line = ledger.get_meta(LOSS_KEY)
-    return None if line is None else LedgerLoss(**json.loads(line))

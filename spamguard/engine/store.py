@@ -29,12 +29,10 @@ from typing import TYPE_CHECKING
 
 from spamguard.bayes import fusion
 from spamguard.bayes.tables import Tables, empty_tables
-from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.engine.fold import build_tables, fold_changes
 from spamguard.engine.snapshot import (
     SNAPSHOT_KEY,
     SnapshotStamp,
-    note_loss,
     read_snapshot,
     write_snapshot,
 )
@@ -132,11 +130,6 @@ class TableStore:
     def unsettled(self) -> int:
         """Events folded since the last settling."""
         return self._position - self.stamp.settled
-
-    @property
-    def has_other_learner(self) -> bool:
-        """Whether a version has settled that learns otherwise than this one."""
-        return self.stamp.learner != LEARNER_VERSION
 
     def refresh(self) -> bool:
         """Fold what was taught since the last call, here or in another process.
@@ -430,7 +423,6 @@ def install_snapshot(
     if not ledger.replace_meta(SNAPSHOT_KEY, expected, line, is_valid):
         _remove_file(directory / stamp.file)
         return None
-    note_loss(directory, ledger)  # before the files that prove it are removed
     for path in older:
         _remove_file(path)
     return line

@@ -73,13 +73,9 @@ class MessageContent:
 
 
 def read_content(
-    raw: bytes,
-    limits: mime.ParseLimits,
-    *,
-    message: mime.MimeMessage | None = None,
-    body_only: bool = False,
+    raw: bytes, limits: mime.ParseLimits, *, message: mime.MimeMessage | None = None
 ) -> MessageContent:
-    """Everything a message says, or only the text of its body.
+    """Everything a message says.
 
     message: `raw` taken apart with these limits, if it was.
     """
@@ -99,14 +95,13 @@ def read_content(
     if substitute_words:
         text += b"\n" + substitute_words
     content.sections.append((b"", text))
-    if not body_only:
-        if footer:
-            content.sections.append((b"footer", _separate_text(content, b"footer", footer)))
-        _add_evidence(content, limits)
-        # How a sender always closes says something of its own (RESULTS.md, "Last words").
-        words = content.sections[0][1][-_END_BYTES:].split()
-        if len(words) > _END_WORDS:
-            content.sections.append((b"end", b" ".join(words[-_END_WORDS:])))
+    if footer:
+        content.sections.append((b"footer", _separate_text(content, b"footer", footer)))
+    _add_evidence(content, limits)
+    # How a sender always closes says something of its own (RESULTS.md, "Last words").
+    words = text[-_END_BYTES:].split()
+    if len(words) > _END_WORDS:
+        content.sections.append((b"end", b" ".join(words[-_END_WORDS:])))
     return content
 
 

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
+from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamguard import native
 from spamguard.mail.content import (
-    NUMBERS,
-    TRAITS,
     MessageContent,
     compute_numbers,
     compute_traits,
@@ -75,12 +74,8 @@ class FeatureExtractor:
         content = read_content(raw, self._limits, message=message)
         return self._features(raw, content, self._hasher.find_tokens(content).distinct_tokens())
 
-    def read(self, raw: bytes) -> ExtractedMessage:
-        """The features of a message, and the message taken apart."""
-        return self.read_with_words(raw)[0]
-
     def read_all(self, messages: Sequence[bytes]) -> list[ExtractedMessage]:
-        """`read` for several messages, step by step, so that the processor's caches stay warm."""
+        """Several messages, step by step, so that the processor's caches stay warm."""
         contents = [read_content(raw, self._limits) for raw in messages]
         tokens = [self._hasher.find_tokens(content).distinct_tokens() for content in contents]
         return [
@@ -101,12 +96,6 @@ class FeatureExtractor:
         # The header grows on the way by fields that are no evidence, so only the body counts.
         size = len(content.message.body) + max(len(raw) - self._limits.message_bytes, 0)
         return Features(tokens, compute_traits(content), compute_numbers(content, size))
-
-    def word_features(self, raw: bytes) -> Features:
-        """The words of the body only, for some profiles; traits and numbers are zero."""
-        content = read_content(raw, self._limits, body_only=True)
-        tokens = self._hasher.find_tokens(content, words_only=True).distinct_tokens()
-        return Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
 
     def token_texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash.
@@ -150,7 +139,8 @@ class TokenHasher:
     """Keyed hashes of tokens and token pairs. key: the installation's, at most 64 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self._seeds = _SectionSeeds(key)
+        self._key = key
+        self._seed = lru_cache(_MAX_SEEDS)(self._make_seed)  # senders invent names of fields
         digest = blake2b(b"multipliers", key=key, digest_size=64).digest()
         multipliers = np.frombuffer(digest, "<u8") | np.uint64(1)
         self._multipliers = multipliers.tobytes()
@@ -158,52 +148,47 @@ class TokenHasher:
         self._first, self._second, self._last, self._length = first, second, last, length
         self._left, self._right, self._skip, self._final = left, right, skip, final
 
-    def find_tokens(self, content: MessageContent, *, words_only: bool = False) -> WordFinder:
-        """The tokens of one message. words_only: no pairs and no grams."""
+    def _make_seed(self, section: bytes) -> bytes:
+        return blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
+
+    def find_tokens(self, content: MessageContent) -> WordFinder:
+        """The tokens of one message."""
         functions = native.functions
         if functions is None or content.spaceless:
-            groups = self.token_groups(content.sections, content.spaceless, words_only=words_only)
-            return _NumpyTokens(list(groups))
+            return _NumpyTokens(list(self.token_groups(content.sections, content.spaceless)))
         names, texts = zip(*content.sections, strict=True)
-        seeds = b"".join(map(self._seeds.__getitem__, (*names, _GRAM_SECTION)))
+        seeds = b"".join(map(self._seed, (*names, _GRAM_SECTION)))
         kinds = bytes(
             [
-                _NO_PAIRS * (words_only or name in _UNPAIRED_SECTIONS)
-                + _WITH_GRAMS * (not words_only and name in _LETTERED_SECTIONS)
+                _NO_PAIRS * (name in _UNPAIRED_SECTIONS)
+                + _WITH_GRAMS * (name in _LETTERED_SECTIONS)
                 for name in names
             ]
         )
         arguments = (texts, seeds, kinds, self._multipliers, _TOKEN_BYTE_TABLE)
-        max_skips = 0 if words_only else _MAX_SKIPS
-        return _NativeTokens(functions, content.sections, arguments, max_skips)
+        return _NativeTokens(functions, content.sections, arguments)
 
     def token_groups(
-        self,
-        sections: list[Section],
-        spaceless: Sequence[tuple[bytes, str]] = (),
-        *,
-        words_only: bool = False,
+        self, sections: list[Section], spaceless: Sequence[tuple[bytes, str]] = ()
     ) -> Iterator[_TokenGroup]:
         """The tokens of one message by numpy. The first section is the body."""
         run = self.hash_tokens(sections, _UNPAIRED_SECTIONS)
         tokens, words = narrow_hashes(run.hashes) | WORDS, int(run.borders[0])
         tokens[words:] |= CLUES
         yield _TokenGroup(tokens, run, np.arange(len(tokens)))
-        if not words_only:
-            yield self._pair_group(run, run.pairs_with_next.nonzero()[0], 1)
-            near = run.pairs_with_next[words : words + _MAX_SKIPS - 1]
-            yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
-            for name, text in sections:
-                if name in _LETTERED_SECTIONS:
-                    grams = self.hash_grams(text)
-                    tokens = narrow_hashes(grams.hashes) | GRAMS
-                    yield _TokenGroup(tokens, grams, np.arange(len(tokens)))
+        yield self._pair_group(run, run.pairs_with_next.nonzero()[0], 1)
+        near = run.pairs_with_next[words : words + _MAX_SKIPS - 1]
+        yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
+        for name, text in sections:
+            if name in _LETTERED_SECTIONS:
+                grams = self.hash_grams(text)
+                tokens = narrow_hashes(grams.hashes) | GRAMS
+                yield _TokenGroup(tokens, grams, np.arange(len(tokens)))
         for name, letters in spaceless:
             bigrams = self.hash_bigrams(name, letters)
             tokens = narrow_hashes(bigrams.hashes) | (CLUES if name else WORDS)
             yield _TokenGroup(tokens, bigrams, np.arange(len(tokens)))
-            if not words_only:
-                yield self._pair_group(bigrams, bigrams.pairs_with_next.nonzero()[0], 1)
+            yield self._pair_group(bigrams, bigrams.pairs_with_next.nonzero()[0], 1)
 
     def _pair_group(self, run: TokenRun, left: NDArray[np.intp], step: int) -> _TokenGroup:
         """The tokens of pairs, each of a token and that `step` tokens later."""
@@ -226,7 +211,7 @@ class TokenHasher:
         joined = ~np.frombuffer(bytes(map(unpaired.__contains__, names)), np.bool_).repeat(counts)
         if len(joined):
             joined[borders - 1] = False  # the last token of each section
-        seeds = np.frombuffer(b"".join(map(self._seeds.__getitem__, names)), "<u8")
+        seeds = np.frombuffer(b"".join(map(self._seed, names)), "<u8")
         hashes = self._mix(buffer, starts, ends, seeds.repeat(counts))
         return TokenRun(names, borders, hashes, joined, starts, ends, buffer)
 
@@ -234,7 +219,7 @@ class TokenHasher:
         """Hashes of all pairs of neighbouring characters. text: its runs are separated by NUL."""
         points = np.frombuffer(text.encode("utf-32-le", "replace"), "<u4").astype(np.uint64)
         starts = np.flatnonzero((points[1:] != 0) & (points[:-1] != 0))
-        seed = np.frombuffer(self._seeds[b"bigram:" + section], "<u8")
+        seed = np.frombuffer(self._seed(b"bigram:" + section), "<u8")
         mixed = ((points.take(starts) << _SHIFT) | points.take(starts + 1)) ^ seed
         mixed *= self._first
         mixed ^= mixed >> _SHIFT
@@ -265,7 +250,7 @@ class TokenHasher:
             for more in range(2, _GRAM_CHARACTERS + 1):
                 later = behind[more : more + len(starts)]
                 ends = np.where(later - starts <= _MAX_GRAM_BYTES, later, ends)
-        seed = np.frombuffer(self._seeds[_GRAM_SECTION], "<u8")
+        seed = np.frombuffer(self._seed(_GRAM_SECTION), "<u8")
         hashes = self._mix(text + _PADDING, starts, ends, seed)
         chosen = (hashes & _GRAM_MASK == 0).nonzero()[0]
         return TokenRun(
@@ -316,19 +301,6 @@ class TokenHasher:
         return mixed
 
 
-class _SectionSeeds(dict[bytes, bytes]):
-    """Seed of each section. Bounded, since senders invent names of fields."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def __missing__(self, section: bytes) -> bytes:
-        if len(self) == _MAX_SEEDS:
-            self.clear()
-        self[section] = seed = blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
-        return seed
-
-
 def narrow_hashes(hashes: Hashes) -> NDArray[np.uint32]:
     """The thirty highest bits of each hash, low: the token set goes into the two bits above."""
     high: NDArray[np.uint32] = hashes.view("<u4")[1::2]
@@ -345,14 +317,13 @@ _GRAM_LABEL = "letters:"
 class _NativeTokens(NamedTuple):
     """The tokens of one message by the compiled functions. arguments: theirs, about sections."""
 
-    functions: native.NativeFunctions
+    functions: Any
     sections: list[Section]
     arguments: tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]
-    max_skips: int
 
     def distinct_tokens(self) -> NDArray[np.uint32]:
         """All tokens, each once, sorted."""
-        return np.frombuffer(self.functions.tokens(*self.arguments, self.max_skips), np.uint32)
+        return np.frombuffer(self.functions.tokens(*self.arguments, _MAX_SKIPS), np.uint32)
 
     def words(
         self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int
@@ -361,7 +332,7 @@ class _NativeTokens(NamedTuple):
         IndexError: a bucket has no token.
         """
         places = self.functions.places(
-            *self.arguments, buckets.astype(np.uint32), self.max_skips, shift
+            *self.arguments, buckets.astype(np.uint32), _MAX_SKIPS, shift
         )
         labels = [_section_label(name) for name, _ in self.sections]
         words = []

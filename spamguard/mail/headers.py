@@ -94,18 +94,9 @@ def _match_fields(window: bytes, max_fields: int) -> tuple[FieldList, int]:
     """The fields, one more than `max_fields` if there are more, and where the first line stands
     that belongs to none.
     """
-    end = window.find(b"\n\n")
-    block = window[: end + 1] if end >= 0 else window
-    stop = len(block)
-    lines = block.count(b"\n") if end >= 0 else -1
-    fields = _HEADER_FIELD.findall(block) if 0 <= lines <= 4 * max_fields else []
-    field_lines = len(fields) + b"".join([value for _, value in fields]).count(b"\n")
-    if len(fields) > max_fields or field_lines != lines:
-        # no end, too many, or not all lines are fields: the careful way
-        stop = _HEADER_BLOCK.match(block).end()  # type: ignore[union-attr]  # it matches b""
-        matches = _HEADER_FIELD.finditer(block, 0, stop)
-        fields = [match.groups() for match in islice(matches, max_fields + 1)]
-    return [(name.lower(), value) for name, value in fields], stop
+    stop = _HEADER_BLOCK.match(window).end()  # type: ignore[union-attr]  # it matches b""
+    matches = _HEADER_FIELD.finditer(window, 0, stop)
+    return [(match[1].lower(), match[2]) for match in islice(matches, max_fields + 1)], stop
 
 
 def _find_essential_fields(block: bytes, fields_taken: FieldMap) -> FieldList:
@@ -169,23 +160,14 @@ _SHAPE_TABLE = bytes.maketrans(
 )
 _REPEATS = re.compile(rb"(?<=0)0+|(?<=a)a+|(?<=A)A+")
 _MAX_VALUE_BYTES = 2000
-_MAX_CACHED_NAMES = 2048
 
 
-class _SectionNames(dict[bytes, bytes]):
-    """Section of a field by its lower-case name; empty when it is never evidence. A bounded cache:
-    names are the sender's.
-    """
-
-    def __missing__(self, name: bytes) -> bytes:
-        if len(self) == _MAX_CACHED_NAMES:
-            self.clear()
-        section = b"field " + name if name in _RESERVED_SECTIONS else name[:40]
-        self[name] = section = b"" if _NEVER_EVIDENCE.fullmatch(name) else section
-        return section
-
-
-_SECTION_NAMES = _SectionNames()
+@lru_cache(maxsize=2048)
+def _section_name(name: bytes) -> bytes:
+    """Section of a field by its lower-case name; empty when it is never evidence."""
+    if _NEVER_EVIDENCE.fullmatch(name):
+        return b""
+    return b"field " + name if name in _RESERVED_SECTIONS else name[:40]
 
 
 def evidence_fields(fields: FieldList) -> FieldList:
@@ -193,7 +175,7 @@ def evidence_fields(fields: FieldList) -> FieldList:
     return [
         (section, value[:_MAX_VALUE_BYTES])
         for name, value in fields
-        if (section := _SECTION_NAMES[name[:100]])
+        if (section := _section_name(name[:100]))
     ]
 
 
@@ -224,12 +206,7 @@ def part_sections(fields: FieldList) -> list[Section]:
 
 
 def _decode_values(evidence: FieldList, charset: bytes, defects: list[bytes]) -> list[bytes]:
-    """The values decoded, in lower case. Nearly always all of them are plain: one look at them
-    together finds that out.
-    """
-    together = b"\0".join([value for _, value in evidence])
-    if _is_plain_ascii(together) and len(texts := together.lower().split(b"\0")) == len(evidence):
-        return texts
+    """The values decoded, in lower case."""
     texts = []
     for name, value in evidence:
         if name in _UNDECODED_FIELDS or _is_plain_ascii(value):

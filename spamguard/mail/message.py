@@ -11,8 +11,8 @@ changes, while `email` would write the message anew. `OutgoingMessage` is a mess
 Forged fields are removed wherever some program would see them: anywhere above the first empty line,
 and also on lines that only programs see which take a bare CR for a line end.
 
-`extract_attached` finds messages forwarded as attachments, and the message that a report in ARF
-(RFC 5965) is about. A message that was forwarded as text is none.
+`extract_attached` finds messages forwarded as attachments, as reports in ARF (RFC 5965) have them
+too. A message that was forwarded as text is none.
 
 Pure. Must never raise, and take linear time whatever the bytes are.
 """
@@ -345,28 +345,18 @@ def has_received_on_top(header: bytes) -> bool:
 # ---- messages within
 
 _LIMITS = ParseLimits(message_bytes=64 << 20)
-_ARF_TYPE = b"message/feedback-report"
-_HEADERS_TYPE = b"text/rfc822-headers"  # of a report that leaves the body out (RFC 6522 section 4)
 
 
 def extract_attached(raw: bytes) -> list[bytes]:
-    """Every attached message, line ends as LF, also as a file NAME.eml of another type. From an ARF
-    report without a message: its header fields, as a message.
-    """
-    leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
+    """Every attached message, line ends as LF, also as a file NAME.eml of another type."""
     messages = []
-    for leaf in leaves:
+    for leaf in parse_message(raw, _LIMITS, into_messages=False).leaves:
         is_message = leaf.content_type.media in MESSAGE_TYPES
         if is_message or _is_message_file(leaf.file_name):
             message = _decode_leaf(leaf)
             if message.strip() and (is_message or has_header(message)):
                 messages.append(message)
-    if messages or not any(leaf.content_type.media == _ARF_TYPE for leaf in leaves):
-        return messages
-    headers = [
-        _decode_leaf(leaf).strip() for leaf in leaves if leaf.content_type.media == _HEADERS_TYPE
-    ]
-    return [fields + b"\n\n" for fields in headers if fields]
+    return messages
 
 
 def _is_message_file(name: bytes) -> bool:
@@ -379,7 +369,6 @@ def _decode_leaf(leaf: Leaf) -> bytes:
 
 # ---- what a reader sees
 
-_MAX_CHARACTERS = 1 << 20  # that are looked at, of all parts
 _PLAIN_TYPE, _HTML_TYPE = b"text/plain", b"text/html"
 
 _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
@@ -388,13 +377,11 @@ _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 def part_texts(raw: bytes) -> Iterator[str]:
     """What a reader sees of each part. Plain text comes first, as the mail program wrote it."""
     leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
-    budget = _MAX_CHARACTERS
     for media in (_PLAIN_TYPE, _HTML_TYPE):
         for leaf in leaves:
             if leaf.content_type.media == media:
                 charset = leaf.content_type.parameters.get(b"charset", b"")
-                text = decode_text(_decode_leaf(leaf), charset)[0][:budget] if budget else ""
-                budget -= len(text)
+                text = decode_text(_decode_leaf(leaf), charset)[0]
                 if media == _HTML_TYPE:
                     text = parse_page(_LINE_TAGS.sub("\n", text.lower())).visible
                 yield text

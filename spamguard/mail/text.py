@@ -86,7 +86,7 @@ def strip_punctuation(text: str) -> str:
     compiled = native.functions
     if compiled is not None:
         with suppress(UnicodeEncodeError):  # half of a surrogate pair
-            return compiled.letters(text, CHARACTER_RANGES)
+            return str(compiled.letters(text, CHARACTER_RANGES))
     return _PUNCTUATION_RUN.sub(lambda run: "" if _INVISIBLE_RUN.fullmatch(run[0]) else " ", text)
 
 
@@ -103,7 +103,6 @@ _HANGUL = "\uac00-\ud7a3"
 _BIGRAM_RUN = re.compile(f"[{_SPACELESS_LETTERS}{_HANGUL}]+")
 _SPACELESS_RUN = re.compile(f"[{_SPACELESS_LETTERS}]+")
 _IDEOGRAPH_RUN = re.compile(f"[{_IDEOGRAPHS}]+")
-_SPACELESS = re.compile(f"[{_SPACELESS_LETTERS}{_IDEOGRAPHS}]")
 # The first bytes of their characters in UTF-8. A search for these is a hundred times faster than
 # one for the expressions.
 _SPACELESS_LEADS = bytes((0xE0, 0xE1, 0xE3))
@@ -126,8 +125,6 @@ _SPACED_WORD = re.compile(
     rf"(?:\1{_LETTER}(?![^\W_])){{2}}(?:\1{_LETTER}(?![^\W_])|)*+"
 )
 _SPACED_LETTERS = b" a a a a"
-_SPACED_LETTERS_NUMBER = np.array(int.from_bytes(_SPACED_LETTERS, "little"), np.uint64)
-_MAX_SEARCHED_BYTES = 1000  # above this size numpy is faster than a search
 
 # Signs that stand for letters, inside a word: "v1agra", "m0ney", "vi@gra".
 _LETTER_SIGNS, _SIGN_LETTERS = b"01345789$!@", b"oieastbgsia"
@@ -176,15 +173,6 @@ def _contains_any(utf8: bytes, leads: bytes) -> bool:
     return any(map(utf8.__contains__, leads))
 
 
-def has_spaceless(text: str) -> bool:
-    """Whether `separate_spaceless` would take something out of a text.
-
-    >>> has_spaceless("loan"), has_spaceless("会議")
-    (False, True)
-    """
-    return not text.isascii() and _SPACELESS.search(text) is not None
-
-
 def to_single_script(text: str) -> str:
     """Replace look-alikes in words that have Latin letters too (UTS #39).
 
@@ -226,11 +214,7 @@ def deobfuscate(utf8: bytes) -> bytes:
 def _has_spaced_letters(utf8: bytes) -> bool:
     """Whether four letters stand apart, or three and a word."""
     # One byte for each character.
-    kinds = utf8.translate(_BYTE_KINDS, b"" if utf8.isascii() else _CONTINUATION_BYTES)
-    if len(kinds) < _MAX_SEARCHED_BYTES:
-        return _SPACED_LETTERS in kinds
-    windows = np.ndarray(shape=(len(kinds) - 7,), dtype="<u8", buffer=kinds, strides=(1,))
-    return bool(np.count_nonzero(windows == _SPACED_LETTERS_NUMBER))
+    return _SPACED_LETTERS in utf8.translate(_BYTE_KINDS, _CONTINUATION_BYTES)
 
 
 def _unmask_words(utf8: bytes) -> bytes:

@@ -46,11 +46,6 @@ def measure(title: str, raws: list[bytes], repeats: int) -> None:
             messages,
         ),
         (
-            "content, body only (with split)",
-            lambda raw: content.read_content(raw, DEFAULT_LIMITS, body_only=True),
-            raws,
-        ),
-        (
             "content, everything (with split)",
             lambda raw: content.read_content(raw, DEFAULT_LIMITS),
             raws,
@@ -59,7 +54,6 @@ def measure(title: str, raws: list[bytes], repeats: int) -> None:
         ("traits", compute_traits, contents),
         ("numbers", lambda found: compute_numbers(found, 5000), contents),
         ("identity", lambda raw: message_digest(raw, KEY), raws),
-        ("words, the whole way", extractor.word_features, raws),
         ("features, the whole way", extractor.features, raws),
     ]
     tokens = sum(len(extractor.features(raw).tokens) for raw in raws) / len(raws)

@@ -192,7 +192,7 @@ def beliefs(runs: Runs) -> None:
 
 
 def _share(part: int, whole: int) -> str:
-    interval = measures.share_interval(part, whole)
+    interval = recalibration.share_interval(part, whole)
     return (
         f"{100 * interval.value:.2f} % ({part} of {whole:,}; "
         f"{100 * interval.low:.2f}–{100 * interval.high:.2f})"

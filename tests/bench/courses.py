@@ -6,6 +6,7 @@ runs. It never compares.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from spamguard.engine import measures
-from spamguard.engine.evaluate import ScoredMessage, read_scores, write_scores
+from spamguard.engine.evaluate import ScoredMessage, write_scores
 from tests.bench.contest import Rival
 from tests.bench.rivals import RIVALS, trial
 from tests.bench.streams import Mail
@@ -80,7 +81,11 @@ def kept(
         directory.mkdir(parents=True, exist_ok=True)
         with trial(RIVALS[name]) as rival:
             write_scores(path, run(rival))
-    return read_scores(path)
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            ScoredMessage(int(n), gold, label, float(score), trained == "1")
+            for n, gold, label, score, trained in list(csv.reader(file))[1:]
+        ]
 
 
 def course(

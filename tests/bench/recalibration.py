@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import binomtest
 
-from spamguard.engine.measures import Bools, Floats, Interval, log_loss, share_interval
+from spamguard.engine.measures import Bools, Floats, Interval, log_loss
 from spamguard.errors import UsageError
 
 _CLIPS = (
@@ -117,6 +118,12 @@ class Doubtful:
     def honest(self) -> bool:
         """Whether the prediction lies within the interval of the observed share."""
         return self.observed.low <= self.predicted <= self.observed.high
+
+
+def share_interval(part: int, total: int) -> Interval:
+    """A share in [0, 1] with its 95 % interval (Wilson 1927)."""
+    bounds = binomtest(part, total).proportion_ci(method="wilson")
+    return Interval(part / total, float(bounds.low), float(bounds.high))
 
 
 def reliability_in_doubt(

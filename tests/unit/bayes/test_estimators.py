@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 import spamguard
 from spamguard import bayes
-from spamguard.bayes.estimators import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
+from spamguard.bayes.estimators import BernoulliNB, CategoricalNB, MultinomialNB
 
 
 def test_the_families_are_exported() -> None:
@@ -54,23 +54,9 @@ def test_a_sparse_entry_in_two_parts_is_one_value() -> None:
 
 
 ERRORS: dict[str, tuple[Any, Any, str]] = {
-    "negative alpha": (BernoulliNB(alpha=-1.0), [[0], [1]], "alpha must not be negative"),
-    "negative half of a pair": (
-        BernoulliNB(alpha=(1.0, -1.0)),
-        [[0], [1]],
-        "alpha must not be negative",
-    ),
-    "negative class_alpha": (
-        GaussianNB(class_alpha=-1.0),
-        [[0], [1]],
-        "class_alpha must not be negative",
-    ),
-    "unknown covariance": (GaussianNB(covariance="round"), [[0], [1]], "covariance must be"),
-    "no floor": (GaussianNB(var_floor=0.0), [[0], [1]], "var_floor must be positive"),
     "half a category": (CategoricalNB(), [[0.5], [1]], "whole numbers"),
     "a category beyond the integers": (CategoricalNB(), [[1e300], [1]], "whole numbers"),
     "negative occurrences": (MultinomialNB(), [[-1], [1]], "Negative values"),
-    "a negative border": (BernoulliNB(binarize=-1.0), [[0], [1]], "binarize must not be negative"),
 }
 
 
@@ -90,7 +76,7 @@ class TestClasses:
     def test_later_portions_may_repeat_them_but_not_change_them(self) -> None:
         model = BernoulliNB().partial_fit([[1]], ["ham"], classes=["spam", "ham"])
         model.partial_fit([[0]], ["spam"], classes=["ham", "spam"])
-        with pytest.raises(ValueError, match="first call"):
+        with pytest.raises(ValueError, match="last call"):
             model.partial_fit([[0]], ["spam"], classes=["ham", "other", "spam"])
 
     def test_labels_must_be_among_them(self) -> None:

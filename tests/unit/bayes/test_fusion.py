@@ -24,7 +24,6 @@ from spamguard.bayes.fusion import (
     PROFILES,
     START_WEIGHTS,
     break_down,
-    bucket_parts,
     fuse,
     score_message,
 )
@@ -233,16 +232,6 @@ def test_a_profile_knows_certainty_but_never_nan(tmp_path: Path, profile: str) -
                 assert sum(verdict.probabilities.values()) == pytest.approx(1.0)
 
 
-def test_words_only_profiles_see_the_words_of_the_whole_extraction(tmp_path: Path) -> None:
-    raw = b"Subject: money\nContent-Type: text/html\n\n<b>Buy</b> money online today <a href=http://x.example/>\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e</a>\n"
-    with opened(tmp_path, "bernoulli") as spam_filter:
-        extractor = spam_filter._reader.extractor
-        every = extractor.features(raw).tokens
-        assert extractor.word_features(raw).tokens.tolist() == every[every < 1 << 30].tolist()
-        teach(spam_filter, _plain)
-        assert spam_filter.judge(raw) == spam_filter.judge_features(extractor.features(raw))
-
-
 def test_the_prior_of_a_profile_is_the_share_of_lessons() -> None:
     lessons = made_up(9, 30)
     tables = replayed(lessons)
@@ -329,7 +318,6 @@ def test_what_no_other_expert_confirms_counts_for_nothing(words: int) -> None:
     assert found.scores[0] == 0
     assert not found.buckets[:words].any()
     assert (found.buckets[words:] > 0).all()
-    assert bucket_parts(weighed, tables, known, seen, 1, 0) == pytest.approx(found.buckets)
     whole = (
         found.prior + found.biases + found.buckets.sum() + found.traits.sum() + found.numbers.sum()
     )

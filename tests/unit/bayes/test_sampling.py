@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.exceptions import NotFittedError
 
 from spamguard.bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
 
@@ -120,24 +119,3 @@ def test_the_same_random_state_gives_the_same_samples(family: Any) -> None:
 def test_one_sample_is_drawn_if_nothing_is_said(family: Any) -> None:
     X, y = taught(family()).sample()
     assert (X.shape, y.shape) == ((1, 3), (1,))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_cannot_be_drawn_is_told(family: Any) -> None:
-    with pytest.raises(NotFittedError):
-        family().sample()
-    with pytest.raises(ValueError, match="n_samples must be at least 1"):
-        taught(family()).sample(0)
-    empty = family().fit([[1, 0]], ["ham"]).unlearn([[1, 0]], ["ham"])
-    with pytest.raises(ValueError, match="no class prior"):
-        empty.sample()
-
-
-@pytest.mark.parametrize("family", [BernoulliNB, CategoricalNB, MultinomialNB])
-def test_a_class_without_a_model_cannot_be_drawn(family: Any) -> None:
-    model = family(alpha=0.0, class_alpha=1.0)
-    model.partial_fit([[1, 0], [0, 1]], ["ham", "ham"], classes=["ham", "spam"])
-    with pytest.raises(ValueError, match=r"\['spam'\] were taught nothing"):
-        model.sample()
-    model.set_params(class_alpha=0.0).partial_fit([[1, 1]], ["ham"])
-    assert set(model.sample(20, random_state=0)[1]) == {"ham"}

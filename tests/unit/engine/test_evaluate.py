@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from spamguard.engine.evaluate import (
     Trial,
     TrialSettings,
     interleave,
-    read_scores,
     write_scores,
 )
 from spamguard.engine.filter import Filter
@@ -34,7 +33,6 @@ from spamguard.engine.measures import (
     report_document,
     roca,
 )
-from spamguard.errors import UsageError
 from spamguard.sources import SourceMessage
 
 pytestmark = pytest.mark.slow
@@ -290,7 +288,6 @@ def test_document_is_json() -> None:
         "counts": [[1, 0], [0, 0], [0, 1]],
     }
     assert document["runs"]["run"]["messages"] == 200
-    assert set(report_document({})) == {"runs"}
 
 
 def test_scores_keep_every_digit(tmp_path: Path) -> None:
@@ -310,18 +307,6 @@ def test_scores_keep_every_digit(tmp_path: Path) -> None:
     ) == roca(gold, score)
 
 
-def test_scores_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    def failing() -> Iterator[ScoredMessage]:
-        yield ScoredMessage(1, "ham", "ham", 0.1, False)
-        raise RuntimeError("the filter fell over")
-
-    with pytest.raises(RuntimeError):
-        write_scores(tmp_path / "scores.csv", failing())
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match="cannot be written"):
-        write_scores(tmp_path / "no such directory" / "scores.csv", [])
-
-
 def test_a_pipe_stays_one(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -334,30 +319,3 @@ def test_a_pipe_stays_one(tmp_path: Path) -> None:
         os.close(reader)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
-
-
-def test_scores_come_back_as_they_were(tmp_path: Path) -> None:
-    rows = [
-        ScoredMessage(1, "spam", "unsure", 0.1 + 0.2, True),
-        ScoredMessage(7, "ham", "newsletter", -1e-300, False),
-    ]
-    write_scores(tmp_path / "s.csv", rows)
-    assert read_scores(tmp_path / "s.csv") == rows
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "n,gold\n1,spam\n",
-        "n,gold,label,score,trained\n1,spam,spam,high,1\n",
-        "n,gold,label,score,trained\n1,ham,ham,nan,1\n",
-        "\x00\n\x00",
-    ],
-)
-def test_what_is_no_file_of_scores_says_so(tmp_path: Path, text: str) -> None:
-    (tmp_path / "s.csv").write_text(text)
-    with pytest.raises(UsageError, match=r"n,gold,label,score,trained|no scores"):
-        read_scores(tmp_path / "s.csv")
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_scores(tmp_path / "absent.csv")

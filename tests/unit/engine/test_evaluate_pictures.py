@@ -23,6 +23,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def test_all_pictures(tmp_path: Path) -> None:
     backend = matplotlib.get_backend()
+    check_drawable(tmp_path / "new")
     write_plots(tmp_path / "new", GOLD, SCORE, CHANCE, "a run")
     written = sorted((tmp_path / "new").iterdir())
     assert [path.name for path in written] == ["calibration.png", "roc.png"]

@@ -337,13 +337,6 @@ def test_a_directory_that_another_user_may_not_write_or_enter(
     assert str(place) in done.stdout
 
 
-@pytest.mark.parametrize("bits", [-1, 0, 7, 29, 64])
-def test_tables_of_an_impossible_size_are_refused(tmp_path: Path, bits: int) -> None:
-    with pytest.raises(UsageError, match=r"choose between 2\*\*8 and 2\*\*28"):
-        Filter.open(tmp_path / "state", _bits=bits)
-    assert not (tmp_path / "state").exists()
-
-
 def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose one of default, bernoulli"):
         Filter.open(tmp_path / "state", profile="magic")

@@ -21,14 +21,10 @@ from spamguard.engine.measures import (
     log_loss,
     logistic_average,
     measures,
-    reliability,
-    roc,
     roca,
     roca_interval,
-    share_interval,
     sm_at,
 )
-from spamguard.errors import UsageError
 
 SCORES = (-math.inf, -2.5, -0.0, 0.0, 1e-300, 1.0, 7.0, math.inf)
 
@@ -133,17 +129,6 @@ def test_what_is_not_defined_is_nan_and_null_in_json(gold: list[bool]) -> None:
     assert json.loads(json.dumps(run.as_dict(), allow_nan=False))["lam"] is None
 
 
-@pytest.mark.parametrize(
-    ("gold", "score", "label"),
-    [([True], [0.1, 0.2], ["ham"]), ([True, False], [0.1, math.nan], ["ham", "ham"])],
-)
-def test_arrays_that_do_not_belong_together(
-    gold: list[bool], score: list[float], label: list[str]
-) -> None:
-    with pytest.raises(UsageError):
-        measures(gold, score, label)
-
-
 # ---- intervals
 
 
@@ -189,21 +174,6 @@ def test_a_single_message_of_a_kind_gives_no_bounds() -> None:
     assert math.isnan(interval.low)
 
 
-# ---- curves
-
-
-def test_roc_is_a_staircase_whose_area_is_roca() -> None:
-    gold, score, _ = run(8, 200, 1)
-    hm, sm = roc(gold, score)
-    assert (hm[0], sm[0], hm[-1], sm[-1]) == (0, 100, 100, 0)
-    assert (np.diff(hm) >= 0).all()
-    assert (np.diff(sm) <= 0).all()
-    area = float(np.sum(np.diff(hm) * (sm[1:] + sm[:-1]) / 2) / 100)
-    assert area == pytest.approx(roca(gold, score), abs=1e-9)
-    with pytest.raises(UsageError, match="both spam and ham"):
-        roc([True, True], [1, 2])
-
-
 # ---- calibration
 
 
@@ -217,15 +187,9 @@ def test_calibration_error_of_honest_and_of_lying_probabilities() -> None:
     assert calibration_error([True, False], [0.0, 1.0]) == 1
 
 
-def test_reliability_by_hand() -> None:
-    seen = reliability([True, False, True, True], [0.05, 0.1, 0.5, 1.0], bins=5)
-    assert seen.messages.tolist() == [2, 0, 1, 0, 1]
-    assert seen.predicted[[0, 2, 4]] == pytest.approx([0.075, 0.5, 1.0])
-    assert seen.observed[[0, 2, 4]] == pytest.approx([0.5, 1.0, 1.0])
-    assert np.isnan(seen.observed[1])
-    assert calibration_error(
-        [True, False, True, True], [0.05, 0.1, 0.5, 1.0], bins=5
-    ) == pytest.approx((2 * 0.425 + 0.5) / 4)
+def test_calibration_error_by_hand() -> None:
+    found = calibration_error([True, False, True, True], [0.04, 0.05, 0.5, 1.0])
+    assert found == pytest.approx((2 * 0.455 + 0.5) / 4)
 
 
 def test_log_loss() -> None:
@@ -258,26 +222,6 @@ def test_measures_as_dict_is_complete() -> None:
     gold, score, label = run(11)
     estimates = measures(gold, score, label, resamples=5)
     assert set(estimates.as_dict()) == set(Measures.__dataclass_fields__)
-
-
-@pytest.mark.slow
-@given(st.integers(0, 60), st.integers(1, 60))
-def test_a_share_lies_in_its_interval(part: int, more: int) -> None:
-    whole = part + more
-    interval = share_interval(part, whole)
-    assert 0 <= interval.low <= interval.value <= interval.high <= 1
-    assert interval.high - interval.low > 0
-    assert (
-        share_interval(10 * part, 10 * whole).high - share_interval(10 * part, 10 * whole).low
-        < interval.high - interval.low
-    )
-
-
-def test_known_interval() -> None:
-    interval = share_interval(0, 100)
-    assert (interval.value, interval.low) == (0.0, 0.0)
-    assert interval.high == pytest.approx(0.0370, abs=1e-4)
-    assert math.isnan(share_interval(0, 0).value)
 
 
 def test_other_classes_may_be_unwanted_too() -> None:

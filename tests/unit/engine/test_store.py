@@ -18,7 +18,7 @@ import pytest
 
 from spamguard.engine import fold, store
 from spamguard.engine.filter import Filter
-from spamguard.engine.snapshot import SNAPSHOT_KEY, read_snapshot
+from spamguard.engine.snapshot import read_snapshot
 from spamguard.errors import LedgerError, TableError
 from spamguard.records import EXTRACTOR
 from tests.unit.bayes.lessons import counted
@@ -78,28 +78,6 @@ def test_a_long_tail_is_saved_with_the_bits_it_has(
     assert held(first) == held(second) == held(open_filter())
     assert first._store.stamp.settled == 20
     assert len(snapshots(tmp_path)) == 1
-
-
-def test_what_another_version_settled_is_due_for_settling(
-    open_filter: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else an upgrade that learns otherwise would change nothing for long. The first versions did
-    not say which they were.
-    """
-    monkeypatch.setattr(store, "_MAX_TAIL_EVENTS", 4)
-    first = open_filter()
-    teach(first, MAIL[:20])
-    first.settle()
-    line = json.loads(first.ledger.get_meta(SNAPSHOT_KEY) or "")
-    del line["learner"]
-    first.ledger.set_meta(SNAPSHOT_KEY, json.dumps(line))
-    second = open_filter()
-    assert second.is_settling_due()
-    teach(second, MAIL[20:26])  # saved as they are, without settling
-    third = open_filter()
-    assert third._store.stamp.seq > third._store.stamp.settled
-    assert third.settle_if_due()
-    assert not open_filter().is_settling_due()
 
 
 def test_what_was_taken_back_is_due_for_settling_in_every_process(

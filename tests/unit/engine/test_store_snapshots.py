@@ -6,10 +6,8 @@ import hashlib
 import json
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -110,20 +108,6 @@ def test_a_damaged_head_is_told_with_its_remedy(written: tuple[Path, Tables], at
         snapshot.read_snapshot(path)
 
 
-@pytest.mark.parametrize("name", ["rows", "messages"])
-def test_tables_of_a_machine_with_another_order_of_bytes_are_told_with_the_remedy(
-    name: str, tmp_path: Path
-) -> None:
-    tables = replayed(made_up(1, 20))
-    array = getattr(tables, name)
-    setattr(
-        tables, name, array.astype(array.dtype.newbyteorder())
-    )  # the same numbers, as such a machine writes them
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
-    with pytest.raises(TableError, match=r"another order of bytes.*rebuild"):
-        snapshot.read_snapshot(tmp_path / "tables")
-
-
 def test_a_missing_file_or_a_directory_is_told(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(TableError, match="cannot be read"):
@@ -221,7 +205,6 @@ def test_a_damaged_log_is_told_with_the_number_of_events_and_a_remedy(
     assert "spamguard restore" in line
     assert "teach-folders" in line
     assert status(damaged, capsys)["lost"] == {
-        "snapshot": lost.snapshot,
         "events": lost.events,
         "since": lost.since,
         "until": lost.until,
@@ -274,26 +257,6 @@ def test_what_is_taught_after_a_loss_is_learnt(
         for each in (first, second):
             teach(each, new)
         assert held(first) == held(second)
-
-
-@pytest.mark.slow
-def test_a_note_of_tables_ahead_of_the_ledger_does_not_stop_settling(tmp_path: Path) -> None:
-    """As where a damaged log was written back by half: no settling ever took the place of those
-    tables.
-    """
-    with opened(tmp_path) as spam_filter:
-        teach(spam_filter, mail(TAUGHT))
-        spam_filter.settle()
-    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
-        db.execute("DELETE FROM events WHERE seq > ?", (TAUGHT - 8,))
-    train(tmp_path)
-    with opened(tmp_path) as spam_filter:
-        assert sum(spam_filter.status().classes.values()) == TAUGHT - 8
-        lost = spam_filter.find_loss()
-        assert lost is not None
-        assert lost.events == 8
-        teach(spam_filter, mail(2 * TAUGHT)[TAUGHT:])
-        assert sum(spam_filter.status().classes.values()) == 2 * TAUGHT - 8
 
 
 @pytest.mark.parametrize("place", ["header", "first", "last"])

@@ -50,17 +50,6 @@ def test_features_are_sorted_distinct_and_always_the_same(raw: bytes) -> None:
 
 @repeatable
 @given(st.sampled_from(MAIL))
-def test_words_are_the_first_token_set_of_the_features(raw: bytes) -> None:
-    extractor = FeatureExtractor(KEY)
-    tokens = extractor.features(raw).tokens
-    words = extractor.word_features(raw)
-    assert words.tokens.tolist() == tokens[tokens < 1 << 30].tolist()
-    assert not words.traits.any()
-    assert not words.numbers.any()
-
-
-@repeatable
-@given(st.sampled_from(MAIL))
 def test_line_ends_and_the_envelope_line_change_nothing(raw: bytes) -> None:
     extractor = FeatureExtractor(KEY)
     plain = extractor.features(raw)

@@ -84,13 +84,12 @@ def test_the_message_may_be_all_there_is():
     assert extract_attached(b"Content-Type: message/rfc822\r\n\r\n" + TWO) == [TWO]
 
 
-@pytest.mark.parametrize("part", [b"message/rfc822", b"text/rfc822-headers"])
-def test_abuse_reports(part):
+def test_abuse_reports():
     raw = (
         b"Content-Type: multipart/report; report-type=feedback-report; boundary=b\n\n"
         b"--b\n\nThis is an abuse report\n"
         b"--b\nContent-Type: message/feedback-report\n\nFeedback-Type: abuse\n"
-        b"--b\nContent-Type: " + part + b"\n\nMessage-ID: <1@x.example>\nSubject: one\n\n--b--\n"
+        b"--b\nContent-Type: message/rfc822\n\nMessage-ID: <1@x.example>\nSubject: one\n\n--b--\n"
     )
     (message,) = extract_attached(raw)
     assert message.strip() == b"Message-ID: <1@x.example>\nSubject: one"

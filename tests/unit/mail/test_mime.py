@@ -299,27 +299,6 @@ def test_where_there_are_too_many_parts_the_largest_are_read(before: bytes) -> N
     )
 
 
-def test_a_flood_of_lines_that_resemble_the_delimiter_hides_no_part() -> None:
-    message = parse_message(
-        multipart(
-            b"--b\n\none\n"
-            + b"--bx\n" * 10_000
-            + b"--b \n\ntwo\n--b\n\nthree\n--b--\nfour\n--b\n\nfive"
-        ),
-        DEFAULT_LIMITS,
-    )
-    assert [leaf.body[-5:] for leaf in message.leaves] == [b"\n--bx", b"two", b"three"]
-    assert message.defects == [b"boundary-flood"]
-    assert (
-        len(
-            parse_message(
-                multipart(b"--bx\n" * 10_000 + b"--b\n\none\n" * 200), DEFAULT_LIMITS
-            ).leaves
-        )
-        == DEFAULT_LIMITS.parts
-    )
-
-
 @pytest.mark.parametrize("kind", [b"message/rfc822", b"message/global"])
 def test_a_message_within_may_be_encoded(kind: bytes) -> None:
     inner = b"Subject: inside\r\nContent-Type: text/html\r\n\r\n<p>hello</p>\r\n"

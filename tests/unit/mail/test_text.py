@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.text import deobfuscate, has_spaceless, separate_spaceless, to_single_script
+from spamguard.mail.text import deobfuscate, separate_spaceless, to_single_script
 from tests.unit.mail.support import repeatable, seconds
 
 
@@ -35,14 +35,6 @@ def test_no_letter_gets_lost(text: str) -> None:
     assert {
         letter for letter in text if letter.isalnum() and not "\ud800" <= letter <= "\udfff"
     } <= set(kept)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("日", True), ("x ก", True), ("대출", False), ("кредит", False), ("buy", False)],
-)
-def test_has_spaceless(text: str, expected: bool) -> None:
-    assert has_spaceless(text) is expected
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spamguard.mail import html
-from spamguard.mail.extract import WORDS, FeatureExtractor
+from spamguard.mail.extract import FeatureExtractor
 from spamguard.mail.text import describe_makeup, handful_clues
 from tests.unit.mail.support import KEY, header
 
@@ -166,17 +166,6 @@ def test_a_picture_with_a_link_counts_as_words_that_no_text_can_hold() -> None:
 def test_text_of_a_script_without_blanks_is_text() -> None:
     thai = "".join(map(chr, range(0xE01, 0xE21)))
     assert not any("picture" in name.lower() for name in names(page(LINK + thai.encode())))
-
-
-def test_profiles_that_know_only_words_see_it_too() -> None:
-    extractor = FeatureExtractor(KEY)
-    words = [
-        token
-        for token in extractor.features(page(LINK)).tokens.tolist()
-        if token >> 30 == int(WORDS) >> 30
-    ]
-    assert words
-    assert extractor.word_features(page(LINK)).tokens.tolist() == words
 
 
 def test_substitute_words_do_not_count_as_text() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -20,7 +20,7 @@ repeatable = settings(derandomize=True, deadline=None, max_examples=100, databas
 
 
 @contextmanager
-def using(functions: native.NativeFunctions | None) -> Iterator[None]:
+def using(functions: Any) -> Iterator[None]:
     """Within, these are in force."""
     before = native.functions
     native.functions = functions
