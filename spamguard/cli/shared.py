@@ -123,23 +123,12 @@ def _init(options: argparse.Namespace) -> int:
         key = keys.load_key(spam_filter.directory / KEY_FILE, create=False)
         bits, mac = spam_filter.min_bits, RowMac(key)
     file = _password_file(options)
-    done = admin.init(options.dsn, mac, bits, file)
+    is_new = admin.init(options.dsn, mac, bits, file)
     text = f"the database is ready for nodes with key {mac.fingerprint}"
-    if not done.is_new:
+    if not is_new:
         text = f"the database was ready already, for nodes with key {mac.fingerprint}"
     text += f"\npassword of {admin.NODE_ROLE}: in {file}; every node needs a copy, and the key"
-    if done.password_replaced:
-        common.say(
-            f"note: {admin.NODE_ROLE} was there already and has got a new password: nodes that "
-            f"know another one need a copy of {file}"
-        )
-    if done.large_objects:
-        common.say(
-            f"note: {admin.NODE_ROLE} can make large objects: in this database, let a superuser "
-            "run `REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), "
-            "lo_from_bytea(oid, bytea) FROM PUBLIC`"
-        )
-    values = {"new": done.is_new, "key": mac.fingerprint, "bits": bits, "password_file": str(file)}
+    values = {"new": is_new, "key": mac.fingerprint, "bits": bits, "password_file": str(file)}
     common.print_answer(options, text, values)
     return 0
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import socket
 import ssl
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from spamguard.config.options import SharedSettings
@@ -37,11 +38,9 @@ _AUTHORITY_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
     "/etc/ssl/ca-bundle.pem",  # openSUSE
-    "/etc/ssl/cert.pem",  # BSD
 )
 
 _Driver = psycopg.AsyncConnection[Any]
-_CHANNEL = "spamguard"
 _HOST_KEYS = ("host", "hostaddr", "port")
 _RUN = secrets.token_hex(4)  # tells two processes of one node apart
 T = TypeVar("T")
@@ -98,66 +97,6 @@ class DatabaseConnection:
             _shut_down(self._driver)  # `query` ends and does the rest
         else:
             self._driver.pgconn.finish()
-
-
-class NoticeListener:
-    """The connection that hears of new events."""
-
-    def __init__(self, place: str, driver: _Driver, probe_channel: str) -> None:
-        self._place = place
-        self._driver = driver
-        self.probe_channel = probe_channel
-        self.is_heard = False  # notices arrive
-        self._is_broken = False
-        self._noticed = asyncio.Event()
-        self._socket = driver.pgconn.socket
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
-
-    @classmethod
-    async def open(cls, place: str, conninfo: str) -> NoticeListener:
-        """Connect and listen to the log, and to a channel for one probe."""
-        driver = await _connect(place, conninfo)
-        probe_channel = f"{_CHANNEL}_{secrets.token_hex(8)}"
-        channels = map(sql.Identifier, (_CHANNEL, probe_channel))
-        statement = sql.SQL("LISTEN {}; LISTEN {}").format(*channels)
-        try:
-            await _exchange(place, driver, driver.execute(statement))
-            return cls(place, driver, probe_channel)
-        except BaseException:
-            driver.pgconn.finish()
-            raise
-
-    def _read(self) -> None:
-        pgconn = self._driver.pgconn
-        try:
-            pgconn.consume_input()
-            while notice := pgconn.notifies():
-                self._noticed.set()
-                if notice.relname.decode() == self.probe_channel:
-                    self.is_heard = True
-        except psycopg.Error:
-            self._is_broken = True
-            self._noticed.set()
-            asyncio.get_running_loop().remove_reader(self._socket)
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait for a notice; False: none came. UnavailableError: the connection has ended."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._noticed.wait()
-        if self._is_broken:
-            raise UnavailableError(f"{self._place}: the connection for notices has ended")
-        was_noticed = self._noticed.is_set()
-        self._noticed.clear()
-        return was_noticed
-
-    def close(self) -> None:
-        """Close the connection at once."""
-        if not self._is_broken:
-            self._is_broken = True
-            asyncio.get_running_loop().remove_reader(self._socket)
-        self._noticed.set()
-        self._driver.pgconn.finish()
 
 
 async def _exchange(place: str, driver: _Driver, work: Awaitable[T]) -> T:
@@ -280,28 +219,18 @@ class RefusedValueError(SharedError):
 
 
 # How a connection is refused has no code, only a text.
-_REFUSALS = (
-    ("password authentication failed", "wrong user or password: check user and password_file"),
-    ("no password supplied", "it asks for a password: name its file with password_file"),
-    ("pg_hba.conf", "it admits no such user from here: add a line to its pg_hba.conf"),
-    ("not permitted to log in", "the role may not log in: run `spamguard shared init`"),
-    ("permission denied for database", "the role may not connect: run `spamguard shared init`"),
-    ("certificate verify failed", "an authority that is not trusted signed its certificate: check "
-     "tls"),
-    ("does not match host name", "its certificate is for another host: check host"),
-    ("root certificate file", "the authorities' certificates cannot be read: check tls"),
-    ("does not support SSL", "it offers no TLS: switch it on there, or set tls to no"),
-)  # fmt: skip
-_NO_TABLES = "it has no tables of spamguard: run `spamguard shared init`"
-_NO_RIGHTS = "the role may not use it: run `spamguard shared init`, and connect as spamguard_node"
-_REMEDIES: dict[type[psycopg.Error], str] = {
-    errors.InvalidSchemaName: _NO_TABLES,
-    errors.UndefinedTable: _NO_TABLES,
-    errors.InsufficientPrivilege: _NO_RIGHTS,
-    errors.UndefinedFunction: "a function is missing: run `spamguard shared upgrade`",
-    errors.UndefinedColumn: "a column is missing: run `spamguard shared upgrade`",
-    errors.DiskFull: "its disk is full: make room there",
-}
+_REFUSAL = re.compile(
+    "password authentication failed|no password supplied|pg_hba.conf|not permitted to log in"
+    "|permission denied for database|certificate verify failed|does not match host name"
+    "|root certificate file|does not support SSL|does not exist"
+)
+_NOT_READY = (
+    errors.InvalidSchemaName,
+    errors.UndefinedTable,
+    errors.UndefinedFunction,
+    errors.UndefinedColumn,
+    errors.InsufficientPrivilege,
+)
 _TRY_AGAIN = (
     psycopg.OperationalError,  # also locks, deadlocks, time-outs and shutting down
     psycopg.InterfaceError,
@@ -312,20 +241,22 @@ _TRY_AGAIN = (
 def explain_refusal(place: str, error: psycopg.Error) -> SharedError:
     """Why there is no connection."""
     text = error_text(error)
-    for part, remedy in _REFUSALS:
-        if part in text:
-            return SharedError(f"{place}: {remedy} [{text}]")
-    if "does not exist" in text:
-        return SharedError(f"{place}: no such database or user: check dbname and user [{text}]")
+    if _REFUSAL.search(text):
+        return SharedError(
+            f"{place}: it refuses us: check user, password_file, tls and its pg_hba.conf [{text}]"
+        )
     return UnavailableError(f"{place}: cannot be reached: check server and network [{text}]")
 
 
 def explain(place: str, error: psycopg.Error) -> SharedError:
     """Why a statement failed."""
     text = error_text(error)
-    for kind, remedy in _REMEDIES.items():
-        if isinstance(error, kind):
-            return SharedError(f"{place}: {remedy} [{text}]")
+    if isinstance(error, _NOT_READY):
+        return SharedError(
+            f"{place}: it is not ready for spamguard_node: run `spamguard shared init` [{text}]"
+        )
+    if isinstance(error, errors.DiskFull):
+        return SharedError(f"{place}: its disk is full: make room there [{text}]")
     if isinstance(error, errors.InvalidParameterValue):
         return RefusedValueError(f"{place}: it refuses this [{text}]")
     if isinstance(error, _TRY_AGAIN):
