@@ -97,18 +97,16 @@ def memory_shortage(state: Path, *, serving: bool = False) -> str:
 
     serving: whether this is for the daemon, whose processes also settle and serve the page.
     """
-    table_sizes = []
-    for path in state.glob("tables-*.bin"):
-        with suppress(FileNotFoundError):  # another process has replaced it
-            table_sizes.append(path.stat().st_size)
-    mapped = _MAPPED_TABLES_SERVING if serving else _MAPPED_TABLES
-    needed = _OPEN_BYTES + mapped * max(table_sizes, default=_INITIAL_TABLE_BYTES)
+    size = _INITIAL_TABLE_BYTES
+    with suppress(FileNotFoundError):  # another process has replaced them
+        size = max((path.stat().st_size for path in state.glob("tables-*.bin")), default=size)
+    needed = _OPEN_BYTES + size * (_MAPPED_TABLES_SERVING if serving else _MAPPED_TABLES)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= needed:
         return ""
     return (
-        "there is not enough memory: the limit for each process (`ulimit -v`, LimitAS= of systemd) "
-        f"is {limit >> 20} MiB: raise it to {-(-needed >> 20)} MiB or more"
+        "there is not enough memory: raise the limit for each process (`ulimit -v`, LimitAS= of "
+        f"systemd) to {-(-needed >> 20)} MiB or more"
     )
 
 
@@ -344,7 +342,7 @@ class Notifier:
         address = environment.pop("NOTIFY_SOCKET", None)
         interval = environment.pop("WATCHDOG_USEC", "")
         pid = environment.pop("WATCHDOG_PID", "")
-        expected = interval.isdecimal() and int(interval) > 0 and pid in ("", str(os.getpid()))
+        expected = interval and pid in ("", str(os.getpid()))
         return cls(address, int(interval) / 1e6 if expected else None)
 
     def ready(self, status: str) -> None:

@@ -144,7 +144,6 @@ class Master:
                 self._kill_at = 0.0
                 self._supervisor.kill()
             return
-        self._status_socket.maintain()
         self._announce()
         self._notice_first_scorer()
         if self._starts_all:

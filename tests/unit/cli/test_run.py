@@ -125,7 +125,8 @@ def test_an_address_in_use(tmp_path):
     assert status == 2
     assert stderr == (
         f"spamguard: cannot listen on smtp://127.0.0.1:{port} (Address already in use): "
-        "another program listens there: stop it, or choose another port\n"
+        "stop what listens there, or choose another address of this machine; a port below 1024 "
+        "needs root, and the directory of a path must belong to us\n"
     )
 
 
@@ -158,10 +159,7 @@ def test_too_low_a_limit_on_memory_is_one_line(tmp_path: Path, port: int) -> Non
         done = limited(220, "--state", tmp_path / "state", *arguments)
         assert done.returncode == status
         (line,) = done.stderr.decode().splitlines()
-        assert (
-            "the limit for each process (`ulimit -v`, LimitAS= of systemd) is 220 MiB: raise it to "
-            in line
-        )
+        assert "raise the limit for each process (`ulimit -v`, LimitAS= of systemd) to " in line
     assert not (tmp_path / "state").exists()
 
 

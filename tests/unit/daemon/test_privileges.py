@@ -248,12 +248,12 @@ def test_a_program_that_only_root_can_run_is_reported_at_the_start(place: Path) 
         timeout=PATIENCE,
     )
     assert (
-        f"{closed}: nobody, whom the daemon runs as, cannot run it: install spamguard where "
+        f"{closed}: nobody, whom the daemon runs as, cannot use it: install spamguard where "
         "every user gets to"
     ) in done.stderr
     closed.parent.chmod(0o755)
     assert (
-        "cannot run it"
+        "cannot use it"
         not in subprocess.run(
             [sys.executable, "-c", try_it], capture_output=True, text=True, check=False
         ).stderr
