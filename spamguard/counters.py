@@ -184,14 +184,6 @@ class CounterSlot:
         """Bytes received."""
         return int(self._slot.bytes)
 
-    def used_slots(self) -> Iterator[CounterSlot]:
-        """All slots that were ever used, the master's first."""
-        for number in range(MAX_SLOTS):
-            slot = CounterSlot(self._memory, number)
-            if number >= _FIRST_WORKER_SLOT and not slot.began:
-                return
-            yield slot
-
     def read_rows(self, field: str) -> Iterator[tuple[RowName, int]]:
         """Names and numbers of the rows.
 
@@ -251,7 +243,11 @@ class CounterBoard:
 
     def used_slots(self) -> Iterator[CounterSlot]:
         """All slots that were ever used, also those of processes that have ended."""
-        return self.slot(MASTER_SLOT).used_slots()
+        for number in range(MAX_SLOTS):
+            slot = self.slot(number)
+            if number >= _FIRST_WORKER_SLOT and not slot.began:
+                return
+            yield slot
 
     def worker_slots(self) -> Iterator[CounterSlot]:
         """The slots of the workers that have not ended."""

@@ -47,7 +47,6 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _DRAFT_NAME = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
 _DRAFT_MAX_AGE_SECONDS = 3600.0  # since its last change; then its writer is gone
-_FD_DIRECTORY = Path("/proc/self/fd")  # absent in a bare chroot
 # Of a kernel or a file system without O_TMPFILE (open(2)).
 _NO_TMPFILE_ERRNOS = (errno.EISDIR, errno.EOPNOTSUPP)
 
@@ -146,13 +145,13 @@ def unnamed_file(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
 
     OSError: the file cannot be made, or the name is taken.
     """
-    descriptor = open_unnamed(path.parent) if _FD_DIRECTORY.is_dir() else None
+    descriptor = open_unnamed(path.parent)
     if descriptor is None:
         with draft_file(path) as draft, create_private(draft) as file:
             yield file, partial(path.hardlink_to, draft)
         return
     with os.fdopen(descriptor, "wb") as file:
-        link = _FD_DIRECTORY / str(descriptor)
+        link = f"/proc/self/fd/{descriptor}"
         yield file, partial(os.link, link, path, src_dir_fd=descriptor)  # then link(2) follows it
 
 
