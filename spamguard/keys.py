@@ -25,7 +25,6 @@ from base64 import b32hexdecode, b32hexencode, urlsafe_b64decode, urlsafe_b64enc
 from contextlib import suppress
 from hashlib import blake2b
 from hmac import compare_digest
-from math import exp
 from operator import xor
 from pathlib import Path
 from typing import NamedTuple
@@ -118,11 +117,6 @@ class SignedVerdict(NamedTuple):
     log_odds: float
     action: Action
     id: str
-
-    @property
-    def probability(self) -> float:
-        """The probability of being unwanted."""
-        return 1.0 / (1.0 + exp(-self.log_odds))
 
 
 def sign_verdict(

@@ -80,9 +80,10 @@ def escape_letter(letter: str) -> str:
 
 def quote_value(text: str) -> str:
     """The value of key=value in a line: as JSON unless it is one printable word."""
-    if not text.isprintable():
-        return json.dumps(text)
-    return text if _BARE_VALUE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    is_printable = text.isprintable()
+    if is_printable and _BARE_VALUE.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=not is_printable)
 
 
 def message_name(digest: bytes) -> str:

@@ -50,9 +50,7 @@ _PACKAGE_FILE = Path(__file__).with_name("__init__.py")
 # MiB, `rebuild` 330; of the daemon the web process used 411 at most and the learner 441. A process
 # that takes new tables maps the old ones at the same time. The learner does so twice, for folders
 # and for lessons, and the web process maps tables for page and metrics.
-_OPEN_BYTES = 160 << 20
-_INITIAL_TABLE_BYTES = 64 << 20
-_MAPPED_TABLES, _MAPPED_TABLES_SERVING = 2, 5
+_NEEDED_BYTES, _NEEDED_BYTES_SERVING = 288 << 20, 480 << 20
 
 # numpy would reserve address space for each core, and malloc 64 MiB for each thread; nothing here
 # is faster for it, since only one thread at a time runs Python.
@@ -92,21 +90,18 @@ def check_installation() -> None:
         raise ReplacedError
 
 
-def memory_shortage(state: Path, *, serving: bool = False) -> str:
-    """Say how far RLIMIT_AS is too low for the filter in this directory; "" if it is enough.
+def memory_shortage(*, serving: bool = False) -> str:
+    """Say that RLIMIT_AS is too low for a filter; "" if it is enough.
 
     serving: whether this is for the daemon, whose processes also settle and serve the page.
     """
-    size = _INITIAL_TABLE_BYTES
-    with suppress(FileNotFoundError):  # another process has replaced them
-        size = max((path.stat().st_size for path in state.glob("tables-*.bin")), default=size)
-    needed = _OPEN_BYTES + size * (_MAPPED_TABLES_SERVING if serving else _MAPPED_TABLES)
+    needed = _NEEDED_BYTES_SERVING if serving else _NEEDED_BYTES
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= needed:
         return ""
     return (
         "there is not enough memory: raise the limit for each process (`ulimit -v`, LimitAS= of "
-        f"systemd) to {-(-needed >> 20)} MiB or more"
+        f"systemd) to {needed >> 20} MiB or more"
     )
 
 

@@ -124,7 +124,7 @@ class Node:
     async def run(self) -> None:
         """Serve for ever."""
         with closing(self), _open_nudge(self._settings.state) as nudged:
-            asyncio.get_running_loop().add_reader(nudged, self._receive_nudges, nudged)
+            asyncio.get_running_loop().add_reader(nudged, self._receive_nudge, nudged)
             with process.short_path(self._settings.state) as directory:
                 listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
             server = await asyncio.start_unix_server(
@@ -143,11 +143,9 @@ class Node:
         if self._replica is not None:
             self._replica.close()
 
-    def _receive_nudges(self, nudged: socket.socket) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                nudged.recv(1)
-                self._courier.nudge()
+    def _receive_nudge(self, nudged: socket.socket) -> None:
+        nudged.recv(1)
+        self._courier.nudge()
 
     # ---- status
 

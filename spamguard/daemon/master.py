@@ -95,7 +95,7 @@ class Master:
         """
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         settings = self._read()
-        if shortage := process.memory_shortage(settings.state, serving=True):
+        if shortage := process.memory_shortage(serving=True):
             raise ConfigError(shortage)
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:

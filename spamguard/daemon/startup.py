@@ -27,7 +27,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from spamguard import process
-from spamguard.config.options import Certificate, Endpoint, Settings
+from spamguard.config.options import Certificate, Endpoint, HostPort, Settings
 from spamguard.errors import ConfigError, StartError, remedy
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY
 
@@ -234,19 +234,15 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
     """Return that account; StartError: root could not start the daemon so. Changes nothing."""
     account = service_account(settings)
     if account.pw_uid == 0:
-        addresses = [
-            (door.listen.host, str(door.listen))
-            for door in settings.doors
-            if door.listen.path is None
+        addresses: list[Endpoint | HostPort] = [
+            door.listen for door in settings.doors if door.listen.path is None
         ]
-        if settings.metrics:
-            addresses.append((settings.metrics.host, f"metrics on {settings.metrics}"))
-        if settings.web:
-            addresses.append((settings.web.listen.host, f"page and API on {settings.web}"))
-        for host, door in addresses:
-            if not ip_address(host).is_loopback:
+        addresses += [settings.metrics] if settings.metrics else []
+        addresses += [settings.web.listen] if settings.web else []
+        for address in addresses:
+            if not ip_address(address.host).is_loopback:
                 raise StartError(
-                    f"will not run as root with {door} open to others: "
+                    f"will not run as root with {address} open to others: "
                     f"name a user with `user`, or give {settings.state} to one with chown"
                 )
     _check_owner(settings.state, account)
@@ -325,12 +321,10 @@ def _check_access(state: Path) -> None:
     A read-only disk is no reason: mail passes all the same.
     """
     for path in (state, state / SPOOL_DIRECTORY, *(state / name for name in _OWNED_FILES)):
-        if not os.path.lexists(path):
-            continue
-        access = os.R_OK
-        if path.is_dir():
-            access |= os.W_OK | os.X_OK
-        elif path.name == LEDGER_FILE:
-            access |= os.W_OK
-        if not os.access(path, access) and not os.statvfs(state).f_flag & os.ST_RDONLY:
+        access = os.R_OK if path.name == KEY_FILE else os.R_OK | os.W_OK
+        if (
+            os.path.lexists(path)
+            and not os.access(path, access)
+            and not os.statvfs(state).f_flag & os.ST_RDONLY
+        ):
             raise PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)}: {path.name}")

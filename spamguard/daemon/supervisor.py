@@ -128,6 +128,11 @@ class SupervisedProcess:
         self._start_errors = log.WarnOnce(_log, logging.ERROR)
         self.settling_due = False
 
+    @property
+    def pid(self) -> int | None:
+        """The id of its process; None while there is none."""
+        return self._child.process.pid if self._child else None
+
     def begin(self, settings: Settings | None) -> None:
         """Run with these settings from now on; None: do not run."""
         if settings != self._settings:

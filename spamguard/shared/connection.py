@@ -29,11 +29,10 @@ from spamguard.config.options import SharedSettings
 from spamguard.errors import SharedError, UnavailableError, error_text
 
 EXCHANGE_SECONDS = 5.0
-CONNECT_SECONDS = 10.0  # of several hosts, each has three seconds
 
-_SET_LIMITS = """
-SET statement_timeout = 5000; SET lock_timeout = 3000;
-SET idle_in_transaction_session_timeout = 10000"""
+_LIMITS = (
+    "-c statement_timeout=5000 -c lock_timeout=3000 -c idle_in_transaction_session_timeout=10000"
+)
 _AUTHORITY_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
@@ -59,15 +58,19 @@ class DatabaseConnection:
     @classmethod
     async def open(cls, place: str, conninfo: str) -> DatabaseConnection:
         """Connect. place: the database's name in errors."""
-        driver = await _connect(place, conninfo)
-        connection = cls(place, driver)
         try:
-            async with connection._lock:
-                await _exchange(place, driver, driver.execute(_SET_LIMITS))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return cls(
+                place,
+                await psycopg.AsyncConnection.connect(
+                    make_conninfo(conninfo, options=_LIMITS),
+                    autocommit=True,
+                    prepare_threshold=None,
+                ),
+            )
+        except psycopg.Error as error:
+            raise explain_refusal(place, error) from error
+        except OSError as error:
+            raise UnavailableError(f"{place}: cannot be reached ({error_text(error)})") from error
 
     async def query(self, statement: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement, which is one transaction, and return its rows."""
@@ -131,22 +134,6 @@ def _shut_down(driver: _Driver) -> None:
 
 
 # ---- connecting
-
-
-async def _connect(place: str, conninfo: str) -> _Driver:
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            return await psycopg.AsyncConnection.connect(
-                conninfo, autocommit=True, prepare_threshold=None
-            )
-    except TimeoutError as error:
-        raise UnavailableError(
-            f"{place}: no connection within {CONNECT_SECONDS:.0f} seconds: check server and network"
-        ) from error
-    except psycopg.Error as error:
-        raise explain_refusal(place, error) from error
-    except OSError as error:
-        raise UnavailableError(f"{place}: cannot be reached ({error_text(error)})") from error
 
 
 def connection_string(settings: SharedSettings, node: str) -> tuple[str, str]:

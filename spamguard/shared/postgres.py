@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, LiteralString, NamedTuple
+from typing import LiteralString, NamedTuple
 
 from spamguard.config.options import SharedSettings
 from spamguard.errors import SharedError, UnavailableError
@@ -227,12 +227,11 @@ class SharedDatabase:
         it is empty only at the end. A body that is too long comes as b"".
         """
         values = (MAX_BODY_BYTES, MAX_BODY_BYTES, after, limit, _PAGE_BYTES)
-        rows = await self._work.query(_PAGE, *values)
-        return [self._read_row(*row) for row in rows]
-
-    def _read_row(self, position: int, chain: bytes, *columns: Any) -> LogRow:
-        event, mac = SharedEvent(*columns[:-1]), columns[-1]
-        return LogRow(position, chain, event, self._mac.is_ours("vote", event, mac))
+        rows = [
+            (position, chain, SharedEvent(*columns), mac)
+            for position, chain, *columns, mac in await self._work.query(_PAGE, *values)
+        ]
+        return [LogRow(*row[:3], self._mac.is_ours("vote", *row[2:])) for row in rows]
 
     async def append(self, events: Sequence[SharedEvent]) -> list[int]:
         """Append events, at most 1,000, and return their positions.

@@ -92,7 +92,6 @@ def test_a_peer_that_never_answers_is_left_after_the_deadline(
         await database.append([event(1)])
         proxy.swallow()
         monkeypatch.setattr(connection, "EXCHANGE_SECONDS", 0.5)
-        monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
         async with asyncio.timeout(SOON):
             with pytest.raises(UnavailableError, match="no answer within"):
                 await database.append([event(2)])
@@ -101,7 +100,7 @@ def test_a_peer_that_never_answers_is_left_after_the_deadline(
             database.close()
             while proxy.connections:  # ours were closed, although nobody answered
                 await asyncio.sleep(0.01)
-            with pytest.raises(UnavailableError, match=r"no connection within|cannot be reached"):
+            with pytest.raises(UnavailableError, match="cannot be reached"):
                 await SharedDatabase.connect(settings, NODE, MAC)
         proxy.pass_on()
         monkeypatch.undo()
