@@ -61,15 +61,14 @@ def line_prefix(environment: Mapping[str, str], level: int) -> str:
     return _priority_prefix(level) if _is_journal(environment) else ""
 
 
-def printable(text: str, replacement: str | Callable[[str], str] = "\ufffd") -> str:
-    """The text with each letter that a terminal acts on replaced. replacement: may be a function.
+def printable(text: str, replace: Callable[[str], str] = lambda _: "\ufffd") -> str:
+    """The text with each letter that a terminal acts on replaced.
 
-    >>> printable("a\\x1bb", "?"), printable("a\\x1bb", escape_letter)
-    ('a?b', 'a\\\\x1bb')
+    >>> printable("a\\x1bb"), printable("a\\x1bb", escape_letter)
+    ('a\ufffdb', 'a\\\\x1bb')
     """
     if text.isprintable():  # as nearly all texts are
         return text
-    replace = replacement if callable(replacement) else lambda _: replacement
     return "".join(letter if letter.isprintable() else replace(letter) for letter in text)
 
 

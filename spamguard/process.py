@@ -224,9 +224,9 @@ def read_settings(descriptor: int) -> Settings:
         return cast(Settings, pickle.load(file))  # noqa: S301  trusted, see above
 
 
-def end_with_parent(parent: int, end_signal: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send this signal when the parent ends. parent: its process id."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, end_signal)
+def end_with_parent(parent: int) -> None:
+    """Have the kernel send SIGTERM when the parent ends. parent: its process id."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it ended before the call
         sys.exit(1)
 

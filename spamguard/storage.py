@@ -191,8 +191,7 @@ class Spool:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # bytes once it is read, so that chunks are no copies
-        self._memory: bytearray | bytes = bytearray()
+        self._memory = bytearray()
         self._file: int | None = None
         self._failure: OSError | None = None
         self.size = 0
@@ -209,8 +208,6 @@ class Spool:
         """Append all of it, or fail for good, as on a full disk."""
         self._raise_failure()
         if self._file is None and self.size + len(data) <= MAX_MEMORY_BYTES:
-            if not isinstance(self._memory, bytearray):
-                self._memory = bytearray(self._memory)
             self._memory += data
         else:
             try:
@@ -228,7 +225,7 @@ class Spool:
         """The first bytes."""
         self._raise_failure()
         if self._file is None:
-            return self._freeze_memory()[:length]
+            return bytes(self._memory[:length])
         return os.pread(self._file, length, 0)
 
     def read(self) -> bytes:
@@ -241,17 +238,13 @@ class Spool:
         while start < self.size:
             self._raise_failure()  # it may have been closed meanwhile
             if self._file is None:
-                chunk = self._freeze_memory()[start:]
+                chunk = bytes(self._memory[start:])
             else:
                 chunk = os.pread(self._file, min(_CHUNK_BYTES, self.size - start), start)
                 if not chunk:
                     raise OSError(errno.EIO, "the message has become shorter")
             yield chunk
             start += len(chunk)
-
-    def _freeze_memory(self) -> bytes:
-        self._memory = bytes(self._memory)
-        return self._memory
 
     @property
     def descriptor(self) -> int | None:

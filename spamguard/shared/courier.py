@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -127,10 +126,10 @@ class Courier:
             self._snapshots.update_hold(self._shared_log.head().position)
         if isinstance(error, SharedError) and not isinstance(error, UnavailableError):
             self.alarms["log"] = str(error)
-            return _MEND_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311  no secret
+            return _MEND_SECONDS
         self.alarms.pop("log", None)
         self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
-        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  no secret
+        return self._pause
 
     def close(self) -> None:
         """Close the connection; the next turn opens another one."""
