@@ -36,7 +36,6 @@ _PRIORITY_BY_LEVEL = {
 }
 _BARE_VALUE = re.compile(r'[^ "=]+')
 _FOLDER_KEYS = ("from", "to")
-_MAX_WARNINGS = 10_000  # that one `WarnOnce` remembers
 
 
 def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None:
@@ -147,12 +146,9 @@ class WarnOnce:
 
     def note(self, key: Hashable, text: str, *values: object) -> None:
         """Let a warning stand without logging it, because another process logs it."""
-        if key in self._standing:
-            return
-        if len(self._standing) >= _MAX_WARNINGS:  # the oldest may be logged again
-            self._standing.pop(next(iter(self._standing)))
-        self._standing[key] = StandingWarning(text % values, time.time())
-        self.changes += 1
+        if key not in self._standing:
+            self._standing[key] = StandingWarning(text % values, time.time())
+            self.changes += 1
 
     def clear(self, *keys: Hashable) -> None:
         """These troubles, or all, are over. One that comes back is logged again."""

@@ -39,7 +39,7 @@ from spamguard.ledger.shared import NUDGE_SOCKET
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, hostname, printable
 from spamguard.records import EXTRACTOR
-from spamguard.shared.client import COURIER_SOCKET, MAX_LINE_BYTES
+from spamguard.shared.client import COURIER_SOCKET
 from spamguard.shared.courier import Courier
 from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import NodeRow, SharedDatabase
@@ -127,9 +127,7 @@ class Node:
             asyncio.get_running_loop().add_reader(nudged, self._receive_nudge, nudged)
             with process.short_path(self._settings.state) as directory:
                 listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
-            server = await asyncio.start_unix_server(
-                self._serve, sock=listening, limit=MAX_LINE_BYTES
-            )
+            server = await asyncio.start_unix_server(self._serve, sock=listening)
             async with server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._courier.run())
                 tasks.create_task(self._keep_status())

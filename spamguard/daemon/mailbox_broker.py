@@ -109,10 +109,8 @@ class MailboxBroker:
             _log.error("the old settings stay in force")
             self._notifier.ready("the new configuration has mistakes, see the log")
             return
-        changed = settings != self._settings
         self._settings = settings
-        if changed:
-            self._hang_up()  # clients connect again and get the new patterns
+        self._hang_up()  # clients connect again and get the new patterns
         self._report_ready()
 
     # ---- clients

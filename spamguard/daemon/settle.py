@@ -50,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     log.configure(os.environ)
     os.nice(10)
     state, *more = arguments
-    keep = next((int(word[5:]) for word in more if word.startswith("keep=")), 0)
-    kept = next((word[8:] for word in more if word.startswith("lessons=")), "")
+    limits = dict(word.split("=") for word in more if "=" in word)
+    keep, kept = int(limits.get("keep", 0)), limits.get("lessons", "")
     started_at = time.monotonic()
     try:
         settled = settle_if_due(state, kept)

@@ -21,7 +21,6 @@ from spamguard import process
 from spamguard.errors import SharedError, UnavailableError
 
 COURIER_SOCKET = "courier.sock"
-MAX_LINE_BYTES = 64 << 10
 _TIMEOUT = 7.0  # seconds; the courier's own exchanges end after five
 _PUBLISH_TIMEOUT = 900.0  # a snapshot of some hundred megabytes, to a slow database
 
@@ -77,7 +76,7 @@ def _ask(
         connection.settimeout(seconds)
         connection.sendall(json.dumps(request).encode() + b"\n")
         with connection.makefile("rb") as stream:
-            answer: dict[str, Any] = json.loads(stream.readline(MAX_LINE_BYTES))
+            answer: dict[str, Any] = json.loads(stream.readline())
     except (OSError, ValueError) as error:
         raise UnavailableError("the courier does not answer: see the daemon's log") from error
     if problem := answer.get("error"):

@@ -144,7 +144,6 @@ class PeerClient:
         self, key: bytes, node: str, nodes: Callable[[], Sequence[PeerNode]], ca: Path | None
     ) -> None:
         self._key, self._node, self._nodes, self._ca = key, node, nodes, ca
-        self._last_moment = 0
         self._client: httpx.AsyncClient | None = None
         self._silent = WarnOnce(_log)
 
@@ -238,7 +237,7 @@ class PeerClient:
         if not _is_safe(peer.url):
             raise PeerError(f"{peer.url!a} is neither HTTPS nor loopback")
         target = f"{path}?{urlencode({**query, 'to': peer.node})}"
-        moment = self._last_moment = max(time.time_ns(), self._last_moment + 1)  # never one twice
+        moment = time.time_ns()
         mac = sign(self._key, method, target, moment, self._node)
         try:
             self._client = self._client or _open_client(self._ca)

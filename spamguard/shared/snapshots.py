@@ -11,7 +11,7 @@ as the others do within seconds. Where the log goes on otherwise before the snap
 stay in force until there is another snapshot (`keep_tables`).
 
 Must never give a file its name before all of its bytes are proven, never map a file whose layout is
-not that of tables, and never keep more of a snapshot in memory than some chunks.
+not that of tables, and never keep more of a snapshot in memory than a chunk.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ CHUNK_BYTES = 1 << 20  # as `publish_snapshot` in schema.sql counts them
 MAX_BEHIND = 2000
 """Events that stores fold on a message's path, in about 0.3 s."""
 _MAX_CLOCK_SKEW = 3600  # seconds between two nodes
-_CHUNKS_AT_ONCE = 4
 _MAX_WINDOW_BYTES = 8 << 20  # of zstd; memory
 _RETRY_SECONDS = 600.0  # before a refused snapshot is tried again
 _COPYING = "the log is being copied; until then mail is judged by "
@@ -265,16 +264,12 @@ def _describe_difference(position: int) -> str:
 
 async def _read_chunks(database: SharedDatabase, row: SharedSnapshot) -> AsyncIterator[bytes]:
     """The bytes of a snapshot, as many as it has, a chunk at a time. SnapshotAlarmError."""
-    total, left = -(-row.size // CHUNK_BYTES), row.size
-    for start in range(0, total, _CHUNKS_AT_ONCE):
-        numbers = range(start, min(start + _CHUNKS_AT_ONCE, total))
-        chunks = await database.read_chunks(row.hash, numbers)
-        if len(chunks) != len(numbers):
+    for start in range(0, row.size, CHUNK_BYTES):
+        number = start // CHUNK_BYTES
+        chunks = await database.read_chunks(row.hash, range(number, number + 1))
+        if not chunks:
             raise SnapshotAlarmError("a part of it is missing")
-        for chunk in chunks:
-            data = _decompress(chunk, min(CHUNK_BYTES, left))
-            left -= len(data)
-            yield data
+        yield _decompress(chunks[0], min(CHUNK_BYTES, row.size - start))
 
 
 def _decompress(chunk: bytes, size: int) -> bytes:
