@@ -77,7 +77,7 @@ def test_while_the_database_is_away_mail_and_lessons_go_on(site):
     assert a.score(MAIL[0]) < before  # in force here
     assert b.status().last == last
     eventually(lambda: a.status().waiting == 5, "its status says what waits")
-    eventually(lambda: "5 lessons wait here" in a.ask("/readyz")[1], "readiness tells of it")
+    eventually(lambda: "lessons waiting here: 5" in a.ask("/readyz")[1], "readiness tells of it")
     assert a.ask("/readyz")[0] == 200
     assert "spamguard_shared_pending 5.0" in a.ask("/metrics")[1]
     a.proxy.pass_on()
