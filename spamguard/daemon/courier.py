@@ -257,6 +257,7 @@ class Node:
             for row in rows
         )
         self._look_for_absent(rows)
+        self._set_alarms("twin", *map(_describe_twin, await database.twins()))
 
     def _look_for_absent(self, rows: Sequence[NodeRow]) -> None:
         """Tell of the nodes that were not seen for a minute, if this node was there so long."""
@@ -365,6 +366,13 @@ def _describe_absent(name: str) -> str:
     return (
         f"{printable(name)} was not seen for a minute or longer: it is away, or takes another "
         "server for the primary; if it does not come back, run `spamguard shared forget`"
+    )
+
+
+def _describe_twin(address: str) -> str:
+    return (
+        f"{address} has the id of this node: a copy of its state directory: run "
+        "`spamguard shared leave` and `join` on one of them"
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Iterator, Mapping
@@ -40,6 +41,7 @@ _AUTHORITY_FILES = (
 
 _Driver = psycopg.AsyncConnection[Any]
 _HOST_KEYS = ("host", "hostaddr", "port")
+_RUN = secrets.token_hex(4)  # tells two processes of one node apart
 T = TypeVar("T")
 
 
@@ -152,7 +154,7 @@ def connection_string(settings: SharedSettings, node: str) -> tuple[str, str]:
             keepalives_interval=5,
             keepalives_count=3,
             tcp_user_timeout=10_000,
-            application_name=f"spamguard {node}",
+            application_name=f"spamguard {node} {_RUN}",
             client_encoding="UTF8",
             gssencmode="disable",
             **own,

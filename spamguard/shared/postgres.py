@@ -135,6 +135,12 @@ _NODES = """
 SELECT node, name, url, program, extractor, learner, position, chain, waiting, settings,
     extract(epoch FROM clock_timestamp() - seen)::float8, mac
 FROM spamguard.nodes ORDER BY name, node LIMIT 1000"""
+# Each turn changes the state of a session, but a connection that was cut may stay for hours.
+_TWINS = """
+SELECT DISTINCT coalesce(host(client_addr), 'this machine') FROM pg_stat_activity
+WHERE split_part(application_name, ' ', 2) = split_part(current_setting('application_name'), ' ', 2)
+    AND application_name <> current_setting('application_name')
+    AND state_change > clock_timestamp() - interval '10 seconds' ORDER BY 1 LIMIT 9"""
 _CREDENTIALS = """
 SELECT id, kind, digest, name, person, operator, created, expires, seen, ended, changed, mac
 FROM spamguard.credentials WHERE changed > %b ORDER BY changed LIMIT 1000"""
@@ -331,6 +337,10 @@ class SharedDatabase:
     async def forget_node(self, node: str) -> None:
         """Drop what a node said of itself, until it says it again."""
         await self._work.query("SELECT spamguard.forget_node(%s)", node)
+
+    async def twins(self) -> list[str]:
+        """List the addresses of other machines that now have the id of this node."""
+        return [address for (address,) in await self._work.query(_TWINS)]
 
     async def nodes(self) -> list[NodeRow]:
         """List the nodes that were here within 30 days, by name."""

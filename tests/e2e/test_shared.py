@@ -17,7 +17,6 @@ import pytest
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, unseen
 from tests.e2e.shared_nodes import SharedNode, SharedSite, adopt, shared_site
 from tests.support.postgres import (
-    SCHEMA,
     PostgresServer,
     TestDatabase,
     needs_postgres,
@@ -118,18 +117,6 @@ def test_nodes_refill_a_database_that_was_lost(site, postgres_server: PostgresSe
         site.converge()
         assert a.events() == b.events()
         assert {event[1:] for event in a.events()} == before
-
-
-def test_lessons_arrive_without_notices_too(site):
-    text = SCHEMA.read_text()
-    without = text[text.index("CREATE OR REPLACE FUNCTION append") :].partition("$$;")[0] + "$$;"
-    assert "PERFORM pg_notify" in without
-    without = without.replace("FUNCTION append", "FUNCTION spamguard.append", 1)
-    site.database.query(without.replace("PERFORM pg_notify", "PERFORM concat"))
-    a, b = site.join(), site.join()
-    site.converge()
-    for raw in MAIL[:3]:
-        assert seconds_to_force(a, b, raw, b.score(raw)) < 10
 
 
 def test_a_courier_that_is_killed_forgets_nothing(site):
