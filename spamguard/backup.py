@@ -24,7 +24,6 @@ daemon.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -39,6 +38,8 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn
+
+from pydantic import TypeAdapter, ValidationError
 
 from spamguard import __version__, keys
 from spamguard.database import copy_database, is_corruption, open_database
@@ -182,7 +183,7 @@ class BackupReader:
             sums += _sum_line(name, checksum.hexdigest())
         self._expect(_pack_member(SUMS_MEMBER, header.time, sums) + _END)
         if self._stream.read(1):
-            self._refuse("it is damaged: something stands behind its end")
+            self._refuse("it is damaged")
         return header
 
     def _read_description(self) -> bytes:
@@ -193,31 +194,29 @@ class BackupReader:
             )
         try:
             length = tarfile.TarInfo.frombuf(head, "ascii", "replace").size
-        except tarfile.HeaderError as error:
-            self._refuse(f"it is damaged ({error})")
+        except tarfile.HeaderError:
+            length = 0
         if not 0 < length <= _MAX_HEADER_BYTES:
-            self._refuse("its header is damaged (length)")
+            self._refuse("its header is damaged")
         return self._read_exactly(length)
 
     def _parse_header(self, description: bytes) -> BackupHeader:
         try:
-            values = json.loads(description)
-            if values["format"] > FORMAT_VERSION:
-                self._refuse(
-                    f"it has format {values['format']}, this program reads {FORMAT_VERSION}:"
-                    " update spamguard"
-                )
-            header = BackupHeader(**values)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            self._refuse(f"its header is damaged ({error})")
-        kinds = {"program": str, "fingerprint": str, "time": int, "sizes": dict}
-        damaged = [name for name, kind in kinds.items() if type(values[name]) is not kind]
-        if damaged or not 0 <= header.time < MAX_TIME:
-            self._refuse(f"its header is damaged ({(damaged or ['time'])[0]})")
-        if not {KEY_FILE, LEDGER_FILE} <= header.sizes.keys() <= set(FILE_NAMES):
-            self._refuse("its header is damaged: its files are not those that a backup has")
-        if any(type(size) is not int or size < 0 for size in header.sizes.values()):
-            self._refuse("its header is damaged (sizes)")
+            header = TypeAdapter(BackupHeader).validate_json(description, strict=True)
+        except ValidationError:
+            self._refuse("its header is damaged")
+        if header.format > FORMAT_VERSION:
+            self._refuse(
+                f"it has format {header.format}, this program reads {FORMAT_VERSION}: update "
+                "spamguard"
+            )
+        names = header.sizes.keys()
+        if (
+            not 0 <= header.time < MAX_TIME
+            or not {KEY_FILE, LEDGER_FILE} <= names <= set(FILE_NAMES)
+            or min(header.sizes.values()) < 0
+        ):
+            self._refuse("its header is damaged")
         return header
 
     def _read_exactly(self, length: int) -> bytes:
@@ -228,7 +227,7 @@ class BackupReader:
 
     def _expect(self, data: bytes) -> None:
         if self._read_exactly(len(data)) != data:
-            self._refuse("it is damaged: its checksums or its files are not those that it names")
+            self._refuse("it is damaged")
 
     def _refuse(self, why: str) -> NoReturn:
         raise SourceError(f"{self._name}: {why}; nothing was restored")
@@ -309,11 +308,11 @@ def prove_backup(
     no two may give the same version to two votes. Until the end, root has only the rights of the
     owner of the state directory, and follows nothing that lies there any further.
 
-    SourceError: the backup is no filter, or there is no room for it. UsageError: somebody else
-    restores there. LedgerError: the directory cannot be used.
+    SourceError: the backup is no filter, or there is no room for it. LedgerError: the directory
+    cannot be used.
     """
     store.make_state_directory(state)
-    with as_directory_owner(state), _lock_restore(state):
+    with as_directory_owner(state):
         for abandoned in state.glob(f"{_DRAFT_PREFIX}*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         draft = state / f"{_DRAFT_PREFIX}{secrets.token_hex(4)}"
@@ -329,20 +328,6 @@ def prove_backup(
             yield draft
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-@contextmanager
-def _lock_restore(state: Path) -> Iterator[None]:
-    """Keep others from restoring there. The lock of a killed process is gone."""
-    descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"{state}: another `restore` is at work there: wait for it") from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _give_to_owner_of(state: Path, directory: Path) -> None:

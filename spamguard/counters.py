@@ -184,14 +184,6 @@ class CounterSlot:
         """Bytes received."""
         return int(self._slot.bytes)
 
-    def used_slots(self) -> Iterator[CounterSlot]:
-        """All slots that were ever used, the master's first."""
-        for number in range(MAX_SLOTS):
-            slot = CounterSlot(self._memory, number)
-            if number >= _FIRST_WORKER_SLOT and not slot.began:
-                return
-            yield slot
-
     def read_rows(self, field: str) -> Iterator[tuple[RowName, int]]:
         """Names and numbers of the rows.
 
@@ -251,7 +243,11 @@ class CounterBoard:
 
     def used_slots(self) -> Iterator[CounterSlot]:
         """All slots that were ever used, also those of processes that have ended."""
-        return self.slot(MASTER_SLOT).used_slots()
+        for number in range(MAX_SLOTS):
+            slot = self.slot(number)
+            if number >= _FIRST_WORKER_SLOT and not slot.began:
+                return
+            yield slot
 
     def worker_slots(self) -> Iterator[CounterSlot]:
         """The slots of the workers that have not ended."""
@@ -314,30 +310,20 @@ def find_stuck(board: CounterBoard, now: int) -> list[str]:
     """
     workers = list(board.worker_slots())
     faults = [] if workers else ["workers: none runs"]
-    faults += _describe_silence("master", board.slot(MASTER_SLOT), now)
-    for worker in workers:
-        if worker.last_beat:
-            faults += _describe_silence("worker", worker, now)
+    heard = [("worker", worker) for worker in workers if worker.last_beat]
+    for name, slot in [("master", board.slot(MASTER_SLOT)), *heard]:
+        if (seconds := _silence_seconds(slot, now)) > MAX_SILENCE_SECONDS:
+            faults.append(f"{name} {slot.pid}: not heard for {seconds:.0f} s")
     return faults
 
 
 def find_absent(board: CounterBoard, now: int) -> list[str]:
     """Describe the other processes that should run and do not."""
-    processes = [(board.slot(number), limit, text) for number, limit, text in _OPTIONAL_PROCESSES]
     return [
-        f"{text} for {_silence_seconds(slot, now):.0f} s"
-        for slot, limit, text in processes
-        if slot.pid and _silence_seconds(slot, now) > limit
+        f"{text} for {seconds:.0f} s"
+        for number, limit, text in _OPTIONAL_PROCESSES
+        if board.slot(number).pid and (seconds := _silence_seconds(board.slot(number), now)) > limit
     ]
-
-
-def _describe_silence(name: str, slot: CounterSlot, now: int) -> list[str]:
-    seconds = _silence_seconds(slot, now)
-    return (
-        [f"{name} {slot.pid}: not heard for {seconds:.0f} s"]
-        if seconds > MAX_SILENCE_SECONDS
-        else []
-    )
 
 
 def _silence_seconds(slot: CounterSlot, now: int) -> float:

@@ -43,19 +43,10 @@ _REMEDY_BY_CODE = {
     "its directory",
     "SQLITE_CANTOPEN": "it cannot be opened: check its directory, and give this user read and "
     "write permission on both",
-    "SQLITE_NOMEM": "there is not enough memory",
-    "SQLITE_TOOBIG": "a value is too large for it",
-    "SQLITE_CONSTRAINT": "a value breaks the rules of its tables",
 }
-_REMEDY_BY_CODE["SQLITE_LOCKED"] = _REMEDY_BY_CODE["SQLITE_BUSY"]
-_REMEDY_BY_CODE["SQLITE_PERM"] = _REMEDY_BY_CODE["SQLITE_CANTOPEN"]
 _DAMAGE_CODES = ("SQLITE_CORRUPT", "SQLITE_ERROR")
-_MISUSE_REMEDY = (
-    "it was used wrongly (closed, used from another thread, or given a value it cannot hold)"
-)
 _CREATE_CLOCK = "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
 _MAX_JUMP_SECONDS = 86_400.0
-_CLOCK_STEP = 3600.0  # seconds: not each call is worth a page in the log
 # What Python raises of these very types has no code: a text that is no UTF-8, or a missing value.
 _READ_ERRORS = (sqlite3.OperationalError, sqlite3.DatabaseError)
 
@@ -93,7 +84,7 @@ class Schema:
         elif code == "SQLITE_NOTADB":
             advice = f"it is not a spamguard {self.kind} file: {self.foreign_remedy}"
         else:
-            advice = _REMEDY_BY_CODE.get(code, _MISUSE_REMEDY)
+            advice = _REMEDY_BY_CODE.get(code, "it cannot be used: report this bug")
         return self.make_error(path, f"{advice} [{error_text(error)}]")
 
     @contextmanager
@@ -116,8 +107,7 @@ class Database:
         """Use `open`."""
         self.path = path
         self.schema = schema
-        self._connection = connection
-        self._pid = os.getpid()
+        self.connection = connection
 
     @classmethod
     def open(
@@ -148,7 +138,7 @@ class Database:
                     database.pragma("journal_mode = WAL")
                 database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             except BaseException:
-                database._connection.close()
+                database.connection.close()
                 raise
         return database
 
@@ -161,25 +151,12 @@ class Database:
         if version != schema.version:
             problem = f"it has schema {version}, this program reads {schema.version} only: "
             remedy = f"use the spamguard that wrote it, or {schema.foreign_remedy}"
-            if version > schema.version:
-                remedy = "use the newer spamguard that wrote it, and restart what runs of an older"
             raise schema.make_error(self.path, problem + remedy)
 
     def close(self) -> None:
         """Close the file; any later call is an error."""
         with self.errors():
             self.connection.close()
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """SQLite's own. A connection that a fork carried over shares locks and file positions with
-        its parent and damages the file, so it is refused.
-        """
-        if os.getpid() != self._pid:
-            raise self.schema.make_error(
-                self.path, f"it was opened by process {self._pid}: open it again after a fork"
-            )
-        return self._connection
 
     @contextmanager
     def errors(self, *decoding: type[Exception]) -> Iterator[None]:
@@ -235,18 +212,16 @@ class Database:
         now: by the system's clock, seconds since 1970.
         """
         self.execute(_CREATE_CLOCK)
-        row = self.execute("SELECT believed, doubted FROM clock").fetchone()
         # The last time that was believed, and the first one since then that was not, or 0.
+        row = self.execute("SELECT believed, doubted FROM clock").fetchone()
         believed, doubted = row or (now, 0.0)
         is_jump = now > believed + _MAX_JUMP_SECONDS
         if is_jump and not (doubted and now >= doubted + _MAX_JUMP_SECONDS):
             after = (believed, min(doubted or now, now))
         else:
             after = (now, 0.0)
-        if row is None:
-            self.execute("INSERT INTO clock VALUES (?, ?)", after)
-        elif after[1] != doubted or abs(after[0] - believed) > _CLOCK_STEP:
-            self.execute("UPDATE clock SET believed = ?, doubted = ?", after)
+        self.execute("DELETE FROM clock")
+        self.execute("INSERT INTO clock VALUES (?, ?)", after)
         return float(after[0])
 
 

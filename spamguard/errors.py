@@ -14,16 +14,11 @@ if TYPE_CHECKING:
     from spamguard.config.options import Settings
 
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
-_REMEDY_BY_ERRNO = {
-    **dict.fromkeys(_DISK_FULL_ERRNOS, "make room and try again"),
-    errno.EFBIG: "raise the limit on file size",
-    errno.EROFS: "choose a place that can be written",
-}
 
 
 def remedy(error: OSError, otherwise: str) -> str:
     """The remedy where something cannot be written."""
-    return _REMEDY_BY_ERRNO.get(error.errno or 0, otherwise)
+    return "make room and try again" if is_disk_full(error) else otherwise
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -21,14 +21,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, NamedTuple, TextIO
 
 _TEXT_FORMAT = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
-_YELLOW, _RED = "33", "31"  # SGR codes
-_COLOUR_BY_LEVEL = {logging.WARNING: _YELLOW, logging.ERROR: _RED, logging.CRITICAL: _RED}
+_TIME_FORMAT = "%Y-%m-%d %H:%M:%S%z"
 # The journal takes a number before a line as its priority and does not show it (sd-daemon(3)).
 _PRIORITY_BY_LEVEL = {
     logging.DEBUG: 7,
@@ -39,21 +36,13 @@ _PRIORITY_BY_LEVEL = {
 }
 _BARE_VALUE = re.compile(r'[^ "=]+')
 _FOLDER_KEYS = ("from", "to")
-_MAX_WARNINGS = 10_000  # that one `WarnOnce` remembers
-_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
 
 
 def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None:
     """Send all events from `level` on to standard error, in the form that its reader needs."""
     handler = logging.StreamHandler(sys.stderr)
-    if _is_journal(environment):
-        handler.setFormatter(JournalFormatter())
-    else:
-        handler.setFormatter(TextFormatter(colours=supports_colours(sys.stderr, environment)))
+    handler.setFormatter(JournalFormatter() if _is_journal(environment) else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
-    # No format shows these, and each event would cost the search (Logging HOWTO, "Optimization").
-    logging._srcfile = None
-    logging.logThreads = logging.logMultiprocessing = False
 
 
 def is_terminal(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -71,15 +60,14 @@ def line_prefix(environment: Mapping[str, str], level: int) -> str:
     return _priority_prefix(level) if _is_journal(environment) else ""
 
 
-def printable(text: str, replacement: str | Callable[[str], str] = "\ufffd") -> str:
-    """The text with each letter that a terminal acts on replaced. replacement: may be a function.
+def printable(text: str, replace: Callable[[str], str] = lambda _: "\ufffd") -> str:
+    """The text with each letter that a terminal acts on replaced.
 
-    >>> printable("a\\x1bb", "?"), printable("a\\x1bb", escape_letter)
-    ('a?b', 'a\\\\x1bb')
+    >>> printable("a\\x1bb"), printable("a\\x1bb", escape_letter)
+    ('a\ufffdb', 'a\\\\x1bb')
     """
     if text.isprintable():  # as nearly all texts are
         return text
-    replace = replacement if callable(replacement) else lambda _: replacement
     return "".join(letter if letter.isprintable() else replace(letter) for letter in text)
 
 
@@ -90,9 +78,10 @@ def escape_letter(letter: str) -> str:
 
 def quote_value(text: str) -> str:
     """The value of key=value in a line: as JSON unless it is one printable word."""
-    if not text.isprintable():
-        return json.dumps(text)
-    return text if _BARE_VALUE.fullmatch(text) else _encode_json(text)
+    is_printable = text.isprintable()
+    if is_printable and _BARE_VALUE.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=not is_printable)
 
 
 def message_name(digest: bytes) -> str:
@@ -157,12 +146,9 @@ class WarnOnce:
 
     def note(self, key: Hashable, text: str, *values: object) -> None:
         """Let a warning stand without logging it, because another process logs it."""
-        if key in self._standing:
-            return
-        if len(self._standing) >= _MAX_WARNINGS:  # the oldest may be logged again
-            self._standing.pop(next(iter(self._standing)))
-        self._standing[key] = StandingWarning(text % values, time.time())
-        self.changes += 1
+        if key not in self._standing:
+            self._standing[key] = StandingWarning(text % values, time.time())
+            self.changes += 1
 
     def clear(self, *keys: Hashable) -> None:
         """These troubles, or all, are over. One that comes back is logged again."""
@@ -177,36 +163,15 @@ class WarnOnce:
 class TextFormatter(logging.Formatter):
     """A line for each event."""
 
-    def __init__(self, *, colours: bool) -> None:
-        super().__init__(_TEXT_FORMAT)
-        self._colours = colours
-
-    def formatTime(  # noqa: N802  the base class names it
-        self,
-        record: logging.LogRecord,
-        datefmt: str | None = None,  # noqa: ARG002  the base class passes it
-    ) -> str:
-        second, zone = _format_second(int(record.created))
-        return f"{second},{int(record.msecs):03}{zone}"
+    def __init__(self) -> None:
+        super().__init__(_TEXT_FORMAT, _TIME_FORMAT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the base class names it
-        line = printable(super().formatMessage(record), escape_letter)
-        code = _COLOUR_BY_LEVEL.get(record.levelno) if self._colours else None
-        return f"\x1b[{code}m{line}\x1b[m" if code else line
+        return printable(super().formatMessage(record), escape_letter)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  the base class names it
         text = super().formatException(ei)
         return "\n".join(f"  {printable(line, escape_letter)}" for line in text.splitlines())
-
-
-@lru_cache(maxsize=1)
-def _format_second(second: int) -> tuple[str, str]:
-    """The time of all events of a second, and its distance from UTC, as `+0100`."""
-    moment = time.localtime(second)
-    return (
-        time.strftime(logging.Formatter.default_time_format, moment),
-        time.strftime("%z", moment),
-    )
 
 
 class JournalFormatter(logging.Formatter):
@@ -227,10 +192,7 @@ class JournalFormatter(logging.Formatter):
         fields |= {key: value for key, value in facts.items() if key not in fields}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        for key, value in fields.items():
-            if isinstance(value, str):  # without what no encoding can write
-                fields[key] = value.encode("utf-8", "backslashreplace").decode("utf-8")
-        text = printable(_encode_json(fields), _escape_in_json)
+        text = printable(json.dumps(fields, ensure_ascii=False), _escape_in_json)
         return f"{_priority_prefix(record.levelno)}{text}"
 
 
@@ -296,12 +258,7 @@ _SMTP_HOSTNAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?
 def hostname() -> str:
     """The name of this machine as SMTP can write it (RFC 5321, section 2.3.5, and underscores).
 
-    Names in other scripts are written as in RFC 3490; "localhost" stands for what cannot be
-    written.
+    "localhost" stands for what cannot be written.
     """
     name = socket.gethostname()
-    with suppress(UnicodeError):
-        name = name if name.isascii() else name.encode("idna").decode("ascii")
-        if _SMTP_HOSTNAME.fullmatch(name):
-            return name
-    return "localhost"
+    return name if _SMTP_HOSTNAME.fullmatch(name) else "localhost"

@@ -50,9 +50,7 @@ _PACKAGE_FILE = Path(__file__).with_name("__init__.py")
 # MiB, `rebuild` 330; of the daemon the web process used 411 at most and the learner 441. A process
 # that takes new tables maps the old ones at the same time. The learner does so twice, for folders
 # and for lessons, and the web process maps tables for page and metrics.
-_OPEN_BYTES = 160 << 20
-_INITIAL_TABLE_BYTES = 64 << 20
-_MAPPED_TABLES, _MAPPED_TABLES_SERVING = 2, 5
+_NEEDED_BYTES, _NEEDED_BYTES_SERVING = 288 << 20, 480 << 20
 
 # numpy would reserve address space for each core, and malloc 64 MiB for each thread; nothing here
 # is faster for it, since only one thread at a time runs Python.
@@ -92,17 +90,12 @@ def check_installation() -> None:
         raise ReplacedError
 
 
-def memory_shortage(state: Path, *, serving: bool = False) -> str:
-    """Say that RLIMIT_AS is too low for the filter in this directory; "" if it is enough.
+def memory_shortage(*, serving: bool = False) -> str:
+    """Say that RLIMIT_AS is too low for a filter; "" if it is enough.
 
     serving: whether this is for the daemon, whose processes also settle and serve the page.
     """
-    table_sizes = []
-    for path in state.glob("tables-*.bin"):
-        with suppress(FileNotFoundError):  # another process has replaced it
-            table_sizes.append(path.stat().st_size)
-    mapped = _MAPPED_TABLES_SERVING if serving else _MAPPED_TABLES
-    needed = _OPEN_BYTES + mapped * max(table_sizes, default=_INITIAL_TABLE_BYTES)
+    needed = _NEEDED_BYTES_SERVING if serving else _NEEDED_BYTES
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= needed:
         return ""
@@ -228,9 +221,9 @@ def read_settings(descriptor: int) -> Settings:
         return cast(Settings, pickle.load(file))  # noqa: S301  trusted, see above
 
 
-def end_with_parent(parent: int, end_signal: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send this signal when the parent ends. parent: its process id."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, end_signal)
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send a signal when the parent ends. parent: its process id."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it ended before the call
         sys.exit(1)
 
@@ -341,7 +334,7 @@ class Notifier:
         address = environment.pop("NOTIFY_SOCKET", None)
         interval = environment.pop("WATCHDOG_USEC", "")
         pid = environment.pop("WATCHDOG_PID", "")
-        expected = interval.isdecimal() and int(interval) > 0 and pid in ("", str(os.getpid()))
+        expected = interval and pid in ("", str(os.getpid()))
         return cls(address, int(interval) / 1e6 if expected else None)
 
     def ready(self, status: str) -> None:

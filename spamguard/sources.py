@@ -14,7 +14,7 @@ about the rest, so:
   has nothing but "-" for a sender, or an empty line precedes an address or a time with seconds. A
   sentence that happens to begin with "From " is then still text, and stores that leave out the
   date or the empty line are read all the same.
-- A mark of the encoding (BOM) in front is left out, and lines may end in bare CR.
+- A mark of the encoding (BOM) in front is left out.
 - A message that an IMAP server keeps there for its own notes is no mail.
 - One level of ">From " quoting is undone. For writers that quote every level (mboxrd) that is
   exact; for those that quote only the bare "From " (mboxo) it is wrong only for lines that were
@@ -44,6 +44,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,8 +60,6 @@ _MAX_ROUNDS = 10  # of looking for renamed files; a file that is renamed each ti
 
 # "From : a@b" is a header field in the obsolete syntax (RFC 5322, section 4.5).
 _FROM_LINE = re.compile(rb"From (?!\s*:)")
-_BARE_CR_LINE = re.compile(rb"[^\r\n]*\r(?!\n)")
-_ENVELOPE_LINE = re.compile(rb"From [^\r\n]*(?:\r\n|\r|\n)?")  # may end in a bare CR
 # Year and zone: what follows the time in a date.
 _LINE_END = rb"(?:[ \t]++[A-Z0-9()+:-]{1,10}+){0,6}(?: remote from \S++)?[ \t]*+[\r\n]*+\Z"
 _DATED_FROM_LINE = re.compile(
@@ -73,9 +72,9 @@ _UNDATED_FROM_LINE = re.compile(rb"From (?:[^\s@]++@\S++|.{0,400}?\d\d?:\d\d:\d\
 _FIELD_LINE = re.compile(rb">?(?:[!-9;-~]+[ \t]*:|From )")
 _QUOTED_FROM = re.compile(rb">+From ")
 _QUOTED_FROM_LINES = re.compile(rb"^>(>*From )", re.MULTILINE)
-_LAST_EMPTY_LINE = re.compile(rb"(?:(?<=\n)\r?\n|(?<=\r)\r)\Z")
+_LAST_EMPTY_LINE = re.compile(rb"(?<=\n)\r?\n\Z")
 
-_HEADER_END = re.compile(rb"\r?\n\r?\n|\r\r")
+_HEADER_END = re.compile(rb"\r?\n\r?\n")
 _SERVER_NOTES = re.compile(  # of the library c-client, and of Dovecot
     rb"^(?:X-IMAP:|Subject: DON'T DELETE THIS MESSAGE -- FOLDER INTERNAL DATA)", re.M | re.I
 )
@@ -157,13 +156,15 @@ def _split_stream(name: str, stream: BinaryIO, limit: int) -> Iterator[SourceMes
     first = stream.readline(_MAX_LINE_BYTES)
     start, file = first.removeprefix(codecs.BOM_UTF8), name.rpartition("/")[2]
     if _FROM_LINE.match(start):
-        for number, raw in enumerate(_split_mbox(_read_lines(start, stream), limit), 1):
+        # pieces of those lines that are longer
+        lines = chain((start,), iter(partial(stream.readline, _MAX_LINE_BYTES), b""))
+        for number, raw in enumerate(_split_mbox(lines, limit), 1):
             header = _HEADER_END.split(raw[:_MAX_LINE_BYTES], 1)[0]
             if not _SERVER_NOTES.search(header):
                 where = name if number == 1 else f"{name}#{number}"
                 yield SourceMessage(where, raw, deleted=is_deleted(file, header))
         return
-    rest = _read_limited(stream, limit - len(first))
+    rest = stream.read(max(0, limit - len(first)))
     raw = _decompress_source(name, (first + rest)[:limit], limit)
     if is_compressed(first) and _FROM_LINE.match(raw):
         raise SourceError(
@@ -195,29 +196,11 @@ def is_deleted(file: str, header: bytes = b"") -> bool:
     )
 
 
-def _read_lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of an mbox, and pieces of those that are longer than _MAX_LINE_BYTES. start: what
-    was read of it.
-    """
-    if not _BARE_CR_LINE.match(start):
-        yield start
-        yield from iter(partial(stream.readline, _MAX_LINE_BYTES), b"")
-        return
-    while start:
-        *lines, last = start.splitlines(keepends=True)
-        yield from lines
-        more = stream.read(_MAX_LINE_BYTES)
-        if len(last) >= _MAX_LINE_BYTES or not more:
-            yield last
-            last = b""
-        start = last + more
-
-
 def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
     """The messages of an mbox."""
     line = next(lines)
     body = bytearray(_strip_envelope(line))
-    was_whole, was_empty = _is_whole(line), False  # the line before
+    was_whole, was_empty = line.endswith(b"\n"), False  # the line before, and no piece of one
     line = next(lines, b"")
     while line:
         following = next(lines, b"")
@@ -231,20 +214,15 @@ def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
             body = bytearray()
         elif len(body) < limit:
             body += line[1:] if was_whole and _QUOTED_FROM.match(line) else line
-        was_empty = was_whole and line in (b"\n", b"\r\n", b"\r")
-        was_whole = _is_whole(line)
+        was_empty = was_whole and line in (b"\n", b"\r\n")
+        was_whole = line.endswith(b"\n")
         line = following
     if body:
         yield _finish_body(body, limit)
 
 
-def _is_whole(line: bytes) -> bool:
-    """Whether it is no piece of a line."""
-    return line.endswith(b"\n") or (line.endswith(b"\r") and len(line) < _MAX_LINE_BYTES)
-
-
 def _strip_envelope(data: bytes) -> bytes:
-    return _ENVELOPE_LINE.sub(b"", data, count=1) if data.startswith(b"From ") else data
+    return data.partition(b"\n")[2] if data.startswith(b"From ") else data
 
 
 def _finish_body(body: bytes | bytearray, limit: int) -> bytes:
@@ -254,19 +232,7 @@ def _finish_body(body: bytes | bytearray, limit: int) -> bytes:
 
 def _read_start(path: Path, limit: int) -> bytes:
     with path.open("rb") as stream:
-        return _decompress_source(_printable_path(path), _read_limited(stream, limit), limit)
-
-
-def _read_limited(stream: BinaryIO, limit: int) -> bytes:
-    """The rest of a stream, at most so many bytes.
-
-    Asked for all at once, Python maps memory for the limit and gives nearly all of it back: three
-    times the work for a usual mail.
-    """
-    start = stream.read(min(_MAX_LINE_BYTES, max(0, limit)))
-    if len(start) < _MAX_LINE_BYTES:
-        return start
-    return start + stream.read(max(0, limit - len(start)))
+        return _decompress_source(_printable_path(path), stream.read(limit), limit)
 
 
 # ---- directories
@@ -433,7 +399,6 @@ def _map_read_errors(path: Path | str, where: str = "") -> Iterator[None]:
 
 # ---- compressed files
 
-_MAX_STREAMS = 16  # one after another in a file; each costs a copy of the rest
 _MAX_ZSTD_WINDOW = 8 << 20  # bytes
 
 Decompressor = Callable[[bytes, int], bytes]
@@ -471,27 +436,19 @@ def _decompress_source(name: str, raw: bytes, limit: int) -> bytes:
 
 
 def _make_decompressor(make: Callable[[], Any]) -> Decompressor:
-    """A decompressor of the standard library for files that may have several streams."""
+    """A decompressor of the standard library, for files of one stream."""
 
-    def decompress_streams(data: bytes, max_bytes: int) -> bytes:
-        content: bytes = b""
-        rest = data
+    def decompress_stream(data: bytes, max_bytes: int) -> bytes:
+        stream = make()
         try:
-            for _ in range(_MAX_STREAMS):
-                stream = make()
-                content += stream.decompress(rest, max_bytes - len(content))
-                rest = stream.unused_data
-                if not stream.eof or not rest or len(content) >= max_bytes:
-                    break
-            else:
-                raise DamagedFileError(f"is compressed in more than {_MAX_STREAMS} pieces")
-        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            content: bytes = stream.decompress(data, max_bytes)
+        except (OSError, zlib.error, lzma.LZMAError) as error:
             raise DamagedFileError(f"is damaged where it is compressed ({error})") from error
-        if not stream.eof and len(content) < max_bytes:
-            raise DamagedFileError("is compressed, and its end is missing")
+        if stream.unused_data or not (stream.eof or len(content) >= max_bytes):
+            raise DamagedFileError("is compressed in several pieces, or its end is missing")
         return content
 
-    return decompress_streams
+    return decompress_stream
 
 
 def _decompress_zstd(data: bytes, max_bytes: int) -> bytes:

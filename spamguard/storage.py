@@ -47,7 +47,6 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _DRAFT_NAME = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
 _DRAFT_MAX_AGE_SECONDS = 3600.0  # since its last change; then its writer is gone
-_FD_DIRECTORY = Path("/proc/self/fd")  # absent in a bare chroot
 # Of a kernel or a file system without O_TMPFILE (open(2)).
 _NO_TMPFILE_ERRNOS = (errno.EISDIR, errno.EOPNOTSUPP)
 
@@ -146,13 +145,13 @@ def unnamed_file(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
 
     OSError: the file cannot be made, or the name is taken.
     """
-    descriptor = open_unnamed(path.parent) if _FD_DIRECTORY.is_dir() else None
+    descriptor = open_unnamed(path.parent)
     if descriptor is None:
         with draft_file(path) as draft, create_private(draft) as file:
             yield file, partial(path.hardlink_to, draft)
         return
     with os.fdopen(descriptor, "wb") as file:
-        link = _FD_DIRECTORY / str(descriptor)
+        link = f"/proc/self/fd/{descriptor}"
         yield file, partial(os.link, link, path, src_dir_fd=descriptor)  # then link(2) follows it
 
 
@@ -192,8 +191,7 @@ class Spool:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # bytes once it is read, so that chunks are no copies
-        self._memory: bytearray | bytes = bytearray()
+        self._memory = bytearray()
         self._file: int | None = None
         self._failure: OSError | None = None
         self.size = 0
@@ -210,8 +208,6 @@ class Spool:
         """Append all of it, or fail for good, as on a full disk."""
         self._raise_failure()
         if self._file is None and self.size + len(data) <= MAX_MEMORY_BYTES:
-            if not isinstance(self._memory, bytearray):
-                self._memory = bytearray(self._memory)
             self._memory += data
         else:
             try:
@@ -229,7 +225,7 @@ class Spool:
         """The first bytes."""
         self._raise_failure()
         if self._file is None:
-            return self._freeze_memory()[:length]
+            return bytes(self._memory[:length])
         return os.pread(self._file, length, 0)
 
     def read(self) -> bytes:
@@ -242,17 +238,13 @@ class Spool:
         while start < self.size:
             self._raise_failure()  # it may have been closed meanwhile
             if self._file is None:
-                chunk = self._freeze_memory()[start:]
+                chunk = bytes(self._memory[start:])
             else:
                 chunk = os.pread(self._file, min(_CHUNK_BYTES, self.size - start), start)
                 if not chunk:
                     raise OSError(errno.EIO, "the message has become shorter")
             yield chunk
             start += len(chunk)
-
-    def _freeze_memory(self) -> bytes:
-        self._memory = bytes(self._memory)
-        return self._memory
 
     @property
     def descriptor(self) -> int | None:

@@ -48,7 +48,6 @@ RESERVED_CLASSES = ("unsure", "not-scanned", "any")
 
 _MAX_CLASS_LENGTH = 32
 _MAX_USER_BYTES = 255
-_MAX_LENGTH_DIGITS = 11
 _CLASS_FIRST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _CLASS_LETTERS = _CLASS_FIRST_LETTERS | frozenset("0123456789_-")
 
@@ -80,24 +79,20 @@ class QueuedLesson(NamedTuple):
 
 
 def parse_lesson_header(line: bytes) -> LessonHeader:
-    """Parse the first line, with its end. ValueError: it says in words what is wrong."""
-    if not line.endswith(b"\n"):
-        raise ValueError("no line")
-    try:
-        verb, _, rest = line[:-1].decode("utf-8").partition(" ")
-    except UnicodeDecodeError:
-        raise ValueError("no UTF-8") from None
+    """Parse the first line, with its end. ValueError: it is none."""
+    verb, _, rest = line.decode().removesuffix("\n").partition(" ")
     label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
-    if verb not in ("TEACH", "FORGET") or not rest:
-        raise ValueError("expected TEACH CLASS LENGTH [USER]")
-    if verb == "TEACH" and not is_class_name(label):
-        raise ValueError("no name of a class")
     length, blank, user = rest.partition(" ")
-    is_number = length.isascii() and length.isdecimal() and len(length) <= _MAX_LENGTH_DIGITS
-    if not is_number or not 0 < int(length) <= MAX_LESSON_BYTES:
-        raise ValueError(f"a message has 1 to {MAX_LESSON_BYTES} bytes")
-    if blank and not is_user_name(user):
-        raise ValueError("no name of a user")
+    is_number = length.isascii() and length.isdecimal()
+    if (
+        not line.endswith(b"\n")
+        or not (verb == "FORGET" or is_class_name(label))
+        or not (is_number and 0 < int(length) <= MAX_LESSON_BYTES)
+        or (blank and not is_user_name(user))
+    ):
+        raise ValueError(
+            f"expected TEACH CLASS LENGTH [USER], with a length from 1 to {MAX_LESSON_BYTES}"
+        )
     return LessonHeader(label, int(length), user)
 
 

@@ -257,7 +257,7 @@ def open_existing(options: argparse.Namespace, *, load: bool = True) -> Filter:
 def _open_filter(options: argparse.Namespace, **settings: Any) -> Filter:
     state = state_directory(options)
     # Where memory is short, loading numpy would end the process without a message of ours.
-    if shortage := process.memory_shortage(state):
+    if shortage := process.memory_shortage():
         raise MemoryLimitError(shortage)
     from spamguard.engine.filter import Filter
 

@@ -122,15 +122,10 @@ def _init(options: argparse.Namespace) -> int:
         key = keys.load_key(spam_filter.directory / KEY_FILE, create=False)
         bits, mac = spam_filter.min_bits, RowMac(key)
     file = _password_file(options)
-    done = admin.init(options.dsn, mac, bits, file)
+    may_make_objects = admin.init(options.dsn, mac, bits, file)
     print(f"the database is ready for nodes with key {mac.fingerprint}")
     print(f"password of {admin.NODE_ROLE}: in {file}; every node needs a copy, and the key")
-    if done.password_replaced:
-        common.say(
-            f"note: {admin.NODE_ROLE} was there already and has got a new password: nodes that "
-            f"know another one need a copy of {file}"
-        )
-    if done.large_objects:
+    if may_make_objects:
         common.say(
             f"note: {admin.NODE_ROLE} can make large objects: in this database, let a superuser "
             "run `REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), "

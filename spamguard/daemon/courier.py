@@ -39,7 +39,7 @@ from spamguard.ledger.shared import NUDGE_SOCKET
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, hostname, printable
 from spamguard.records import EXTRACTOR
-from spamguard.shared.client import COURIER_SOCKET, MAX_LINE_BYTES
+from spamguard.shared.client import COURIER_SOCKET
 from spamguard.shared.courier import Courier
 from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import NodeRow, SharedDatabase
@@ -60,8 +60,6 @@ RETRY_SECONDS = 15.0  # while the ledger cannot be opened or has not joined
 _TICK_SECONDS = 1.0
 _LEASE_NAME = "settle"
 _LEASE_SECONDS, _RENEW_SECONDS = 120, 30.0
-_MAX_CLIENTS = 50
-_REQUEST_SECONDS = 5.0  # for a request to arrive
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -120,19 +118,16 @@ class Node:
         self._absent: tuple[str, ...] = ()  # names of nodes
         self._reported = self._back_at = 0.0
         self._written = SharedStatus()
-        self._clients = 0
         self._warnings = WarnOnce(_log)
         self._alarms: dict[str, WarnOnce] = {}  # of what runs beside the turns, by kind
 
     async def run(self) -> None:
         """Serve for ever."""
         with closing(self), _open_nudge(self._settings.state) as nudged:
-            asyncio.get_running_loop().add_reader(nudged, self._receive_nudges, nudged)
+            asyncio.get_running_loop().add_reader(nudged, self._receive_nudge, nudged)
             with process.short_path(self._settings.state) as directory:
                 listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
-            server = await asyncio.start_unix_server(
-                self._serve, sock=listening, limit=MAX_LINE_BYTES
-            )
+            server = await asyncio.start_unix_server(self._serve, sock=listening)
             async with server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._courier.run())
                 tasks.create_task(self._keep_status())
@@ -146,11 +141,9 @@ class Node:
         if self._replica is not None:
             self._replica.close()
 
-    def _receive_nudges(self, nudged: socket.socket) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                nudged.recv(1)
-                self._courier.nudge()
+    def _receive_nudge(self, nudged: socket.socket) -> None:
+        nudged.recv(1)
+        self._courier.nudge()
 
     # ---- status
 
@@ -287,30 +280,22 @@ class Node:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client, whose lease lasts as long as its connection."""
-        self._clients += 1
         try:
             async with AsyncExitStack() as stack:
-                if self._clients <= _MAX_CLIENTS:
-                    await self._answer_all(reader, writer, stack)
-        except (OSError, ValueError, TimeoutError):  # it has gone, or sends too much or too late
+                await self._answer_all(reader, writer, stack)
+        except (OSError, ValueError):  # it has gone, or sends what is no request
             pass
         finally:
-            self._clients -= 1
             writer.close()
 
     async def _answer_all(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stack: AsyncExitStack
     ) -> None:
         token: int | None = None
-        while True:
-            # A process that has the lease settles, which takes its time.
-            async with asyncio.timeout(None if token else _REQUEST_SECONDS):
-                line = await reader.readline()
-            if not line.endswith(b"\n"):
-                return
+        while line := await reader.readline():
+            request = json.loads(line)
             try:
-                request = json.loads(line)
-                match request.get("do"):
+                match request["do"]:
                     case "lease" if token is None:
                         token = await self._take_lease(stack)
                         answer: dict[str, object] = {"ok": token is not None}
@@ -319,17 +304,15 @@ class Node:
                             await self._snapshots.publish(self._database(), token)
                         answer = {"ok": True}
                     case "burn":
-                        answer = {"ok": await self._burn(str(request.get("id")))}
+                        answer = {"ok": await self._burn(request["id"])}
                     case "forget":
-                        await self._database().forget_node(str(request.get("node")))
+                        await self._database().forget_node(request["node"])
                         await self._report(self._database())
                         answer = {"ok": True}
                     case _:
-                        answer = {"error": "the courier does not know this request"}
+                        return
             except (SpamguardError, OSError) as error:
                 answer = {"error": str(error), "away": isinstance(error, UnavailableError)}
-            except (ValueError, AttributeError, RecursionError):
-                answer = {"error": "the courier cannot read this request"}
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
 

@@ -40,8 +40,6 @@ from spamguard.process import Notifier
 
 _log = logging.getLogger("spamguard.folders")
 
-# The daemon needs one; the next one may come before this process notices that the last has gone.
-MAX_SESSIONS = 16
 _SOCKET_MODE = 0o666  # the peer's user id decides who may ask
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 _ACCEPT_PAUSE_SECONDS = 0.1  # after a connection could not be accepted
@@ -111,10 +109,8 @@ class MailboxBroker:
             _log.error("the old settings stay in force")
             self._notifier.ready("the new configuration has mistakes, see the log")
             return
-        changed = settings != self._settings
         self._settings = settings
-        if changed:
-            self._hang_up()  # clients connect again and get the new patterns
+        self._hang_up()  # clients connect again and get the new patterns
         self._report_ready()
 
     # ---- clients
@@ -152,8 +148,7 @@ class MailboxBroker:
                 account,
             )
             return "only the user of the daemon, as `user` or the owner of `state` tells, may ask"
-        with self._lock:
-            return "there are too many connections" if len(self._sessions) >= MAX_SESSIONS else ""
+        return ""
 
     def _serve(self, channel: socket.socket, settings: Settings) -> None:
         """Serve one client, in a thread of its own."""

@@ -95,7 +95,7 @@ class Master:
         """
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         settings = self._read()
-        if shortage := process.memory_shortage(settings.state, serving=True):
+        if shortage := process.memory_shortage(serving=True):
             raise ConfigError(shortage)
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
@@ -144,7 +144,6 @@ class Master:
                 self._kill_at = 0.0
                 self._supervisor.kill()
             return
-        self._status_socket.maintain()
         self._announce()
         self._notice_first_scorer()
         if self._starts_all:

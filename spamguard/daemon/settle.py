@@ -50,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     log.configure(os.environ)
     os.nice(10)
     state, *more = arguments
-    keep = next((int(word[5:]) for word in more if word.startswith("keep=")), 0)
-    kept = next((word[8:] for word in more if word.startswith("lessons=")), "")
+    limits = dict(word.split("=") for word in more if "=" in word)
+    keep, kept = int(limits.get("keep", 0)), limits.get("lessons", "")
     started_at = time.monotonic()
     try:
         settled = settle_if_due(state, kept)
@@ -123,10 +123,10 @@ def _settle_for_all(state: Path, kept: str) -> bool:
 
     with ExitStack() as stack:
         try:
-            lease = stack.enter_context(settle_lease(state))
+            publish = stack.enter_context(settle_lease(state))
         except UnavailableError:  # another node settles, or this one when the log is there again
             return False
-        if lease is None:
+        if publish is None:
             return False
         with Filter.open(state) as spam_filter:  # the last holder's tables have been fetched
             if kept:
@@ -135,7 +135,7 @@ def _settle_for_all(state: Path, kept: str) -> bool:
         if due:
             with Filter.open(state, _load=False) as spam_filter:
                 spam_filter.settle()
-            lease.publish()
+            publish()
         return due
 
 

@@ -27,7 +27,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from spamguard import process
-from spamguard.config.options import Certificate, Endpoint, Settings
+from spamguard.config.options import Certificate, Endpoint, HostPort, Settings
 from spamguard.errors import ConfigError, StartError, remedy
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY
 
@@ -36,7 +36,6 @@ _log = logging.getLogger("spamguard.daemon")
 # ---- addresses
 
 _FIRST_INHERITED = 3  # sd_listen_fds(3)
-_MAX_INHERITED = 256
 # Like a port on loopback, a socket in the file system is for anybody on this machine; the mode of
 # its directory may restrict that.
 _SOCKET_MODE = 0o666
@@ -116,28 +115,16 @@ def _open_endpoint(endpoint: Endpoint, deadline: float) -> socket.socket:
             return listening
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                advice = _advise(endpoint, error.errno)
                 raise StartError(
-                    f"cannot listen on {endpoint} ({error.strerror}): {advice}"
+                    f"cannot listen on {endpoint} ({error.strerror}): {_LISTEN_REMEDY}"
                 ) from error
         time.sleep(0.1)
 
 
-_PATH_REMEDIES = {
-    errno.EEXIST: "remove it, or choose another path",
-    errno.EADDRINUSE: "another program listens there: stop it, or choose another path",
-}
-_PORT_REMEDIES = {
-    errno.EADDRINUSE: "another program listens there: stop it, or choose another port",
-    errno.EACCES: "ports below 1024 need root, CAP_NET_BIND_SERVICE or a socket from systemd",
-    errno.EADDRNOTAVAIL: "this machine does not have that address",
-}
-
-
-def _advise(endpoint: Endpoint, number: int | None) -> str:
-    if endpoint.path is not None:
-        return _PATH_REMEDIES.get(number or 0, "make its directory, which must belong to us")
-    return _PORT_REMEDIES.get(number or 0, "check the address")
+_LISTEN_REMEDY = (
+    "stop what listens there, or choose another address of this machine; a port below 1024 needs "
+    "root, and the directory of a path must belong to us"
+)
 
 
 def close_all(listening: Iterable[socket.socket]) -> None:
@@ -154,31 +141,15 @@ def take_inherited(environment: MutableMapping[str, str]) -> dict[Address, socke
     LISTEN_… is taken out of the environment: it is not for children.
     """
     pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
-    names = environment.pop("LISTEN_FDNAMES", "").split(":")
-    if pid != str(os.getpid()) or not number.isdecimal():
+    environment.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()):
         return {}
     inherited: dict[Address, socket.socket] = {}
-    for position in range(min(int(number), _MAX_INHERITED)):
-        descriptor = _FIRST_INHERITED + position
-        name = names[position] if position < len(names) else "unknown"
-        try:
-            listening = socket.socket(fileno=descriptor)
-        except OSError as error:
-            _log.warning("the inherited file %d (%s) is no socket: %s", descriptor, name, error)
-            continue
+    for descriptor in range(_FIRST_INHERITED, _FIRST_INHERITED + int(number)):
+        listening = socket.socket(fileno=descriptor)
         listening.set_inheritable(False)
         listening.setblocking(False)
-        families = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
-        if (
-            listening.family in families
-            and listening.type == socket.SOCK_STREAM
-            and listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        ):
-            inherited[_bound_address(listening)] = listening
-        else:
-            text = "the inherited socket %d (%s) does not listen for connections: not used"
-            _log.warning(text, descriptor, name)
-            listening.close()
+        inherited[_bound_address(listening)] = listening
     return inherited
 
 
@@ -205,9 +176,6 @@ def check_inherited(inherited: Collection[Address], endpoints: Iterable[Endpoint
 # ---- rights
 
 _OWNED_FILES = (KEY_FILE, LEDGER_FILE)
-_INSTALL_REMEDY = (
-    "install spamguard where every user gets to, as in /opt, and with a Python like that"
-)
 
 
 def drop_privileges(settings: Settings) -> None:
@@ -266,19 +234,15 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
     """Return that account; StartError: root could not start the daemon so. Changes nothing."""
     account = service_account(settings)
     if account.pw_uid == 0:
-        addresses = [
-            (door.listen.host, str(door.listen))
-            for door in settings.doors
-            if door.listen.path is None
+        addresses: list[Endpoint | HostPort] = [
+            door.listen for door in settings.doors if door.listen.path is None
         ]
-        if settings.metrics:
-            addresses.append((settings.metrics.host, f"metrics on {settings.metrics}"))
-        if settings.web:
-            addresses.append((settings.web.listen.host, f"page and API on {settings.web}"))
-        for host, door in addresses:
-            if not ip_address(host).is_loopback:
+        addresses += [settings.metrics] if settings.metrics else []
+        addresses += [settings.web.listen] if settings.web else []
+        for address in addresses:
+            if not ip_address(address.host).is_loopback:
                 raise StartError(
-                    f"will not run as root with {door} open to others: "
+                    f"will not run as root with {address} open to others: "
                     f"name a user with `user`, or give {settings.state} to one with chown"
                 )
     _check_owner(settings.state, account)
@@ -312,15 +276,12 @@ def find_unreadable(files: Iterable[Path]) -> list[str]:
 
 def check_program() -> None:
     """Raise StartError unless this user can run the program again; one under /root cannot be."""
-    for path, access, verb in (
-        (Path(sys.executable), os.X_OK, "run"),
-        (Path(__file__), os.R_OK, "read"),
-    ):
+    for path, access in ((Path(sys.executable), os.X_OK), (Path(__file__), os.R_OK)):
         if not os.access(path, access):
-            place = path if verb == "run" else path.parents[1]
             raise StartError(
-                f"{place}: {_user_name()}, whom the daemon runs as, cannot {verb} it: "
-                f"{_INSTALL_REMEDY}"
+                f"{path}: {_user_name()}, whom the daemon runs as, cannot use it: "
+                "install spamguard where every user gets to, as in /opt, and with a Python like "
+                "that"
             )
 
 
@@ -360,12 +321,10 @@ def _check_access(state: Path) -> None:
     A read-only disk is no reason: mail passes all the same.
     """
     for path in (state, state / SPOOL_DIRECTORY, *(state / name for name in _OWNED_FILES)):
-        if not os.path.lexists(path):
-            continue
-        access = os.R_OK
-        if path.is_dir():
-            access |= os.W_OK | os.X_OK
-        elif path.name == LEDGER_FILE:
-            access |= os.W_OK
-        if not os.access(path, access) and not os.statvfs(state).f_flag & os.ST_RDONLY:
+        access = os.R_OK if path.name == KEY_FILE else os.R_OK | os.W_OK
+        if (
+            os.path.lexists(path)
+            and not os.access(path, access)
+            and not os.statvfs(state).f_flag & os.ST_RDONLY
+        ):
             raise PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)}: {path.name}")

@@ -22,11 +22,10 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from math import inf
 from pathlib import Path
 from typing import Any
 
-from spamguard import __version__, log, process
+from spamguard import __version__, process
 from spamguard.config.options import Settings
 from spamguard.counters import (
     MASTER_SLOT,
@@ -44,9 +43,7 @@ _log = logging.getLogger("spamguard.daemon")
 STATUS_SOCKET = "daemon.sock"
 LOCK_FILE = "daemon.lock"
 ANSWER_TIMEOUT = 2.0  # seconds that a master may take to answer
-RETRY_SECONDS = 15.0  # when the socket cannot be opened, as on a disk that is full or read-only
 _SOCKET_MODE = 0o600
-_MAX_ANSWER_BYTES = 1 << 20
 _MAX_ERRORS = 8
 
 
@@ -57,42 +54,25 @@ class StatusSocket:
         self._selector = selector
         self._describe = describe
         self._listening: socket.socket | None = None
-        self._path = Path()
-        self._inode = 0
-        self._retry_at = inf
-        self._open_errors = log.WarnOnce(_log)
 
     def open(self, state: Path) -> None:
-        """Listen in this directory. If that fails, it is tried again: only `status` needs it."""
-        self._path, self._retry_at = state / STATUS_SOCKET, inf
+        """Listen in this directory. If that fails, mail flows all the same."""
         try:
             with process.short_path(state) as directory:
                 self._listening = process.listen_at(directory / STATUS_SOCKET, _SOCKET_MODE)
-                self._inode = (directory / STATUS_SOCKET).lstat().st_ino
         except OSError as error:
-            text = "%s: cannot listen there (%s): until it can `spamguard status` finds no daemon"
-            self._open_errors.report(text, self._path, error.strerror)
-            self._retry_at = time.monotonic() + RETRY_SECONDS
+            text = "%s: cannot listen there (%s): `spamguard status` will find no daemon"
+            _log.warning(text, state / STATUS_SOCKET, error.strerror)
             return
-        self._open_errors.clear()
         self._listening.setblocking(False)
         self._selector.register(self._listening, selectors.EVENT_READ, self._serve)
 
-    def maintain(self) -> None:
-        """Open the socket again if that is due."""
-        if self._listening is None and time.monotonic() >= self._retry_at:
-            self.open(self._path.parent)
-
     def close(self) -> None:
-        """Remove the socket, unless another daemon has taken its place; idempotent."""
-        self._retry_at = inf
+        """Answer nobody any more; idempotent."""
         if self._listening is not None:
             self._selector.unregister(self._listening)
             self._listening.close()
             self._listening = None
-            with suppress(OSError):
-                if self._path.lstat().st_ino == self._inode:
-                    self._path.unlink()
 
     def _serve(self) -> None:
         if self._listening is None:
@@ -102,9 +82,8 @@ class StatusSocket:
         except BlockingIOError:
             return
         except OSError as error:  # no descriptors are left: the selector would call again at once
-            _log.error("%s: nobody is answered for a while (%s)", self._path, error.strerror)
+            _log.error("`spamguard status` is not answered any more (%s)", error.strerror)
             self.close()
-            self._retry_at = time.monotonic() + RETRY_SECONDS
             return
         with connection, suppress(OSError):  # the client may have gone
             connection.setblocking(False)
@@ -124,15 +103,12 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
             pid, _ = process.peer_credentials(connection)
         except OSError:  # nobody listens, or accepted for so long that the queue is full
             return None
-        deadline, data = time.monotonic() + ANSWER_TIMEOUT, bytearray()
         try:
-            while len(data) < _MAX_ANSWER_BYTES and (piece := connection.recv(65536)):
-                data += piece
-                connection.settimeout(max(0.001, deadline - time.monotonic()))
-            answer = json.loads(bytes(data))
+            with connection.makefile("rb") as stream:
+                answer: dict[str, Any] = json.loads(stream.read())
         except (OSError, ValueError):
             return {"pid": pid}
-    return answer if isinstance(answer, dict) else {"pid": pid}
+    return answer
 
 
 class StateLock:
@@ -168,18 +144,11 @@ def explain_start_error(state: Path, error: StartError) -> StartError:
 
 
 def _state_in_use(state: Path, answer: Mapping[str, object]) -> StartError:
-    pid, host = answer.get("pid"), answer.get("host", hostname())
-    other = f"another daemon, pid {pid}," if isinstance(pid, int) else "another daemon"
-    remedy = "stop that one (`systemctl stop spamguard` where it is a service)"
-    if host != hostname():  # process ids of another container mean nothing here
-        other = f"another daemon, on {host},"
-        remedy = (
-            "let that one end before this one begins "
-            "(of containers that share a volume: replace, do not roll)"
-        )
+    pid, host = answer.get("pid", "unknown"), answer.get("host", hostname())
     return StartError(
-        f"{state}: {other} runs on it: {remedy}, "
-        "or name a state directory of its own for this one with `state`"
+        f"{state}: another daemon, pid {pid} on {host}, runs on it: stop that one (`systemctl stop "
+        "spamguard` where it is a service), or name a state directory of its own for this one with "
+        "`state`"
     )
 
 

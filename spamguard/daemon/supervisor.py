@@ -38,7 +38,6 @@ _log = logging.getLogger("spamguard.daemon")
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 60.0  # before a service is started again
 _LONG_LIFE_SECONDS = 300.0  # a service that lived so long is restarted after the first pause again
 _TERMINATE_TIMEOUT = 1.0  # from SIGTERM to SIGKILL for a service
-_MAX_DESCRIBED = 200  # workers
 
 
 class Child:
@@ -101,9 +100,8 @@ class _Backoff:
         self.pause = min(max(self.first, 2 * self.pause), self.longest)
         self.resume_at = time.monotonic() + self.pause
 
-    def reset(self, pause: float = 0.0) -> None:
-        self.pause = pause
-        self.resume_at = time.monotonic() + pause if pause else 0.0
+    def reset(self) -> None:
+        self.pause = self.resume_at = 0.0
 
     def remaining(self) -> float:
         return max(0.0, self.resume_at - time.monotonic())
@@ -146,9 +144,8 @@ class SupervisedProcess:
         """Notice that the process has ended, and start it when that is due."""
         if self._child is not None and (status := self._child.process.poll()) is not None:
             if time.monotonic() - self._child.started_at > _LONG_LIFE_SECONDS:
-                self._backoff.reset(FIRST_PAUSE_SECONDS)
-            else:
-                self._backoff.lengthen()
+                self._backoff.reset()
+            self._backoff.lengthen()
             self._child.close()
             self._child = None
             pause = self._backoff.pause
@@ -194,10 +191,7 @@ class WorkerTiming:
     """Periods of the workers, in seconds."""
 
     silent: float = 20.0  # a ready worker that has not been heard for so long is killed
-    # The same for one that is not ready yet; twice as long after each such kill, up to the longest:
-    # a slow machine would otherwise never have a worker.
-    starting: float = 120.0
-    longest_starting: float = 600.0
+    starting: float = 120.0  # the same for one that is not ready yet
     fresh: float = 5.0  # a ready worker that has been heard within so long counts as alive
     # The pause before the next start when a worker lived no longer than `short_life`.
     first_pause: float = 0.1
@@ -220,7 +214,6 @@ class WorkerChild(Child):
         super().__init__(process, channel, supervisor.selector, self._on_worker_bytes)
         self.slot = slot
         self.generation = supervisor.generation
-        self.start_timeout = supervisor.start_timeout
         self.last_heard = self.started_at
         self.ready = self.draining = False
         self._supervisor = supervisor
@@ -248,8 +241,7 @@ class Supervisor:
     """All workers; after a reload also those of older generations while they drain.
 
     generation: counts the calls of `begin`; `settings`, `sockets` and `worker_count` are its
-    arguments. settling_due: whether a worker has asked for settling. start_timeout: for the next
-    worker, see `WorkerTiming.starting`.
+    arguments. settling_due: whether a worker has asked for settling.
     """
 
     assembly: str
@@ -263,13 +255,10 @@ class Supervisor:
     workers: list[WorkerChild] = field(default_factory=list)
     settling_due: bool = False
     stopping: bool = False
-    last_check: float = inf
-    start_timeout: float = field(init=False)
     _backoff: _Backoff = field(init=False)
     _start_errors: log.WarnOnce = field(default_factory=lambda: log.WarnOnce(_log, logging.ERROR))
 
     def __post_init__(self) -> None:
-        self.start_timeout = self.timing.starting
         self._backoff = _Backoff(self.timing.first_pause, self.timing.longest_pause)
 
     def begin(self, settings: Settings, sockets: Sequence[socket.socket], number: int) -> None:
@@ -323,14 +312,8 @@ class Supervisor:
     def maintain(self) -> None:
         """Remove ended workers, kill silent ones, start missing ones, let older ones drain."""
         now = time.monotonic()
-        since_check = now - self.last_check
-        self.last_check = now
         for worker in list(self.workers):
-            if since_check > self.timing.silent / 2:
-                # The master itself stood still, probably with the whole machine or container:
-                # a healthy worker needs a moment to be heard again.
-                worker.last_heard = min(worker.last_heard + since_check, now)
-            allowed = self.timing.silent if worker.ready else worker.start_timeout
+            allowed = self.timing.silent if worker.ready else self.timing.starting
             if worker.process.poll() is not None:
                 self._remove_ended(worker, now)
             elif now - worker.last_heard > allowed:
@@ -357,7 +340,7 @@ class Supervisor:
         return self._backoff.remaining() if missing else inf
 
     def describe(self) -> list[dict[str, object]]:
-        """Return the state of each worker for `spamguard status`; of very many, the first ones."""
+        """Return the state of each worker for `spamguard status`."""
         now = time.monotonic()
         return [
             {
@@ -366,7 +349,7 @@ class Supervisor:
                 "draining": worker.draining,
                 "silent": round(now - worker.last_heard, 1),
             }
-            for worker in self.workers[:_MAX_DESCRIBED]
+            for worker in self.workers
         ]
 
     def _current_workers(self) -> list[WorkerChild]:
@@ -389,8 +372,6 @@ class Supervisor:
         _log.error("worker %d has been silent for %.0f s: killed", worker.process.pid, silence)
         worker.process.kill()
         worker.last_heard = now
-        if not worker.ready:
-            self.start_timeout = min(2 * worker.start_timeout, self.timing.longest_starting)
 
     def _remove_ended(self, worker: WorkerChild, now: float) -> None:
         self.workers.remove(worker)

@@ -30,7 +30,6 @@ from contextlib import (
 from functools import partial
 from importlib import import_module
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -42,10 +41,6 @@ from spamguard.errors import SpamguardError
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 from spamguard.web.monitor import HealthReporter, create_monitor_app, monitor_config, monitor_pages
-
-if TYPE_CHECKING:
-    from spamguard.web.nodes import PeerDoor
-    from spamguard.web.service import Service
 
 _log = logging.getLogger("spamguard.web")
 _metrics_log = logging.getLogger("spamguard.metrics")
@@ -157,6 +152,7 @@ async def _open_page(
     from spamguard.web.auth import CredentialStore  # noqa: PLC0415  for the page only
     from spamguard.web.digest import DigestSender  # noqa: PLC0415  for the page only
     from spamguard.web.mailer import Mailer  # noqa: PLC0415  for the page only
+    from spamguard.web.service import Service  # noqa: PLC0415  for the page only
 
     certificates = CertificateReloader(web.tls) if web.tls else None
     with (
@@ -166,7 +162,15 @@ async def _open_page(
         if settings.shared:  # a form of one node's page may be sent to another node
             key = keys.load_key(settings.state / KEY_FILE, create=False)
             store.key = keys.derive_key(key, b"forms")
-        service, peers = _open_service(settings, settle)
+        ask = partial(status.ask_daemon, settings.state)
+        service: Service
+        peers = None
+        if settings.shared is None:
+            service = Service(settings, settle, ask)
+        else:
+            from spamguard.web.nodes import open_nodes  # noqa: PLC0415  for several machines only
+
+            service, peers = open_nodes(settings, settle, ask)
         mailer = Mailer(settings, web, service) if web.mail_from else None
         spool = settings.state / SPOOL_DIRECTORY
         app = create_app(web, spool, service, store, reporter, mailer, peers)
@@ -186,20 +190,6 @@ async def _open_page(
             for task in mailing:
                 task.cancel()
             await service.close()
-
-
-def _open_service(
-    settings: Settings, settle: Callable[[], None]
-) -> tuple[Service, PeerDoor | None]:
-    """Make the service, and where there are other nodes, what they may ask of it."""
-    from spamguard.web.service import Service  # noqa: PLC0415  for the page only
-
-    ask = partial(status.ask_daemon, settings.state)
-    if settings.shared is None:
-        return Service(settings, settle, ask), None
-    from spamguard.web.nodes import open_nodes  # noqa: PLC0415  for several machines only
-
-    return open_nodes(settings, settle, ask)
 
 
 def describe_error(web: Web, error: Exception) -> str:

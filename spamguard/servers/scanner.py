@@ -243,7 +243,8 @@ def format_words(result: ScanResult, *, with_weights: bool) -> Sequence[str]:
     """The words that weighed most, printable; weights would help spammers to write."""
     words = result.scan.words[:_MAX_WORDS_TOLD] if result.scan else ()
     return [
-        printable(word.text, "?") + (f" {word.part:+.2f}" if with_weights else "") for word in words
+        printable(word.text, lambda _: "?") + (f" {word.part:+.2f}" if with_weights else "")
+        for word in words
     ]
 
 

@@ -16,7 +16,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from spamguard.storage import as_directory_owner, create_private
 
 NODE_ROLE = "spamguard_node"
 _PASSWORD_BYTES = 24
-_FIRST_SIGNED = 2  # the schema from which on rows carry a MAC
 _TLS_BY_MODE = {"verify-full": True, "disable": False}
 _SELECT_CLUSTER = "SELECT fingerprint, schema_version FROM spamguard.cluster"
 _INSERT_CLUSTER = """
@@ -105,20 +103,9 @@ def _owner_connection(dsn: str) -> Iterator[_Connection]:
 # ---- init
 
 
-@dataclass(frozen=True, slots=True)
-class InitResult:
-    """What `init` has done.
-
-    password_replaced: whether a role that was there has got a password that was made now.
-    large_objects: whether it may make large objects, which only a superuser can forbid.
-    """
-
-    password_replaced: bool
-    large_objects: bool
-
-
-def init(dsn: str, mac: RowMac, bits: int, password_file: Path) -> InitResult:
-    """Make tables, functions and the role of the nodes, as far as they are not there.
+def init(dsn: str, mac: RowMac, bits: int, password_file: Path) -> bool:
+    """Make tables, functions and the role of the nodes, as far as they are not there; return
+    whether that role may make large objects, which only a superuser can forbid.
 
     mac: of the key. bits: the least size of the tables.
     """
@@ -129,13 +116,13 @@ def init(dsn: str, mac: RowMac, bits: int, password_file: Path) -> InitResult:
                 f"the database is ready already, but {password_file} was not there: copy it from "
                 "another node, or write another password for all nodes into it"
             )
-        role_is_new = _make_role(connection, password, password_file, is_made)
+        _make_role(connection, password, password_file, is_made)
         _run_schema(connection)
         if version is None:
             values = (SCHEMA_VERSION, SCHEMA_VERSION, mac.fingerprint, mac.secret, bits)
             connection.execute(_INSERT_CLUSTER, values)
         row = connection.execute(_MAY_MAKE_OBJECTS, (NODE_ROLE,)).fetchone()
-    return InitResult(is_made and not role_is_new, row == (True,))
+    return row == (True,)
 
 
 def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:
@@ -150,11 +137,6 @@ def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:
             f"the database belongs to key {row[0]}, and this machine has key {fingerprint}: name "
             "another database, or the state directory of that key"
         )
-    if row[1] < _FIRST_SIGNED:
-        raise SharedError(
-            "the database was made by a program whose rows nobody signed: drop it (`DROP SCHEMA "
-            "spamguard CASCADE`) and run `spamguard shared init`; the nodes fill it again"
-        )
     if row[1] > SCHEMA_VERSION:
         raise SharedError(
             f"the database has schema {row[1]}, this program knows {SCHEMA_VERSION}: "
@@ -163,8 +145,8 @@ def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:
     return int(row[1])
 
 
-def _make_role(connection: _Connection, password: str, password_file: Path, is_made: bool) -> bool:
-    """Make the role or give it this password; return whether it was made.
+def _make_role(connection: _Connection, password: str, password_file: Path, is_made: bool) -> None:
+    """Make the role or give it this password.
 
     Without the right to change a role that is there, a password of an existing file is believed to
     be the role's.
@@ -183,16 +165,13 @@ def _make_role(connection: _Connection, password: str, password_file: Path, is_m
         with connection.transaction():
             connection.execute(statement)
     except errors.InsufficientPrivilege as error:
-        if exists and not is_made:
-            return False
-        owner = connection.info.user
-        problem = f"{owner} may not make the role {NODE_ROLE}"
-        advice = f"let a superuser run `ALTER ROLE {owner} CREATEROLE`"
-        if exists:
-            problem = f"the role {NODE_ROLE} is there, and {owner} may not give it a new password"
-            advice = f"write the one that it has into {password_file}"
-        raise SharedError(f"{problem}: {advice}") from error
-    return not exists
+        if not exists or is_made:
+            owner = connection.info.user
+            raise SharedError(
+                f"{owner} may not make the role {NODE_ROLE} or change its password: let a "
+                f"superuser run `ALTER ROLE {owner} CREATEROLE`, or write the password that it has "
+                f"into {password_file}"
+            ) from error
 
 
 @contextmanager

@@ -4,16 +4,16 @@ The courier alone talks to the database. It listens at `courier.sock` in the sta
 a request and its answer are a line of JSON each, and hears at `courier.nudge` that lessons wait.
 The lease lasts as long as its connection: a process that dies gives it back.
 
-Every exchange has a deadline. Must never load the driver of the database.
+Every exchange has a time limit. Must never load the driver of the database.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +21,21 @@ from spamguard import process
 from spamguard.errors import SharedError, UnavailableError
 
 COURIER_SOCKET = "courier.sock"
-MAX_LINE_BYTES = 64 << 10
 _TIMEOUT = 7.0  # seconds; the courier's own exchanges end after five
 _PUBLISH_TIMEOUT = 900.0  # a snapshot of some hundred megabytes, to a slow database
 
 
-class SettleLease:
-    """The right to settle for all nodes, while the connection is open."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        """Use `settle_lease`."""
-        self._connection = connection
-
-    def publish(self) -> None:
-        """Publish the snapshot that was settled. SharedError: it is not published."""
-        _ask(self._connection, {"do": "publish"}, _PUBLISH_TIMEOUT)
-
-
 @contextmanager
-def settle_lease(state: Path) -> Iterator[SettleLease | None]:
+def settle_lease(state: Path) -> Iterator[Callable[[], object] | None]:
     """Take the lease of settling for as long as the context; None: another node has it.
 
+    Yields what publishes the snapshot that was settled (SharedError: it is not published).
     UnavailableError: nobody can tell, as the courier or the database is away.
     """
     with _connect(state) as connection:
         answer = _ask(connection, {"do": "lease"}, _TIMEOUT)
-        yield SettleLease(connection) if answer.get("ok") else None
+        publish = partial(_ask, connection, {"do": "publish"}, _PUBLISH_TIMEOUT)
+        yield publish if answer.get("ok") else None
 
 
 def burn(state: Path, identity: str) -> bool:
@@ -82,21 +71,14 @@ def _connect(state: Path) -> Iterator[socket.socket]:
 def _ask(
     connection: socket.socket, request: Mapping[str, object], seconds: float
 ) -> dict[str, Any]:
-    """Send a request and return the answer, by a deadline."""
-    deadline, data = time.monotonic() + seconds, bytearray()
+    """Send a request and return the answer."""
     try:
         connection.settimeout(seconds)
         connection.sendall(json.dumps(request).encode() + b"\n")
-        while not data.endswith(b"\n") and len(data) < MAX_LINE_BYTES:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
-            if not (piece := connection.recv(4096)):
-                break
-            data += piece
-        answer = json.loads(bytes(data))
+        with connection.makefile("rb") as stream:
+            answer: dict[str, Any] = json.loads(stream.readline())
     except (OSError, ValueError) as error:
         raise UnavailableError("the courier does not answer: see the daemon's log") from error
-    if not isinstance(answer, dict):
-        raise UnavailableError("the courier does not answer: see the daemon's log")
     if problem := answer.get("error"):
         kind = UnavailableError if answer.get("away") else SharedError
         raise kind(str(problem))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import socket
 import ssl
@@ -21,27 +22,24 @@ from pathlib import Path
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from spamguard.config.options import SharedSettings
 from spamguard.errors import SharedError, UnavailableError, error_text
 
 EXCHANGE_SECONDS = 5.0
-CONNECT_SECONDS = 10.0  # of several hosts, each has three seconds
 
-_SET_LIMITS = """
-SET statement_timeout = 5000; SET lock_timeout = 3000;
-SET idle_in_transaction_session_timeout = 10000"""
+_LIMITS = (
+    "-c statement_timeout=5000 -c lock_timeout=3000 -c idle_in_transaction_session_timeout=10000"
+)
 _AUTHORITY_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
     "/etc/ssl/ca-bundle.pem",  # openSUSE
-    "/etc/ssl/cert.pem",  # BSD
 )
 
 _Driver = psycopg.AsyncConnection[Any]
-_CHANNEL = "spamguard"
 _HOST_KEYS = ("host", "hostaddr", "port")
 _RUN = secrets.token_hex(4)  # tells two processes of one node apart
 T = TypeVar("T")
@@ -60,15 +58,19 @@ class DatabaseConnection:
     @classmethod
     async def open(cls, place: str, conninfo: str) -> DatabaseConnection:
         """Connect. place: the database's name in errors."""
-        driver = await _connect(place, conninfo)
-        connection = cls(place, driver)
         try:
-            async with connection._lock:
-                await _exchange(place, driver, driver.execute(_SET_LIMITS))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return cls(
+                place,
+                await psycopg.AsyncConnection.connect(
+                    make_conninfo(conninfo, options=_LIMITS),
+                    autocommit=True,
+                    prepare_threshold=None,
+                ),
+            )
+        except psycopg.Error as error:
+            raise explain_refusal(place, error) from error
+        except OSError as error:
+            raise UnavailableError(f"{place}: cannot be reached ({error_text(error)})") from error
 
     async def query(self, statement: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement, which is one transaction, and return its rows."""
@@ -98,66 +100,6 @@ class DatabaseConnection:
             _shut_down(self._driver)  # `query` ends and does the rest
         else:
             self._driver.pgconn.finish()
-
-
-class NoticeListener:
-    """The connection that hears of new events."""
-
-    def __init__(self, place: str, driver: _Driver, probe_channel: str) -> None:
-        self._place = place
-        self._driver = driver
-        self.probe_channel = probe_channel
-        self.is_heard = False  # notices arrive
-        self._is_broken = False
-        self._noticed = asyncio.Event()
-        self._socket = driver.pgconn.socket
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
-
-    @classmethod
-    async def open(cls, place: str, conninfo: str) -> NoticeListener:
-        """Connect and listen to the log, and to a channel for one probe."""
-        driver = await _connect(place, conninfo)
-        probe_channel = f"{_CHANNEL}_{secrets.token_hex(8)}"
-        channels = map(sql.Identifier, (_CHANNEL, probe_channel))
-        statement = sql.SQL("LISTEN {}; LISTEN {}").format(*channels)
-        try:
-            await _exchange(place, driver, driver.execute(statement))
-            return cls(place, driver, probe_channel)
-        except BaseException:
-            driver.pgconn.finish()
-            raise
-
-    def _read(self) -> None:
-        pgconn = self._driver.pgconn
-        try:
-            pgconn.consume_input()
-            while notice := pgconn.notifies():
-                self._noticed.set()
-                if notice.relname.decode() == self.probe_channel:
-                    self.is_heard = True
-        except psycopg.Error:
-            self._is_broken = True
-            self._noticed.set()
-            asyncio.get_running_loop().remove_reader(self._socket)
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait for a notice; False: none came. UnavailableError: the connection has ended."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._noticed.wait()
-        if self._is_broken:
-            raise UnavailableError(f"{self._place}: the connection for notices has ended")
-        was_noticed = self._noticed.is_set()
-        self._noticed.clear()
-        return was_noticed
-
-    def close(self) -> None:
-        """Close the connection at once."""
-        if not self._is_broken:
-            self._is_broken = True
-            asyncio.get_running_loop().remove_reader(self._socket)
-        self._noticed.set()
-        self._driver.pgconn.finish()
 
 
 async def _exchange(place: str, driver: _Driver, work: Awaitable[T]) -> T:
@@ -192,22 +134,6 @@ def _shut_down(driver: _Driver) -> None:
 
 
 # ---- connecting
-
-
-async def _connect(place: str, conninfo: str) -> _Driver:
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            return await psycopg.AsyncConnection.connect(
-                conninfo, autocommit=True, prepare_threshold=None
-            )
-    except TimeoutError as error:
-        raise UnavailableError(
-            f"{place}: no connection within {CONNECT_SECONDS:.0f} seconds: check server and network"
-        ) from error
-    except psycopg.Error as error:
-        raise explain_refusal(place, error) from error
-    except OSError as error:
-        raise UnavailableError(f"{place}: cannot be reached ({error_text(error)})") from error
 
 
 def connection_string(settings: SharedSettings, node: str) -> tuple[str, str]:
@@ -280,28 +206,18 @@ class RefusedValueError(SharedError):
 
 
 # How a connection is refused has no code, only a text.
-_REFUSALS = (
-    ("password authentication failed", "wrong user or password: check user and password_file"),
-    ("no password supplied", "it asks for a password: name its file with password_file"),
-    ("pg_hba.conf", "it admits no such user from here: add a line to its pg_hba.conf"),
-    ("not permitted to log in", "the role may not log in: run `spamguard shared init`"),
-    ("permission denied for database", "the role may not connect: run `spamguard shared init`"),
-    ("certificate verify failed", "an authority that is not trusted signed its certificate: check "
-     "tls"),
-    ("does not match host name", "its certificate is for another host: check host"),
-    ("root certificate file", "the authorities' certificates cannot be read: check tls"),
-    ("does not support SSL", "it offers no TLS: switch it on there, or set tls to no"),
-)  # fmt: skip
-_NO_TABLES = "it has no tables of spamguard: run `spamguard shared init`"
-_NO_RIGHTS = "the role may not use it: run `spamguard shared init`, and connect as spamguard_node"
-_REMEDIES: dict[type[psycopg.Error], str] = {
-    errors.InvalidSchemaName: _NO_TABLES,
-    errors.UndefinedTable: _NO_TABLES,
-    errors.InsufficientPrivilege: _NO_RIGHTS,
-    errors.UndefinedFunction: "a function is missing: run `spamguard shared upgrade`",
-    errors.UndefinedColumn: "a column is missing: run `spamguard shared upgrade`",
-    errors.DiskFull: "its disk is full: make room there",
-}
+_REFUSAL = re.compile(
+    "password authentication failed|no password supplied|pg_hba.conf|not permitted to log in"
+    "|permission denied for database|certificate verify failed|does not match host name"
+    "|root certificate file|does not support SSL|does not exist"
+)
+_NOT_READY = (
+    errors.InvalidSchemaName,
+    errors.UndefinedTable,
+    errors.UndefinedFunction,
+    errors.UndefinedColumn,
+    errors.InsufficientPrivilege,
+)
 _TRY_AGAIN = (
     psycopg.OperationalError,  # also locks, deadlocks, time-outs and shutting down
     psycopg.InterfaceError,
@@ -312,20 +228,22 @@ _TRY_AGAIN = (
 def explain_refusal(place: str, error: psycopg.Error) -> SharedError:
     """Why there is no connection."""
     text = error_text(error)
-    for part, remedy in _REFUSALS:
-        if part in text:
-            return SharedError(f"{place}: {remedy} [{text}]")
-    if "does not exist" in text:
-        return SharedError(f"{place}: no such database or user: check dbname and user [{text}]")
+    if _REFUSAL.search(text):
+        return SharedError(
+            f"{place}: it refuses us: check user, password_file, tls and its pg_hba.conf [{text}]"
+        )
     return UnavailableError(f"{place}: cannot be reached: check server and network [{text}]")
 
 
 def explain(place: str, error: psycopg.Error) -> SharedError:
     """Why a statement failed."""
     text = error_text(error)
-    for kind, remedy in _REMEDIES.items():
-        if isinstance(error, kind):
-            return SharedError(f"{place}: {remedy} [{text}]")
+    if isinstance(error, _NOT_READY):
+        return SharedError(
+            f"{place}: it is not ready for spamguard_node: run `spamguard shared init` [{text}]"
+        )
+    if isinstance(error, errors.DiskFull):
+        return SharedError(f"{place}: its disk is full: make room there [{text}]")
     if isinstance(error, errors.InvalidParameterValue):
         return RefusedValueError(f"{place}: it refuses this [{text}]")
     if isinstance(error, _TRY_AGAIN):

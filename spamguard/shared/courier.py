@@ -10,8 +10,8 @@ lacked the last rows has taken over, or an empty database has taken the place of
 the copy is cut at the last common position, and what stood behind it is pushed again. That is how
 the nodes refill a database.
 
-Turns follow one another at a notice of the database, when a lesson was cast here, or after a
-second. After trouble the courier waits, longer each time, and begins with a new connection.
+Turns follow one another when a lesson was cast here, or after a tenth of a second. After trouble
+the courier waits, longer each time, and begins with a new connection.
 
 Must never drop an event that waits, never believe a row that the copy has not checked, never wait
 for the database without a deadline, and never let one event that nobody can read stop all others.
@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
 from spamguard.ledger.events import Server
-from spamguard.ledger.shared import ForkError, Mark, SharedEvent, SharedLog
+from spamguard.ledger.shared import ForkError, SharedEvent, SharedLog
 from spamguard.log import WarnOnce
 from spamguard.shared.connection import RefusedValueError
 from spamguard.shared.postgres import LogHead, SharedDatabase
@@ -37,14 +36,13 @@ from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.shared")
 
-TURN_SECONDS = 1.0  # without notice or nudge
+TURN_SECONDS = 0.1  # without a nudge
 _PAGE_EVENTS = 256
 _PUSH_EVENTS, _PUSH_BYTES = 64, 1 << 20
 _MARKS_AT_ONCE = 500
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _MEND_SECONDS = 60.0  # what somebody has to mend is tried again as often
 _MAX_TOLD = 20  # events that cannot be read; the others are only counted
-_MAX_REFUSED = 1000
 
 EventKey = tuple[bytes, int, str, bytes]
 
@@ -94,26 +92,12 @@ class Courier:
         while True:
             try:
                 self._nudged.clear()
-                database = await self.take_turn()
+                await self.take_turn()
                 self._note_success()
-                await self._wait_for_reason(database)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._nudged.wait(), TURN_SECONDS)
             except (SpamguardError, OSError) as error:
                 await asyncio.sleep(self._note_failure(error))
-
-    async def _wait_for_reason(self, database: SharedDatabase) -> None:
-        """Wait for a notice, a nudge or the next turn, whichever is first."""
-        reasons = (self._nudged.wait(), database.wait_for_notice(TURN_SECONDS))
-        waits = [asyncio.create_task(reason) for reason in reasons]
-        try:
-            done, _ = await asyncio.wait(
-                waits, timeout=TURN_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
-        for wait in done:
-            wait.result()  # the connection for notices may have ended
 
     def _note_success(self) -> None:
         self._pause = 0.0
@@ -142,10 +126,10 @@ class Courier:
             self._snapshots.update_hold(self._shared_log.head().position)
         if isinstance(error, SharedError) and not isinstance(error, UnavailableError):
             self.alarms["log"] = str(error)
-            return _MEND_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311  no secret
+            return _MEND_SECONDS
         self.alarms.pop("log", None)
         self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
-        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  no secret
+        return self._pause
 
     def close(self) -> None:
         """Close the connection; the next turn opens another one."""
@@ -186,8 +170,6 @@ class Courier:
         """Note to what this node has connected."""
         self._connected = time.monotonic()
         self._shared_log.note_server(database.server)
-        if not database.is_notified:
-            _log.warning("the database sends no notices (a pool?): it is asked each second")
         if not database.refused:
             self.alarms.pop("server", None)
         elif self.alarms.get("server") != database.refused:
@@ -271,8 +253,6 @@ class Courier:
                 for event in events:
                     await self._push(database, [event])
                 return
-            if len(self._refused) >= _MAX_REFUSED:
-                raise
             self._refused.add(events[0][:4])
             _log.error("the database refuses a lesson of this node: %s", error)
             count = len(self._refused)
@@ -293,9 +273,7 @@ class Courier:
             if ours.position == 0 or chains.get(ours.position) == ours.chain:
                 return ours.position
         is_open = ours.position <= head.last  # so far, nothing contradicts
-        marks: list[Mark] = [
-            mark for mark in self._shared_log.marks() if mark.position <= head.last
-        ]
+        marks = [mark for mark in self._shared_log.marks() if mark.position <= head.last]
         for batch in batches(marks, _MARKS_AT_ONCE):
             chains = await database.chains([mark.position for mark in batch])
             chains[head.last] = head.chain

@@ -1,8 +1,8 @@
 """The shared log in PostgreSQL, as one node talks to it.
 
-`SharedDatabase` holds two connections: one works, the other hears of new events. Each call is one
-statement and one transaction, so a node that dies leaves neither a lock nor half a change. A call
-may be repeated whenever its outcome is unknown: the functions in schema.sql see to that.
+Each call is one statement and one transaction, so a node that dies leaves neither a lock nor half a
+change. A call may be repeated whenever its outcome is unknown: the functions in schema.sql see to
+that.
 
 Of several hosts, the first one that takes writes counts, unless it is an old primary: a standby
 that is promoted begins a new timeline, and who has seen that never goes back to a lower one.
@@ -19,28 +19,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, LiteralString, NamedTuple
+from typing import LiteralString, NamedTuple
 
 from spamguard.config.options import SharedSettings
 from spamguard.errors import SharedError, UnavailableError
 from spamguard.ledger.events import MAX_BODY_BYTES, LogRow, Server, SharedEvent
-from spamguard.shared.connection import (
-    DatabaseConnection,
-    NoticeListener,
-    connection_string,
-    each_host,
-)
+from spamguard.shared.connection import DatabaseConnection, connection_string, each_host
 from spamguard.shared.mac import RowMac
-
-__all__ = [
-    "SCHEMA_VERSION", "ClusterRow", "CredentialRow", "LogHead", "NodeRow", "SharedDatabase",
-    "SharedError", "SharedSnapshot", "UnavailableError",
-]  # fmt: skip
 
 SCHEMA_VERSION = 2
 _PAGE_BYTES = 4 << 20  # of bodies
 COMPACT_POSITIONS = 5_000  # in one transaction
-_PROBE_SECONDS = 2.0
 
 # ---- what the database says
 
@@ -158,14 +147,13 @@ FROM spamguard.credentials WHERE changed > %b ORDER BY changed LIMIT 1000"""
 
 
 class SharedDatabase:
-    """The open connections. They belong to one event loop; several tasks may call."""
+    """An open connection. It belongs to one event loop; several tasks may call."""
 
     def __init__(self, place: str, work: DatabaseConnection, mac: RowMac) -> None:
         """Use `connect`."""
         self._place = place
         self._work = work
         self._mac = mac
-        self._listener: NoticeListener | None = None
         self.server = Server(0, 0)
         self.refused = ""
 
@@ -205,32 +193,14 @@ class SharedDatabase:
             _check_server(place, database.server, known)
             _check_cluster(place, await database.cluster(), mac.fingerprint)
             await database._work.query(_SHOW_KEY, mac.secret)
-            database._listener = await NoticeListener.open(place, conninfo)
-            # Behind a pool that lends connections for a transaction, notices do not arrive.
-            await database._work.query("SELECT pg_notify(%s, '')", database._listener.probe_channel)
-            await database._listener.wait(_PROBE_SECONDS)
         except BaseException:
             database.close()
             raise
         return database
 
     def close(self) -> None:
-        """Close both connections at once, whatever they are doing."""
+        """Close the connection at once, whatever it is doing."""
         self._work.close()
-        if self._listener is not None:
-            self._listener.close()
-
-    @property
-    def is_notified(self) -> bool:
-        """Whether notices arrive. Behind some pools they do not, and nodes ask each second."""
-        return self._listener is not None and self._listener.is_heard
-
-    async def wait_for_notice(self, seconds: float) -> bool:
-        """Wait until events were appended, at most so long. A notice is a hint: it may get lost."""
-        if self._listener is None or not self._listener.is_heard:
-            await asyncio.sleep(seconds)
-            return False
-        return await self._listener.wait(seconds)
 
     # ---- the log
 
@@ -257,12 +227,11 @@ class SharedDatabase:
         it is empty only at the end. A body that is too long comes as b"".
         """
         values = (MAX_BODY_BYTES, MAX_BODY_BYTES, after, limit, _PAGE_BYTES)
-        rows = await self._work.query(_PAGE, *values)
-        return [self._read_row(*row) for row in rows]
-
-    def _read_row(self, position: int, chain: bytes, *columns: Any) -> LogRow:
-        event, mac = SharedEvent(*columns[:-1]), columns[-1]
-        return LogRow(position, chain, event, self._mac.is_ours("vote", event, mac))
+        rows = [
+            (position, chain, SharedEvent(*columns), mac)
+            for position, chain, *columns, mac in await self._work.query(_PAGE, *values)
+        ]
+        return [LogRow(*row[:3], self._mac.is_ours("vote", *row[2:])) for row in rows]
 
     async def append(self, events: Sequence[SharedEvent]) -> list[int]:
         """Append events, at most 1,000, and return their positions.

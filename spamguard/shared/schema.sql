@@ -191,7 +191,6 @@ BEGIN
     IF added > 0 THEN
         UPDATE log SET last = head.last, chain = head.chain, events = log.events + added,
             clock = head.clock;
-        PERFORM pg_notify('spamguard', head.last::text);
     END IF;
 END $$;
 

@@ -11,7 +11,7 @@ as the others do within seconds. Where the log goes on otherwise before the snap
 stay in force until there is another snapshot (`keep_tables`).
 
 Must never give a file its name before all of its bytes are proven, never map a file whose layout is
-not that of tables, and never keep more of a snapshot in memory than some chunks.
+not that of tables, and never keep more of a snapshot in memory than a chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import zstandard
 
@@ -41,12 +40,9 @@ from spamguard.storage import create_atomically, sync_directory
 _log = logging.getLogger("spamguard.shared")
 
 CHUNK_BYTES = 1 << 20  # as `publish_snapshot` in schema.sql counts them
-MAX_SNAPSHOT_BYTES = 1 << 30
-"""A larger one is refused. A hundred million lessons make half of that."""
 MAX_BEHIND = 2000
 """Events that stores fold on a message's path, in about 0.3 s."""
 _MAX_CLOCK_SKEW = 3600  # seconds between two nodes
-_CHUNKS_AT_ONCE = 4
 _MAX_WINDOW_BYTES = 8 << 20  # of zstd; memory
 _RETRY_SECONDS = 600.0  # before a refused snapshot is tried again
 _COPYING = "the log is being copied; until then mail is judged by "
@@ -55,26 +51,6 @@ _MENDED = "the log has changed; until there are new tables mail is judged by tho
 
 class SnapshotAlarmError(SharedError):
     """A snapshot is refused: somebody has to look at it."""
-
-
-class SnapshotNotes(NamedTuple):
-    """What goes with a snapshot.
-
-    before: events that were superseded before this time, in seconds since 1970, are dropped on
-    every node.
-    """
-
-    before: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> SnapshotNotes:
-        """Read what a node wrote; the default where that cannot be read."""
-        with suppress(ValueError, TypeError, KeyError, RecursionError):
-            before = json.loads(text)["before"]
-            if type(before) is int:
-                latest = int(time.time()) - store.UNDO_SECONDS + _MAX_CLOCK_SKEW
-                return cls(min(before, latest))
-        return cls()
 
 
 class SnapshotExchange:
@@ -115,12 +91,12 @@ class SnapshotExchange:
         before = store.undo_limit(self._ledger)
         outcome = await database.publish_snapshot(
             stamp.seq, EXTRACTOR, LEARNER_VERSION, name, size, self._ledger.node,
-            json.dumps(SnapshotNotes(before)._asdict()), token,
+            str(before), token,
         )  # fmt: skip
-        if outcome == "different" and any(row.position == stamp.seq for row in snapshots):
-            self._raise_alarm(name, _describe_difference(stamp.seq))
         if outcome == "different":
-            raise SharedError("a snapshot that no node wrote stands in its place: remove its row")
+            problem = _describe_difference(stamp.seq)
+            self._note_alarm(name, problem)
+            raise SnapshotAlarmError(problem)
         if outcome == "lost":
             raise SharedError("the lease of settling was lost: settle again")
         store.tidy_up(self._state, self._ledger, stamp.seq, before)
@@ -178,8 +154,6 @@ class SnapshotExchange:
 
     async def _download(self, database: SharedDatabase, row: SharedSnapshot) -> Path:
         """Write the file of a snapshot and prove it. SnapshotAlarmError, TableError."""
-        if not 0 < row.size <= MAX_SNAPSHOT_BYTES:
-            raise SnapshotAlarmError(f"it has {row.size:,} bytes")
         path = store.name_snapshot(self._state, row.position)
         digest = hashlib.sha256()
         with create_atomically(path) as file:
@@ -201,9 +175,9 @@ class SnapshotExchange:
         new = SnapshotStamp(path.name, row.position, row.position, row.hash.hex())
         if not store.install_snapshot(self._state, self._ledger, new, line, lambda: True):
             return False
-        notes = SnapshotNotes.parse(row.notes)
         if self._log.head().position >= row.position:
-            store.tidy_up(self._state, self._ledger, row.position, notes.before)
+            latest = int(time.time()) - store.UNDO_SECONDS + _MAX_CLOCK_SKEW
+            store.tidy_up(self._state, self._ledger, row.position, min(int(row.notes), latest))
             self.update_hold(self._log.head().position)
         return True
 
@@ -254,10 +228,6 @@ class SnapshotExchange:
             self.alarms[name] = problem
             _log.error("%s", problem)
 
-    def _raise_alarm(self, name: bytes, problem: str) -> None:
-        self._note_alarm(name, problem)
-        raise SnapshotAlarmError(problem)
-
 
 def keep_tables(ledger: SqliteLedger, line: str) -> None:
     """Have tables judge until there is a new snapshot, although their events have got, or will get,
@@ -294,16 +264,12 @@ def _describe_difference(position: int) -> str:
 
 async def _read_chunks(database: SharedDatabase, row: SharedSnapshot) -> AsyncIterator[bytes]:
     """The bytes of a snapshot, as many as it has, a chunk at a time. SnapshotAlarmError."""
-    total, left = -(-row.size // CHUNK_BYTES), row.size
-    for start in range(0, total, _CHUNKS_AT_ONCE):
-        numbers = range(start, min(start + _CHUNKS_AT_ONCE, total))
-        chunks = await database.read_chunks(row.hash, numbers)
-        if len(chunks) != len(numbers):
+    for start in range(0, row.size, CHUNK_BYTES):
+        number = start // CHUNK_BYTES
+        chunks = await database.read_chunks(row.hash, range(number, number + 1))
+        if not chunks:
             raise SnapshotAlarmError("a part of it is missing")
-        for chunk in chunks:
-            data = _decompress(chunk, min(CHUNK_BYTES, left))
-            left -= len(data)
-            yield data
+        yield _decompress(chunks[0], min(CHUNK_BYTES, row.size - start))
 
 
 def _decompress(chunk: bytes, size: int) -> bytes:

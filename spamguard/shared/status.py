@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard.log import duration_text
-from spamguard.storage import create_private, describe_disk, draft_file
+from spamguard.storage import create_private, draft_file
 
 if TYPE_CHECKING:
     from spamguard.ledger.shared import LogCounts
@@ -27,7 +27,6 @@ ABSENT_SECONDS = 60.0
 """A node that was not seen for so long is an alarm."""
 _SILENT_SECONDS = 30.0  # then the courier does not run
 _AWAY_SECONDS = 5.0  # a shorter absence is no news
-_MAX_BYTES = 4 << 20
 # Raised while reading JSON that this program has not written.
 _JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
@@ -96,14 +95,13 @@ class SharedStatus:
 
     def notes(self, now: float) -> Iterator[str]:
         """What is not as it should be, in sentences. None of it keeps mail from flowing."""
-        waiting = f"{self.waiting:,} lessons wait" if self.waiting != 1 else "1 lesson waits"
         if not self.is_alive(now):
             silent = f"for {duration_text(now - self.written)}" if self.written else "yet"
             yield f"shared log: the courier has not been heard {silent}"
         elif self.is_away(now):
             reason = f" ({self.problem})" if self.problem else ""
             since = duration_text(now - self.away_since)
-            yield f"shared log: away for {since}{reason}; {waiting} here"
+            yield f"shared log: away for {since}{reason}; lessons waiting here: {self.waiting:,}"
         if self.hold:
             yield f"shared log: {self.hold}"
         yield from (f"shared log: {alarm}" for alarm in self.alarms)
@@ -114,21 +112,11 @@ class SharedStatus:
 
 
 def read_status(state: Path) -> SharedStatus:
-    """What the courier of this state directory last said; never written: nothing is known.
-
-    On a full disk it can say nothing, so that is seen here.
-    """
+    """What the courier of this state directory last said; never written: nothing is known."""
     try:
-        with (state / STATUS_FILE).open("rb") as file:
-            status = _parse_status(json.loads(file.read(_MAX_BYTES)))
+        return _parse_status(json.loads((state / STATUS_FILE).read_bytes()))
     except (OSError, *_JSON_ERRORS):
-        status = SharedStatus()
-    try:
-        detail, remedy = describe_disk(state, 0)
-    except OSError as error:
-        detail, remedy = str(error.strerror), "see `spamguard doctor`"
-    alarms = [f"{state}: {detail}: {remedy}"] if remedy else []
-    return replace(status, alarms=(*status.alarms, *alarms))
+        return SharedStatus()
 
 
 def _parse_status(values: Mapping[str, Any]) -> SharedStatus:

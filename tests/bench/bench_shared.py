@@ -1,4 +1,4 @@
-"""What the log in PostgreSQL takes and gives: appending, reading, notices, beside `pgbench`.
+"""What the log in PostgreSQL takes and gives: appending and reading, beside `pgbench`.
 
     python -m tests.bench.bench_shared [--seconds 10] [--rows 20000]
 
@@ -15,7 +15,6 @@ PostgreSQL 15, 2 cores on which four times as much ran as they can do:
     append, 1 node, batches of 64     3,697/s   p50 14 ms, p99 47 ms
     append, 4 nodes, batches of 64    6,231/s   p50 34 ms, p99 105 ms
     append 64 events again                      p50 12 ms, p99 72 ms
-    append to notice                            p50 5.8 ms, p99 18 ms; row p50 6.9 ms, p99 20 ms
     read, pages of 256               27,413/s
     read, pages of 1,000             33,969/s
     an event on the disk               3,103 bytes, 2,601 of them the vote
@@ -88,26 +87,6 @@ class Bench:
         database.close()
         return f"{rate:8,.0f}/s   {after:,} rows"
 
-    async def notice(self, count: int) -> str:
-        """From the call of `append` on one connection to the notice and the row on another."""
-        writer, reader = await self.connect(), await self.connect()
-        notices: list[float] = []
-        rows: list[float] = []
-        for one in self.events(count):
-            waiting = asyncio.create_task(reader.wait_for_notice(10))
-            await asyncio.sleep(0.005)
-            begin = time.perf_counter()
-            appending = asyncio.create_task(writer.append([one]))
-            assert await waiting
-            notices.append(time.perf_counter() - begin)
-            (position,) = await appending
-            (row,) = await reader.read_page(position - 1, 1)
-            rows.append(time.perf_counter() - begin)
-            assert row.event == one
-        writer.close()
-        reader.close()
-        return f"{_milliseconds(notices)}; row {_milliseconds(rows)}"
-
     async def again(self) -> str:
         """What a call costs whose events are in the log already."""
         database, events = await self.connect(), self.events(64)
@@ -170,7 +149,6 @@ def results(seconds: float, rows: int) -> Iterator[tuple[str, str]]:
             words = f"append, nodes: {writers}, batches of {batch}"
             yield words, asyncio.run(bench.append(writers, batch))
         yield "append 64 events again", asyncio.run(bench.again())
-        yield "append to notice", asyncio.run(bench.notice(200))
         asyncio.run(_fill(bench, rows))
         yield "read, pages of 256", asyncio.run(bench.read(256))
         yield "read, pages of 1,000", asyncio.run(bench.read(1000))

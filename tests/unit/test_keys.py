@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard import keys, storage
+from spamguard import keys
 from spamguard.config.options import Action
 from spamguard.errors import LedgerError
 from spamguard.keys import (
@@ -47,14 +46,6 @@ def test_a_key_that_is_there_is_never_replaced(tmp_path: Path) -> None:
     assert keys.store_key(tmp_path / "key", KEY) == KEY
     assert keys.store_key(tmp_path / "key", KEY[::-1]) == KEY
     assert (tmp_path / "key").read_bytes() == KEY
-
-
-def test_it_is_made_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a bare chroot, in which an image is made."""
-    monkeypatch.setattr(storage, "_FD_DIRECTORY", tmp_path / "none")
-    assert keys.store_key(tmp_path / "key", KEY) == KEY
-    assert keys.store_key(tmp_path / "key", KEY[::-1]) == KEY
-    assert list(tmp_path.iterdir()) == [tmp_path / "key"]
 
 
 def test_many_who_make_it_at_once_have_the_same(tmp_path: Path) -> None:
@@ -175,7 +166,6 @@ def test_what_was_signed_is_read_again(
     assert found.log_odds == pytest.approx(
         min(max(log_odds, -32767 / 256), 32767 / 256), abs=1 / 512
     )
-    assert found.probability == pytest.approx(1 / (1 + math.exp(-found.log_odds)))
 
 
 def test_folding_and_blanks_do_no_harm() -> None:
@@ -249,15 +239,6 @@ def test_a_very_long_value_is_no_signature() -> None:
     assert verify_verdict(SIGNING_KEY, signed() + b"x" * 10_000_000, DIGEST) is None
 
 
-@pytest.mark.parametrize(
-    ("label", "name"),
-    [("Spam", "x"), ("", "x"), ("a b", "x"), ("spam", ""), ("spam", "a b"), ("spam", "x" * 65)],
-)
-def test_what_the_field_cannot_hold_is_refused(label: str, name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be signed"):
-        sign_verdict(SIGNING_KEY, Verdict(label, 0.5, 0.0, {}), Action.TAG, name, DIGEST)
-
-
 # ---- names of messages
 
 TIMES = st.floats(0, 2**48 / 1000 - 1)
@@ -282,12 +263,6 @@ def test_names_tell_when_they_were_made(now: float, random: bytes) -> None:
 
 def test_the_random_part_tells_names_of_one_moment_apart() -> None:
     assert new_id(1e9, b"\0\0\0\0") != new_id(1e9, b"\0\0\0\1")
-
-
-@pytest.mark.parametrize("random", [b"", b"\0\0\0", b"\0\0\0\0\0"])
-def test_too_little_or_too_much_randomness_is_refused(random: bytes) -> None:
-    with pytest.raises(ValueError, match="random bytes"):
-        new_id(0, random)
 
 
 @pytest.mark.parametrize(

@@ -64,38 +64,22 @@ def test_lines_with_the_time(tmp_path: Path) -> None:
     assert all(one.startswith("  ") and one.isprintable() for one in traceback)
 
 
-def test_the_time_is_that_of_each_event() -> None:
-    lines = []
-    for seconds in (1_790_000_000.0, 1_790_000_000.25, 1_790_000_001.999):
-        event = record("x")
-        event.created, event.msecs = seconds, 1000 * (seconds % 1)
-        lines.append(
-            (
-                log.TextFormatter(colours=False).format(event),
-                logging.Formatter("%(asctime)s").format(event),
-            )
-        )
-    assert [line[:23] for line, _ in lines] == [told for _, told in lines]
-
-
 @pytest.mark.parametrize(
     ("zone", "shown"),
     [
-        ("UTC", "14:13:20,000+0000 "),
-        ("IST-5:30", "19:43:20,000+0530 "),
-        ("XXX3", "11:13:20,000-0300 "),
+        ("UTC", "14:13:20+0000 "),
+        ("IST-5:30", "19:43:20+0530 "),
+        ("XXX3", "11:13:20-0300 "),
     ],
 )
 def test_times_have_a_zone(monkeypatch: pytest.MonkeyPatch, zone: str, shown: str) -> None:
     event = record("x")
     event.created, event.msecs = 1_790_000_000.0, 0.0
-    log._format_second.cache_clear()
     with monkeypatch.context() as patch:
         patch.setenv("TZ", zone)
         time.tzset()
-        line = log.TextFormatter(colours=False).format(event)
+        line = log.TextFormatter().format(event)
     time.tzset()
-    log._format_second.cache_clear()
     assert line.startswith(f"2026-09-21 {shown}")
 
 
@@ -134,14 +118,6 @@ def on_a_terminal(**environment: str) -> str:
     finally:
         os.close(ours)
         os.close(theirs)
-
-
-def test_colours_on_a_terminal_only_where_they_are_wanted() -> None:
-    bad, well = on_a_terminal().splitlines()
-    assert re.fullmatch(r"\x1b\[31m.*ERROR: bad\x1b\[m", bad)
-    assert "\x1b" not in well
-    assert "\x1b" not in on_a_terminal(NO_COLOR="1")
-    assert "\x1b" not in on_a_terminal(TERM="dumb")
 
 
 @pytest.mark.parametrize(
@@ -233,8 +209,8 @@ def test_nothing_breaks_an_object(message: str, facts: Mapping[str, str]) -> Non
 def test_odd_letters(text: str) -> None:
     line = log.JournalFormatter().format(record(text))
     assert line.encode("utf-8")
-    assert parsed(line)["event"] == ("\\udc80" if text == "\udc80" else text)
-    told = log.TextFormatter(colours=False).format(record(text))
+    assert parsed(line)["event"] == text
+    told = log.TextFormatter().format(record(text))
     assert told.isprintable()
 
 
@@ -288,7 +264,6 @@ def test_what_has_no_date(seconds: float) -> None:
         ("mx.example.org", "mx.example.org"),
         ("under_scored", "under_scored"),
         ("MX-1", "MX-1"),
-        ("bücherei.example", "xn--bcherei-n2a.example"),
         ("", "localhost"),
         ("two words", "localhost"),
         ("evil\r\nRSET", "localhost"),

@@ -129,12 +129,6 @@ def test_mbox_with_crlf(tmp_path: Path) -> None:
     ]
 
 
-def test_mbox_of_one_with_bare_cr(tmp_path: Path) -> None:
-    assert raws(write(tmp_path / "box", (FROM + MAIL).replace(b"\n", b"\r"))) == [
-        MAIL.replace(b"\n", b"\r")
-    ]
-
-
 def test_one_level_of_quoting_is_undone(tmp_path: Path) -> None:
     body = b"Subject: q\n\n>From me\n>>From you\n> From x\n>Fromage\nx >From y\n"
     assert raws(write(tmp_path / "box", FROM + body)) == [
@@ -167,7 +161,7 @@ def test_which_from_lines_separate(tmp_path: Path, between: bytes, expected: int
     assert len(raws(write(tmp_path / "box", FROM + MAIL + between + OTHER))) == expected
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_what_other_systems_make_of_an_mbox(tmp_path: Path, mark: bytes, end: bytes) -> None:
     long = b"Subject: x\n\n" + b"y" * 200_000 + b"\n>From z\n"
@@ -517,11 +511,8 @@ def test_what_is_not_packed_is_as_it_is():
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_what_is_packed_is_bounded(pack):
     assert decompress(pack(b"x" * 10_000_000), 1000) == b"x" * 1000
-    assert decompress(pack(RAW[:100]) + pack(RAW[100:]), MOST) == RAW
-    with pytest.raises(
-        UnreadableFileError, match="more than 16 pieces"
-    ):  # never a part for the whole
-        decompress(b"".join(pack(b"x") for _ in range(50)) + pack(RAW), MOST)
+    with pytest.raises(UnreadableFileError, match="several pieces"):  # never a part for the whole
+        decompress(pack(RAW[:100]) + pack(RAW[100:]), MOST)
 
 
 def test_zstd():

@@ -146,17 +146,6 @@ def test_ledgers_stay_such_that_readers_and_writers_do_not_wait_for_each_other(s
     assert mode_of(aside) == mode_of(state) == "wal"
 
 
-def test_two_at_once(state, file, tmp_path, capsys):
-    with file.open("rb") as stream:
-        one = BackupReader("it", stream)
-        with backup.prove_backup(one, one.verify(), tmp_path / "new", lambda _: None) as draft:
-            assert command(tmp_path / "new", "restore", "--replace", file) == 2
-            assert "another `restore` is at work" in capsys.readouterr().err
-            backup.install_backup(draft, tmp_path / "new", lambda: None)
-    assert command(tmp_path / "new", "restore", file) == 2
-    assert state_of(tmp_path / "new") == state_of(state)
-
-
 def test_one_taught_with_another_key_is_replaced_too(tmp_path, file):
     other = tmp_path / "other"
     other.mkdir()

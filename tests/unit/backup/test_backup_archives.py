@@ -81,20 +81,19 @@ def member(name: str, content: bytes) -> tarfile.TarInfo:
     [
         ({"format": 2}, "format 2, this program reads 1: update"),
         ({"format": "1"}, "its header is damaged"),
-        ({"more": 1}, "its header is damaged"),
-        ({"time": "today"}, r"its header is damaged \(time\)"),
-        ({"time": 10**15}, r"its header is damaged \(time\)"),
-        ({"sizes": []}, r"its header is damaged \(sizes\)"),
-        ({"sizes": {"key": 1}}, "its files are not those that a backup has"),
-        ({"sizes": {"../key": 1, **SIZES}}, "its files are not those that a backup has"),
-        ({"sizes": {"key": 1, "ledger.sqlite": -1}}, r"its header is damaged \(sizes\)"),
+        ({"time": "today"}, "its header is damaged"),
+        ({"time": 10**15}, "its header is damaged"),
+        ({"sizes": []}, "its header is damaged"),
+        ({"sizes": {"key": 1}}, "its header is damaged"),
+        ({"sizes": {"../key": 1, **SIZES}}, "its header is damaged"),
+        ({"sizes": {"key": 1, "ledger.sqlite": -1}}, "its header is damaged"),
         ({"sizes": {"key": 1, "ledger.sqlite": 1 << 40}}, "is damaged"),
-        ({"files": (("../key", b"k"), LEDGER)}, "its files are not those that it names"),
-        ({"files": (("key", b"k"), ("key", b"k"))}, "its files are not those that it names"),
-        ({"files": (("key", b"k"),)}, "its files are not those that it names"),
-        ({"files": (("key", b"kk"), LEDGER)}, "its files are not those that it names"),
-        ({"files": (LEDGER, ("key", b"k"))}, "its files are not those that it names"),
-        ({"files": (("key", b"k"), LEDGER, ("more", b""))}, "not those that it names"),
+        ({"files": (("../key", b"k"), LEDGER)}, "it is damaged"),
+        ({"files": (("key", b"k"), ("key", b"k"))}, "it is damaged"),
+        ({"files": (("key", b"k"),)}, "it is damaged"),
+        ({"files": (("key", b"kk"), LEDGER)}, "it is damaged"),
+        ({"files": (LEDGER, ("key", b"k"))}, "it is damaged"),
+        ({"files": (("key", b"k"), LEDGER, ("more", b""))}, "it is damaged"),
     ],
 )
 def test_archives_made_to_deceive(changes, words):
@@ -105,7 +104,7 @@ def test_archives_made_to_deceive(changes, words):
 
 def test_a_wrong_checksum():
     changed = archived().replace(b"l" + bytes(511), b"m" + bytes(511))
-    with pytest.raises(SourceError, match="its checksums"):
+    with pytest.raises(SourceError, match="it is damaged"):
         BackupReader("it", io.BytesIO(changed)).verify()
 
 

@@ -125,7 +125,8 @@ def test_an_address_in_use(tmp_path):
     assert status == 2
     assert stderr == (
         f"spamguard: cannot listen on smtp://127.0.0.1:{port} (Address already in use): "
-        "another program listens there: stop it, or choose another port\n"
+        "stop what listens there, or choose another address of this machine; a port below 1024 "
+        "needs root, and the directory of a path must belong to us\n"
     )
 
 

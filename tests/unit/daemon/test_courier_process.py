@@ -147,9 +147,9 @@ def test_publishing_without_a_settled_snapshot_is_refused(places):
         async with a.running():
 
             def publish() -> None:
-                with client.settle_lease(a.state) as lease:
-                    assert lease is not None
-                    lease.publish()
+                with client.settle_lease(a.state) as send:
+                    assert send is not None
+                    send()
 
             with pytest.raises(SharedError, match="no settled snapshot"):
                 await asyncio.to_thread(publish)

@@ -248,12 +248,12 @@ def test_a_program_that_only_root_can_run_is_reported_at_the_start(place: Path) 
         timeout=PATIENCE,
     )
     assert (
-        f"{closed}: nobody, whom the daemon runs as, cannot run it: install spamguard where "
+        f"{closed}: nobody, whom the daemon runs as, cannot use it: install spamguard where "
         "every user gets to"
     ) in done.stderr
     closed.parent.chmod(0o755)
     assert (
-        "cannot run it"
+        "cannot use it"
         not in subprocess.run(
             [sys.executable, "-c", try_it], capture_output=True, text=True, check=False
         ).stderr
@@ -266,7 +266,7 @@ def test_as_root_metrics_and_page_must_be_on_loopback(tmp_path: Path) -> None:
         Position.STANDALONE,
         Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)),
     )
-    with pytest.raises(StartError, match=r"metrics on 0\.0\.0\.0:9110 open to others"):
+    with pytest.raises(StartError, match=r"with 0\.0\.0\.0:9110 open to others"):
         startup.check_account(Settings(tmp_path, (listener,), metrics=HostPort("0.0.0.0", 9110)))
-    with pytest.raises(StartError, match=r"page and API on http://0\.0\.0\.0:8080 open to others"):
+    with pytest.raises(StartError, match=r"with 0\.0\.0\.0:8080 open to others"):
         startup.check_account(Settings(tmp_path, (listener,), web=Web(HostPort("0.0.0.0", 8080))))

@@ -53,7 +53,6 @@ def test_clients_get_the_status(serve, selector, tmp_path):
     status_socket.close()
     status_socket.close()
     assert ask_daemon(tmp_path) is None
-    assert not list(tmp_path.iterdir())
 
 
 def test_without_a_master_there_is_no_answer(tmp_path):
@@ -77,7 +76,7 @@ def test_one_that_hangs_is_not_waited_for(serve, tmp_path, monkeypatch):
     assert ask_daemon(tmp_path) == {"pid": os.getpid()}
 
 
-@pytest.mark.parametrize("said", [b"", b"{", b"[1]", b"\xff", b"7"])
+@pytest.mark.parametrize("said", [b"", b"{", b"\xff"])
 def test_an_invalid_answer(tmp_path, said):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / status.STATUS_SOCKET))
@@ -99,24 +98,6 @@ def test_a_client_that_hangs_up_early_does_no_harm(serve, selector, tmp_path):
     with socket.socket(socket.AF_UNIX) as hasty:
         hasty.connect(str(tmp_path / status.STATUS_SOCKET))
     assert answer_of_served(selector, tmp_path) == {"pid": 1}
-
-
-def test_a_socket_that_cannot_be_opened_is_logged_once_and_retried(
-    serve, selector, tmp_path, caplog, monkeypatch
-):
-    """As on a disk that is full for a while, or was mounted to be read."""
-    monkeypatch.setattr(status, "RETRY_SECONDS", 0.0)
-    (tmp_path / status.STATUS_SOCKET).mkdir()
-    status_socket = serve({"pid": 7})
-    for _ in range(3):
-        status_socket.maintain()
-    assert caplog.text.count("until it can `spamguard status` finds no daemon") == 1
-    (tmp_path / status.STATUS_SOCKET).rmdir()
-    status_socket.maintain()
-    assert answer_of_served(selector, tmp_path) == {"pid": 7}
-    status_socket.close()
-    status_socket.maintain()
-    assert ask_daemon(tmp_path) is None
 
 
 SERVE = """
@@ -152,9 +133,3 @@ def test_the_user_of_the_service_and_root_may_ask():
             serving.stdout.readline()
             assert ask_daemon(state) == {"pid": serving.pid, "uid": 65534}
             assert serving.wait(PATIENCE) == 0
-
-
-def test_another_daemon_that_took_over_the_socket_keeps_it(serve, selector, tmp_path):
-    first, _ = serve({"pid": 1}), serve({"pid": 2})
-    first.close()
-    assert answer_of_served(selector, tmp_path) == {"pid": 2}

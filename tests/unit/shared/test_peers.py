@@ -84,17 +84,6 @@ def test_a_write_from_before_the_start_may_have_come_before() -> None:
     gate.check(field("GET", target, moment), "GET", target, time.time_ns())
 
 
-def test_memory_of_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_MAX_REMEMBERED", 3)
-    gate, now, target = PeerGate(KEY, "asked"), time.time_ns() + SECOND, "/p?to=asked"
-    for at in range(3):
-        gate.check(field("POST", target, now + at), "POST", target, now)
-    with pytest.raises(PeerError, match="come before"):
-        gate.check(field("POST", target, now + 3), "POST", target, now)
-    now += 61 * SECOND
-    gate.check(field("POST", target, now), "POST", target, now)
-
-
 @pytest.mark.parametrize("target", ["/p", "/p?to=", "/p?to=other", "/p?to=asked&to=asked"])
 def test_a_request_is_for_one_node(target: str) -> None:
     now = time.time_ns()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from spamguard.shared.postgres import LogHead, SharedDatabase
 from tests.support.postgres import MAC, TestDatabase, needs_postgres
@@ -27,23 +26,5 @@ def test_events_get_positions_in_order_and_keep_them(shared_database: TestDataba
         assert await database.read_page(3, 1) == rows[3:4]
         assert await database.chains([2, 5, 9]) == {2: rows[1].chain, 5: rows[4].chain}
         database.close()
-
-    asyncio.run(run())
-
-
-def test_a_notice_arrives_on_another_connection(shared_database: TestDatabase) -> None:
-    async def run() -> None:
-        one = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
-        other = await SharedDatabase.connect(shared_database.settings(), "b" * 16, MAC)
-        assert one.is_notified
-        assert other.is_notified
-        assert not await other.wait_for_notice(0.05)
-        waiting = asyncio.create_task(other.wait_for_notice(60))
-        begin = time.monotonic()
-        await one.append([event(1)])
-        assert await waiting
-        assert time.monotonic() - begin < 30
-        one.close()
-        other.close()
 
     asyncio.run(run())

@@ -213,7 +213,6 @@ def sign_again(nodes: Site) -> None:
         ("DELETE FROM spamguard.chunks WHERE number = 0", "a part of it is missing"),
         ("UPDATE spamguard.chunks SET data = 'x' WHERE number = 0", "a part of it is damaged"),
         ("UPDATE spamguard.snapshots SET bytes = bytes + 1", "a part of it has another size"),
-        ("UPDATE spamguard.snapshots SET bytes = 1 << 40", "it has 1,099,511,627,776 bytes"),
     ],
 )
 def test_a_snapshot_that_is_not_whole_is_refused(
@@ -223,7 +222,7 @@ def test_a_snapshot_that_is_not_whole_is_refused(
     teach(first.filter, MAIL[:20])
     first.turn()
     first.publish()
-    nodes.database.query(statement.replace("1 << 40", "1::bigint << 40"))
+    nodes.database.query(statement)
     sign_again(nodes)
     second.turn()
     (alarm,) = second.exchange.alarms.values()
