@@ -34,7 +34,7 @@ from spamguard.delivery.smtp import probe_next_hops
 from spamguard.errors import SpamguardError
 from spamguard.folders import roles
 from spamguard.folders.broker import Mailboxes, make_mailboxes
-from spamguard.folders.changes import open_events
+from spamguard.folders.changes import InotifyEvents
 from spamguard.folders.mailboxes import LocalMailboxes, Mailbox, owner_name
 from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
@@ -180,7 +180,7 @@ def check_file_events() -> Step:
     """Whether the kernel reports changes of files."""
     name = "file events"
     try:
-        open_events({}).close()
+        InotifyEvents({}).close()
     except OSError as error:
         detail = f"there are none ({error}): folders are polled, moves teach some seconds later"
         return failed(name, detail, "raise sysctl fs.inotify.max_user_instances")

@@ -1,6 +1,6 @@
-"""Which directories may have changed: on Linux inotify(7) tells, by watchdog. Directories that it
-does not watch are polled, and all of them on other systems: modification times tell. That is our
-own, because watchdog's takes a thread for each, looks at each message, and follows links.
+"""Which directories may have changed: inotify(7) tells, by watchdog. Directories that it does not
+watch are polled: modification times tell. That is our own, because watchdog's takes a thread for
+each, looks at each message, and follows links.
 
 Events are hints: the caller looks itself, now and then also without one, because a mount hides what
 lies below it, and network file systems tell nothing.
@@ -15,12 +15,11 @@ import errno
 import logging
 import os
 import select
-import sys
 import time
 from collections.abc import Callable, Collection, Container, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from spamguard.log import WarnOnce
@@ -48,7 +47,7 @@ LOST_EVENTS: DirectoryEvent = (-1, False, False)
 
 
 class InotifyEvents:
-    """Events on Linux: inotify(7), by watchdog. OSError: it has run out of descriptors.
+    """Events of inotify(7), by watchdog. OSError: it has run out of descriptors.
 
     watched: has the numbers of all watches in use.
     """
@@ -114,13 +113,6 @@ def _descriptor_path(descriptor: int) -> bytes:  # watchdog keeps it: one for ea
     return b"/proc/self/fd/%d" % descriptor
 
 
-def open_events(watched: Container[int]) -> InotifyEvents:
-    """What tells of changes. watched: as of `InotifyEvents`. OSError: nothing does."""
-    if sys.platform != "linux":
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    return InotifyEvents(watched)
-
-
 POLL_SECONDS = 0.5
 _POLL_PAUSE = 20  # times the processor time that a poll took
 _COARSE_SECONDS = 2.0  # a directory that changed since may change again without a new time
@@ -164,7 +156,7 @@ class DirectoryMonitor:
         self._next_poll = 0.0
         if notify:
             try:
-                self._events = open_events(self._watched)
+                self._events = InotifyEvents(self._watched)
             except OSError as error:
                 self._warn_no_events(error)
 
@@ -203,14 +195,11 @@ class DirectoryMonitor:
                 return
         self._watched[watch] = (*entries, new)
 
-    def wait_for(self, path: str, target: Hashable, *, links: bool = False) -> None:
-        """Report once when another directory is at a path: the first one, or one mounted there.
-
-        The path is polled. links: follow a symbolic link there; not below what the operator has
-        named, where users could make one.
+    def wait_for(self, path: str, target: Hashable) -> None:
+        """Report once when another directory is at a path: the first one, or one mounted there. The
+        path is polled.
         """
-        look = partial(_identity, links=links)
-        self._awaited[path] = _PolledPath(look, look(path), {target})
+        self._awaited[path] = _PolledPath(_identity, _identity(path), {target})
 
     def wait(self, timeout: float) -> tuple[set[Hashable], bool]:
         """Wait at most so long for targets that may have changed; whether events were lost."""
@@ -263,10 +252,10 @@ class DirectoryMonitor:
         return targets
 
 
-def _identity(path: str, *, links: bool) -> tuple[int, int] | None:
-    """Device and inode of what is at a path; None: nothing. links: follow a symbolic link."""
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of what is at a path; None: nothing."""
     with suppress(OSError):
-        status = os.stat(path, follow_symlinks=links)
+        status = os.stat(path)
         return status.st_dev, status.st_ino
     return None
 
@@ -276,6 +265,6 @@ def _change_time(path: str) -> tuple[int, int] | None:
     another change, the second number is another one each time.
     """
     with suppress(OSError):
-        changed, now = os.stat(path, follow_symlinks=False).st_mtime_ns, time.time_ns()
+        changed, now = os.lstat(path).st_mtime_ns, time.time_ns()
         return changed, now if abs(now - changed) < _COARSE_SECONDS * 1e9 else 0
     return None

@@ -332,16 +332,14 @@ class EvidenceTeacher:
         """Teach lessons, some at a step; the messages whose evidence is done with: taught, or over
         quota.
         """
-        done: set[bytes] = set()
-        for _, group in groupby(sorted(lessons, key=_group_key), _group_key):
-            for batch in batches(group):
-                admitted = self._teacher.admit(mailbox, batch)
-                done |= {lesson.digest for lesson in set(batch).difference(admitted)}
-                examples = self._read_examples(admitted, lessons)
-                while ready := _take_step(examples):
-                    self._teacher.cast_evidence(mailbox.user, ready)
-                    done.update(lesson.digest for lesson, _ in ready)
-                    yield
+        batch = sorted(lessons, key=_group_key)
+        admitted = self._teacher.admit(mailbox, batch)
+        done = {lesson.digest for lesson in set(batch).difference(admitted)}
+        examples = self._read_examples(admitted, lessons)
+        while ready := _take_step(examples):
+            self._teacher.cast_evidence(mailbox.user, ready)
+            done.update(lesson.digest for lesson, _ in ready)
+            yield
         return done
 
     def _read_examples(

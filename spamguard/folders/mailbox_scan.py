@@ -54,10 +54,9 @@ from spamguard.storage import batches
 _log = logging.getLogger("spamguard.folders")
 
 DEBOUNCE_SECONDS = 1.0  # between the first sign of a change and the scan
-RESCAN_SECONDS = 600.0  # between two scans of everything: network file systems tell no changes
+RESCAN_SECONDS = 600.0  # between two scans of everything: nothing tells when a folder can be read
 READ_BATCH_SIZE = 200  # messages of a step: some tenths of a second
 RECONCILE_BATCH_SIZE = 1000  # messages of a step: the same
-FIRST_RETRY_SECONDS = 5.0  # before a folder that could not be read is tried again
 OWN_FILES = "our own files"
 """Key of the warning that our own files cannot be read or written."""
 
@@ -133,10 +132,7 @@ class MailboxState:
     next_rescan: when all its folders are scanned, whatever events say. folders_due: when its
     folders are listed. due: folders with changes, each with the time to scan it. work: the rest of
     a scan that is under way; is_new: it is the first ever. has_changes: something has changed that
-    was not scanned yet. tended: when its last step was taken. heap_times: the times at which it
-    stands on the schedule's heap, latest first. unreadable: it lies below a directory that cannot
-    be read. pause: seconds before a folder that could not be read is tried again; 0 while all can
-    be read.
+    was not scanned yet. tended: when its last step was taken.
     """
 
     mailbox: Mailbox
@@ -148,9 +144,6 @@ class MailboxState:
     is_new: bool = False
     has_changes: bool = False
     tended: float = 0.0
-    heap_times: list[float] = field(default_factory=list)
-    unreadable: bool = False
-    pause: float = 0.0
     filing: FilingDetector = field(default_factory=FilingDetector)
 
     def schedule_folder(self, folder: Folder, when: float) -> None:
@@ -160,16 +153,9 @@ class MailboxState:
     @property
     def next_due(self) -> float:
         """When there is something to do for it."""
-        if self.unreadable:
-            return inf
         if self.work is not None:
             return 0.0
         return min([self.next_rescan, self.folders_due, *self.due.values()])
-
-
-def next_pause(pause: float, max_pause: float) -> float:
-    """The next pause before something is tried again, by the pause before; at first 0."""
-    return min(max(FIRST_RETRY_SECONDS, 2 * pause), max_pause)
 
 
 @dataclass
@@ -219,11 +205,6 @@ class MailboxScanner:
                 yield from self._evidence_teacher.teach(
                     state.mailbox, scan.renamed, evidence, everything=everything
                 )
-            if scan.unreadable:
-                state.pause = next_pause(state.pause, RESCAN_SECONDS)
-                state.folders_due = min(state.folders_due, time.monotonic() + state.pause)
-            elif everything:
-                state.pause = 0.0
             if scan.retry_soon:
                 # All folders: a message may have moved on from any of them to any other.
                 self._schedule(state, due, self._debounce)
@@ -287,7 +268,7 @@ class MailboxScanner:
         for folder in folders:
             shows_evidence = bool(evidence) and self._target(folder) is MoveTarget.HAM
             before = self._sightings.name_keys(state.mailbox.path, folder.directory)
-            yield from self._scanner.scan(folder, before, scan, with_renamed=shows_evidence)
+            self._scanner.scan(folder, before, scan, with_renamed=shows_evidence)
             if time.monotonic() > until:
                 yield
                 until = time.monotonic() + STEP_SECONDS

@@ -49,8 +49,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 _MAX_DEPTH = 12  # folders within folders
 _MAX_DIRECTORIES = 10_000  # of a mailbox
 _MAX_LINKS = 20  # warnings: users make as many links as they like, which would hide other trouble
-_MANY_NAMES = 100_000  # of a part of a folder, from which on their length counts
-_MAX_LISTING_BYTES = 96 << 20  # as JSON: a million names and more
+_MAX_LISTING = 96 << 20  # characters of names: a million names and more
 _OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of sdbox and mdbox
 _SIEVE_SUFFIX = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
 _LINK_WARNING = "is a symbolic link, which is not followed: name the directory itself in `watch`"
@@ -196,7 +195,7 @@ class LocalMailboxes:
             except OSError as error:
                 self._unreadable[fixed] = str(error.strerror)
             if not matches:
-                self._watches.wait_for(fixed, None, links=True)
+                self._watches.wait_for(fixed, None)
             for names in matches:
                 path = os.path.join(fixed, *names)
                 owner = user or _mailbox_user(path, rest, names)
@@ -416,13 +415,10 @@ def _list_directories(directory: int, *, links: bool = False) -> set[str]:
 
 def _list_names(folder: int, part: str) -> list[str]:
     """Names of what may be messages. OSError: also if there are more than an answer can hold."""
-    try:
-        with _open_below(folder, (part,)) as directory:
-            names = [name for name in os.listdir(directory) if name[0] != "."]
-    except FileNotFoundError:
-        return []
-    sizes = (len(name) * (1 if name.isascii() and name.isprintable() else 6) for name in names)
-    if len(names) > _MANY_NAMES and sum(sizes) > _MAX_LISTING_BYTES:
+    names: list[str] = []
+    with suppress(FileNotFoundError), _open_below(folder, (part,)) as directory:
+        names = [name for name in os.listdir(directory) if name[0] != "."]
+    if sum(map(len, names)) > _MAX_LISTING:
         raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
     return names
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,10 +93,9 @@ CREATE TABLE sightings (
 CREATE INDEX digests ON sightings (digest) WHERE digest != x'';
 CREATE INDEX gone ON sightings (gone) WHERE gone > 0;
 
--- Messages whose evidence teaches nothing any more. since: 0.
+-- Messages whose evidence teaches nothing any more.
 CREATE TABLE marks (
-    folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL,
-    PRIMARY KEY (folder, name)
+    folder INTEGER NOT NULL, name INTEGER NOT NULL, PRIMARY KEY (folder, name)
 ) WITHOUT ROWID;
 
 -- Mailboxes: the evidence that was asked for since all of them was scanned.
@@ -232,7 +231,7 @@ class Sightings(ClosedOnExit):
 
     def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:
         """Those of the files, by key, whose evidence teaches nothing any more."""
-        query = f"SELECT name FROM marks WHERE {_OF_NAMES} AND since = 0"
+        query = f"SELECT name FROM marks WHERE {_OF_NAMES}"
         rows = self._query(query, mailbox, folder, json.dumps(list(names)).encode())
         return {name for (name,) in rows}
 
@@ -280,21 +279,14 @@ class Sightings(ClosedOnExit):
                 for sighting in updated
                 if sighting.digest in done and not sighting.gone
             ]
-            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, 0)", marks)
+            self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", marks)
             self._db.executemany(
                 f"INSERT INTO pending VALUES (NULL{', ?' * 12})",
                 ((*pending.vote, *pending[1:]) for pending in votes),
             )
             self._forget_empty({number for number, _ in away})
-        for folder, number in numbers.items():
-            if number in self._keys:
-                here = [sighting for sighting in updated if sighting.folder == folder]
-                gone = [sighting.name for sighting in here if sighting.gone]
-                gone += [name for other, name in away if other == number]
-                present = [sighting.name for sighting in here if not sighting.gone]
-                away_keys = np.array(gone, np.int64)
-                keys = np.setdiff1d(self._keys[number], away_keys, assume_unique=True)
-                self._keys[number] = np.union1d(keys, np.array(present, np.int64))
+        for number in numbers.values():
+            self._keys.pop(number, None)
 
     def drop_pending(self) -> None:
         """All pending votes are in the ledger."""
@@ -308,7 +300,7 @@ class Sightings(ClosedOnExit):
         with self._transaction():
             number = self._add_folder(mailbox, folder)
             rows = ((number, name) for name in names)
-            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, 0)", rows)
+            self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", rows)
 
     def set_evidence_rule(self, mailbox: str, rule: str) -> None:
         """All of a mailbox was scanned for this evidence."""
@@ -339,14 +331,10 @@ class Sightings(ClosedOnExit):
     def prune(self, now: int) -> int:
         """Forget what went more than MAX_GONE_SECONDS ago; how many sightings that were.
 
-        now: seconds since 1970; a clock that jumped is not trusted (`Database.trusted_time`). What
-        went in the future did so by a wrong clock.
+        now: seconds since 1970; a clock that jumped is not trusted (`Database.trusted_time`).
         """
         with self._transaction():
             now = int(self._db.trusted_time(now))
-            self._db.execute(
-                "UPDATE sightings SET gone = ? WHERE gone > 0 AND gone > ?", (now, now)
-            )
             old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - MAX_GONE_SECONDS,)
             rows = self._db.execute(f"SELECT DISTINCT folder {old}", before)
             folders = [number for (number,) in rows]
@@ -358,7 +346,7 @@ class Sightings(ClosedOnExit):
         return forgotten
 
     def forget_missing(
-        self, present: Collection[str], now: int, unreadable: Collection[str] = ()
+        self, present: Set[str], now: int, unreadable: Collection[str] = ()
     ) -> list[str]:
         """Forget the mailboxes that have been missing for more than MAX_GONE_SECONDS; their names.
 
@@ -367,23 +355,19 @@ class Sightings(ClosedOnExit):
         """
         with self._transaction():
             now = int(self._db.trusted_time(now))
-        query = "SELECT name, id, since FROM mailboxes LEFT JOIN missing ON mailbox = id"
-        back: list[tuple[int]] = []
-        missing: list[tuple[int, int]] = []
-        changed, over = False, []
-        for name, number, known_since in self._query(query):
-            mailbox = os.fsdecode(name)
-            if mailbox in present:
-                back += [(number,)] if known_since is not None else []
-            elif not is_below(mailbox, unreadable):
-                since = now if known_since is None else min(known_since, now)
-                missing.append((number, since))
-                changed |= since != known_since
-                over += [mailbox] if since < now - MAX_GONE_SECONDS else []
-        if back or changed:
-            with self._transaction():
-                self._db.executemany("DELETE FROM missing WHERE mailbox = ?", back)
-                self._db.executemany("INSERT OR REPLACE INTO missing VALUES (?, ?)", missing)
+            rows = self._db.execute("SELECT name, id FROM mailboxes")
+            numbers = {os.fsdecode(name): number for name, number in rows}
+            here = [(numbers[mailbox],) for mailbox in numbers.keys() & present]
+            self._db.executemany("DELETE FROM missing WHERE mailbox = ?", here)
+            missing = [
+                (numbers[mailbox], now)
+                for mailbox in numbers.keys() - present
+                if not is_below(mailbox, unreadable)
+            ]
+            self._db.executemany("INSERT OR IGNORE INTO missing VALUES (?, ?)", missing)
+            query = "SELECT name FROM mailboxes JOIN missing ON mailbox = id WHERE since < ?"
+            rows = self._db.execute(query, (now - MAX_GONE_SECONDS,))
+            over = [os.fsdecode(name) for (name,) in rows]
         for mailbox in over:
             self.forget(mailbox)
         return over

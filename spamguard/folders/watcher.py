@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import chain, count
@@ -27,18 +27,16 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders.broker import Mailboxes
-from spamguard.folders.changes import is_below
-from spamguard.folders.lessons import STEP_SECONDS, EvidenceTeacher, FolderTeacher
+from spamguard.folders.lessons import EvidenceTeacher, FolderTeacher
 from spamguard.folders.mailbox_scan import (
     DEBOUNCE_SECONDS,
     OWN_FILES,
     RESCAN_SECONDS,
     MailboxScanner,
     MailboxState,
-    next_pause,
     watch_rules,
 )
-from spamguard.folders.mailboxes import CLOSED_WARNING, Changes, Folder, Mailbox, MessageFile
+from spamguard.folders.mailboxes import CLOSED_WARNING, Changes, Folder, Mailbox
 from spamguard.folders.roles import (
     FolderKind,
     find_obstacles,
@@ -53,7 +51,6 @@ from spamguard.learning.status_files import StatusFile, WatcherTrouble
 from spamguard.learning.undo import reextract_votes
 from spamguard.log import StandingWarning, WarnOnce
 from spamguard.records import EXTRACTOR
-from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -123,7 +120,6 @@ class Watcher:
         self._schedule = Schedule()
         self._search_due = 0.0  # when mailboxes are looked for
         self._unreadable: set[str] = set()  # directories on the way to mailboxes
-        self._pause = 0.0  # seconds before these are tried again
         for label in {role for rule in self._rules for _, role in rule.watch.folders}:
             if parse_role(label).kind is FolderKind.CLASS:
                 self._lessons.open_class(label, NewClass.CREATE)
@@ -198,7 +194,11 @@ class Watcher:
             self._search_due = now + RETRY_SECONDS
             return
         self._warnings.clear(_BROKER_ISSUE)
-        self._retry_unreadable(unreadable, now)
+        if readable := self._unreadable - unreadable.keys():
+            self._warnings.clear(*readable)
+        for path, why in unreadable.items():
+            self._warnings.note(path, CLOSED_WARNING, path, why)
+        self._unreadable = set(unreadable)
         for text in find_unmatched_watches(self._settings, mailboxes):
             self._warnings.warn(("idle", text), "%s", text)
         removed = self._schedule.mailboxes.keys() - mailboxes
@@ -217,29 +217,6 @@ class Watcher:
                     "what was learnt from it stays",
                     path,
                 )
-
-    def _retry_unreadable(self, unreadable: Mapping[str, str], now: float) -> None:
-        """Suspend the mailboxes below directories that cannot be read, and try these again soon,
-        then ever later unless another one joins them.
-        """
-        if readable := self._unreadable - unreadable.keys():
-            self._warnings.clear(*readable)
-        for path, why in unreadable.items():
-            self._warnings.note(path, CLOSED_WARNING, path, why)
-        if unreadable or self._unreadable:
-            states = self._schedule.mailboxes
-            below = {mailbox for mailbox in states if is_below(mailbox.path, unreadable)}
-            for state in states.values():
-                if state.unreadable != (state.mailbox in below):
-                    state.unreadable = not state.unreadable
-                    self._abandon(state, now)
-                    self._schedule.plan(state)
-            clear_issues(self._warnings, lambda issue: issue.mailbox in below)
-        if unreadable:
-            pause = self._pause if unreadable.keys() <= self._unreadable else 0.0
-            self._pause = next_pause(pause, self._search_due - now)
-            self._search_due = now + self._pause
-        self._unreadable = set(unreadable)
 
     # ---- one mailbox
 
@@ -268,8 +245,7 @@ class Watcher:
                 state.mailbox.path,
                 error.strerror,
             )
-            state.pause = next_pause(state.pause, RESCAN_SECONDS)
-            self._abandon(state, time.monotonic() + state.pause)
+            self._abandon(state, time.monotonic() + RESCAN_SECONDS)
         else:
             self._warnings.clear(Issue(state.mailbox))
         is_due = state.work is not None or bool(state.due) or state.folders_due < inf
@@ -318,7 +294,7 @@ class Schedule:
 
     def __init__(self) -> None:
         self.mailboxes: dict[Mailbox, MailboxState] = {}
-        # A heap with an entry, at `next_due` or before, for each that is neither new nor due.
+        # A heap with an entry at `next_due` for each that is neither new nor due, and older ones.
         self._heap: list[tuple[float, int, MailboxState]] = []
         self._numbers = count()
         self._due: dict[Mailbox, MailboxState] = {}
@@ -342,12 +318,6 @@ class Schedule:
             self._new[state.mailbox] = state
         else:
             self._new.pop(state.mailbox, None)
-            self._push(state)
-
-    def _push(self, state: MailboxState) -> None:
-        """Put a mailbox on the heap, unless it stands there earlier: busy ones would fill it."""
-        if not state.heap_times or state.next_due < state.heap_times[-1]:
-            state.heap_times.append(state.next_due)
             heappush(self._heap, (state.next_due, next(self._numbers), state))
 
     def note_change(self, state: MailboxState) -> None:
@@ -367,13 +337,9 @@ class Schedule:
         """
         while self._heap and self._heap[0][0] <= now:
             _, _, state = heappop(self._heap)
-            state.heap_times.pop()
-            if state.is_new or self.mailboxes.get(state.mailbox) is not state:
-                continue
-            if state.next_due <= now:
+            is_watched = self.mailboxes.get(state.mailbox) is state
+            if is_watched and not state.is_new and state.next_due <= now:
                 self._due[state.mailbox] = state
-            else:
-                self._push(state)
         due, new = list(self._due.values()), list(self._new.values())
         unchanged = sorted(
             (state for state in due if not state.has_changes), key=attrgetter("tended")
@@ -397,8 +363,7 @@ def _until_scanned(states: Iterable[MailboxState]) -> Iterator[MailboxState]:
 
 _PROGRESS_KEY = f"renewed.{EXTRACTOR}"  # in the ledger
 _EVENT_BATCH_SIZE = 1000
-_LOOKUP_BATCH_SIZE = 256  # messages whose folders are listed together
-_VOTE_BATCH_SIZE = 32
+_BATCH_SIZE = 16  # messages of a step
 _MAX_COPIES = 4  # files in which one message is looked for
 
 
@@ -428,13 +393,9 @@ class Reextractor:
             self._waiting = self._filter.ledger.users.outdated_digests(
                 EXTRACTOR, self._done, self._read_up_to
             )
-        visited: set[bytes] = set()
-        cast, until = 0, began + STEP_SECONDS
-        for batch in batches(self._read_examples(mailboxes, visited, until), _VOTE_BATCH_SIZE):
-            cast += len(reextract_votes(self._filter, batch))
-            if time.monotonic() > until:
-                break
-        self._waiting = [digest for digest in self._waiting if digest not in visited]
+        digests = self._waiting[:_BATCH_SIZE]
+        cast = len(reextract_votes(self._filter, list(self._read_examples(mailboxes, digests))))
+        self._waiting = self._waiting[_BATCH_SIZE:]
         self._cast += cast
         if not self._waiting and (cast or self._read_up_to == self._end):
             # A crash before this finds the same events again, with current votes.
@@ -451,30 +412,20 @@ class Reextractor:
         return cast
 
     def _read_examples(
-        self, mailboxes: Collection[Mailbox], visited: set[bytes], until: float
+        self, mailboxes: Collection[Mailbox], digests: Sequence[bytes]
     ) -> Iterator[Example]:
-        """The waiting messages that still lie in a folder and can be read, some at a time.
-
-        visited: gets all digests that were looked for. After `until`, messages are left out for
-        which another folder would have to be listed.
-        """
+        """Those of the messages that still lie in a folder and can be read."""
         by_path = {mailbox.path: mailbox for mailbox in mailboxes}
-        digests = self._waiting[:_LOOKUP_BATCH_SIZE]
-        copies: defaultdict[bytes, list[tuple[Folder, int]]] = defaultdict(list)
+        copies: defaultdict[Folder, dict[int, bytes]] = defaultdict(dict)
         for digest, (path, directory, name) in self._sightings.find_present(digests, _MAX_COPIES):
             if path in by_path:
-                copies[digest].append((Folder(by_path[path], directory), name))
-        names = {name for places in copies.values() for _, name in places}
-        listed: dict[Folder, dict[int, MessageFile]] = {}
-        for digest in digests:
-            folders = {folder for folder, _ in copies[digest]}
-            if visited and time.monotonic() > until and not listed.keys() >= folders:
-                continue
-            visited.add(digest)
-            for folder in folders - listed.keys():
-                listed[folder] = self._scanner.find_files(folder, names)
-            for folder, name in copies[digest]:
-                file = listed[folder].get(name)
-                if file and (example := self._scanner.read_example(folder, file, digest)):
+                copies[Folder(by_path[path], directory)][name] = digest
+        found: set[bytes] = set()
+        for folder, names in copies.items():
+            for name, file in self._scanner.find_files(folder, names).items():
+                digest = names[name]
+                if digest not in found and (
+                    example := self._scanner.read_example(folder, file, digest)
+                ):
+                    found.add(digest)
                     yield example
-                    break

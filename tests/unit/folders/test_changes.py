@@ -166,20 +166,6 @@ def test_any_number_of_directories_takes_no_thread_and_no_descriptor(tmp_path):
     assert used() == before
 
 
-# ---- without inotify
-
-
-def test_without_events_it_is_said_once_and_polled(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
-    with closing(DirectoryMonitor()) as monitor:
-        add(monitor, tmp_path)
-        (tmp_path / "x").write_text("")
-        assert monitor.wait(PATIENCE) == ({tmp_path.name}, False)
-    (record,) = caplog.records
-    assert "Function not implemented" in record.getMessage()
-
-
 # ---- any system
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from spamguard.errors import LedgerError
 from spamguard.folders import watcher
-from spamguard.folders.mailboxes import Mailbox
 from spamguard.learning.lessons import LessonService
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from spamguard.ledger.sqlite import SqliteLedger
@@ -105,7 +104,7 @@ def test_what_was_killed_is_finished(watched, monkeypatch):
     """After any batch, before the progress is stored."""
     taught(watched)
     upgraded(watched)
-    monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "_BATCH_SIZE", 1)
     monkeypatch.setattr(
         SqliteLedger, "set_meta", lambda *_: (_ for _ in ()).throw(LedgerError("the disk is full"))
     )
@@ -122,8 +121,7 @@ def test_what_was_killed_is_finished(watched, monkeypatch):
 
 
 def test_many_are_read_in_steps_and_what_is_moved_meanwhile_teaches(watched, monkeypatch):
-    monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
-    monkeypatch.setattr(watcher, "_LOOKUP_BATCH_SIZE", 3)
+    monkeypatch.setattr(watcher, "_BATCH_SIZE", 3)
     monkeypatch.setattr(watcher, "_EVENT_BATCH_SIZE", 7)
     found = [deliver(watched.box, raw) for raw in MAIL[:20]]
     watched.rest()
@@ -136,31 +134,6 @@ def test_many_are_read_in_steps_and_what_is_moved_meanwhile_teaches(watched, mon
     move(found[19], watched.box / ".Archive")
     watched.rest()
     assert watched.filter.status().classes == {"ham": 1, "spam": 19}
-
-
-def test_folders_are_listed_only_while_there_is_time(watched, monkeypatch):
-    """The folders of 256 messages were listed in one step, in which no mailbox was scanned."""
-    monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
-    found = [deliver(watched.box, raw) for raw in MAIL[:6]]
-    watched.rest()
-    for number, path in enumerate(found):
-        for part in ("new", "cur", "tmp"):
-            (watched.box / f".Junk.{number}" / part).mkdir(parents=True)
-        move(path, watched.box / f".Junk.{number}")
-    watched.rest()
-    upgraded(watched)
-    listed: list[object] = []
-    whole = watched.mailboxes.list_files
-    monkeypatch.setattr(
-        watched.mailboxes, "list_files", lambda place: [listed.append(place), whole(place)][1]
-    )
-    renewer, steps = watched.watcher._reextractor, 0
-    while renewer._waiting or not steps:
-        before = len(listed)
-        renewer.step([Mailbox("anna", str(watched.box))])
-        steps += 1
-        assert len(listed) == before + 1
-    assert (steps, lessons(watched)) == (6, 6)
 
 
 def test_nobody_is_there_to_be_read_yet(watched):

@@ -59,19 +59,6 @@ def test_all_that_are_due_and_no_others(seed, monkeypatch):
         assert turn == sorted(turn)
 
 
-def test_a_busy_mailbox_is_not_planned_more_often_than_others():
-    schedule = Schedule()
-    schedule.add(Mailbox("anna", "/anna"), 0.0)
-    (box,) = boxes(schedule)
-    for now in range(1000):
-        for _ in schedule.take_due(now):
-            box.due, box.next_rescan = {}, 86_400.0 + now % 7
-            schedule.plan(box)
-        box.schedule_folder(Folder(box.mailbox, ""), now + 0.5)
-        schedule.note_change(box)
-    assert len(box.heap_times) <= 9
-
-
 def test_a_turn_that_is_over_leaves_the_others_due_and_who_was_just_told_goes_first(monkeypatch):
     monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     schedule = Schedule()

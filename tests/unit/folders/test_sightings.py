@@ -299,9 +299,6 @@ def test_mailboxes_that_are_missing_are_forgotten_after_a_while(tmp_path: Path) 
         assert missed(sightings, {"anna", "ben"}, daily(10**9, 10**9 + MAX_GONE_SECONDS)) == []
         assert sightings.forget_missing({"anna"}, 10**9 + MAX_GONE_SECONDS + 1) == ["carl"]
         assert sightings.mailboxes() == ["anna", "ben"]
-        # the clock was ahead, and is put right
-        assert sightings.forget_missing({"anna"}, 10**9) == []
-        assert missed(sightings, {"anna"}, daily(10**9, 10**9 + MAX_GONE_SECONDS + 1)) == ["ben"]
 
 
 def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> None:
@@ -313,14 +310,6 @@ def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> N
         assert sightings.mailboxes() == ["/home/anna/Maildir"]
         # it counts from when it can be looked for
         assert sightings.forget_missing(set(), 10**9 + MAX_GONE_SECONDS + 2) == []
-
-
-def test_what_went_by_a_clock_that_was_ahead_is_forgotten_all_the_same(tmp_path: Path) -> None:
-    with opened(tmp_path) as sightings:
-        sightings.update("anna", [Sighting("", 1, b"d" * 16, gone=10**10)], [])
-        *before, last = daily(10**9, 10**9 + MAX_GONE_SECONDS + 1)
-        assert sum(map(sightings.prune, before)) == 0
-        assert sightings.prune(last) == 1
 
 
 def test_a_clock_that_jumps_forgets_nothing_at_once(tmp_path: Path) -> None:
