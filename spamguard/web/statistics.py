@@ -150,11 +150,7 @@ def mask_rare_words(why: Explanation) -> Explanation:
     What such a word adds stays: the verdict on a message of that one word would tell it too.
     """
     clues = [
-        clue if _lesson_count(clue.counts) >= MIN_LESSONS else replace(clue, counts={})
+        clue if sum(clue.counts.values()) >= MIN_LESSONS else replace(clue, counts={})
         for clue in why.clues
     ]
     return replace(why, clues=clues)
-
-
-def _lesson_count(counts: Mapping[str, int]) -> int:
-    return sum(counts.values())
