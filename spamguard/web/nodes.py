@@ -19,7 +19,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -135,10 +135,7 @@ def _query(person: Person, search: Search | None = None) -> dict[str, str]:
     query = {"person": person.name, "operator": str(int(person.operator))}
     if search is None:
         return query
-    search = replace(search, seconds=_PAGE_SECONDS)
-    unset = Search()
-    values = {field.name: getattr(search, field.name) for field in fields(search)}
-    values = {name: value for name, value in values.items() if value != getattr(unset, name)}
+    values = asdict(replace(search, seconds=_PAGE_SECONDS))
     return query | {"search": json.dumps(values, ensure_ascii=False)}
 
 
