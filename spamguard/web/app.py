@@ -150,6 +150,7 @@ class AccessMiddleware:
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
         # Requests being answered, by person, or by address for anonymous clients.
         self._running = Counter[Person | str]()
+        self._discards = asyncio.Semaphore(MAX_ANONYMOUS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -157,7 +158,7 @@ class AccessMiddleware:
             return
         scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
         scope["state"]["offers_links"] = self._offers_links
-        body = RequestBody(scope, receive, self._max_bytes)
+        body = RequestBody(scope, receive, self._max_bytes, self._discards)
         answer = _LoggedResponse(scope, body, send)
         try:
             self._admit(scope, answer)
@@ -265,9 +266,16 @@ _DISCARD_SECONDS = 2.0
 
 
 class RequestBody:
-    """The body of a request, limited in size and time."""
+    """The body of a request, limited in size and time.
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+    discards: taken while unread bytes of an anonymous client are dropped. Without a free one its
+    connection ends at once, so that those who are refused leave room for others.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, max_bytes: int, discards: asyncio.Semaphore
+    ) -> None:
+        self._state, self._discards = scope["state"], discards
         self._receive = receive
         self._max_bytes = max_bytes
         self._size = 0
@@ -300,6 +308,14 @@ class RequestBody:
         """Drop unread bytes, within limits. Returns whether the whole body has been read."""
         if not self._more_expected or self._awaits_continue:
             return not self._more_expected
+        if self._state["visitor"] is not None:
+            return await self._discard()
+        if self._discards.locked():
+            return False
+        async with self._discards:
+            return await self._discard()
+
+    async def _discard(self) -> bool:
         dropped = 0
         try:
             async with asyncio.timeout(_DISCARD_SECONDS):
