@@ -135,13 +135,6 @@ class Quarantine:
         """Ids of all messages, in any order."""
         return self._ids_with_file(_NOTE)
 
-    def changed_at(self) -> int:
-        """When the ids last changed, in nanoseconds since 1970; 0: no message was ever held."""
-        try:
-            return self._directory.stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
-
     def entry(self, name: str) -> QuarantineEntry:
         """One message. QuarantineError: there is none of that id, or its note is damaged."""
         note = self._path(name, _NOTE)

@@ -19,9 +19,8 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from email.utils import formatdate
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -29,11 +28,11 @@ import h11
 import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -106,20 +105,10 @@ async def show_error(request: Request, error: Exception) -> Response:
         _log.error("a fault in answering %s", log_target(request.scope), exc_info=error)
     elif is_internal_error(error):
         _log.error("%s", error)
-    if problem.status == 405:  # the router names the methods of the first route only
-        problem.headers["Allow"] = _allowed_methods(request)
     path = request.url.path
     if path.startswith(("/api", PEER_ROOT)) or problem.status in _JSON_ONLY_STATUSES:
         return problem_response(problem)
     return problem_page(request, problem)
-
-
-def _allowed_methods(request: Request) -> str:
-    methods: set[str] = set()
-    for route in request.app.routes:
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            methods |= route.methods or set()
-    return ", ".join(sorted(methods))
 
 
 # ---- access
@@ -355,11 +344,13 @@ class _LoggedResponse:
         """Send a message (ASGI). If too much of the request is unread, the connection ends."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            secure = self._scope["scheme"] == "https"
-            fields = add_security_fields(message.get("headers", ()), time.time(), secure=secure)
+            fields = MutableHeaders(scope=message)
+            for name, value in _SECURITY_FIELDS.items():
+                fields.setdefault(name, value)
+            if self._scope["scheme"] == "https":
+                fields.setdefault("strict-transport-security", "max-age=31536000")
             if not await self._body.drain():
-                fields.append((b"connection", b"close"))
-            message = {**message, "headers": fields}
+                fields["connection"] = "close"
         await self._send(message)
 
     def log(self) -> None:
@@ -382,31 +373,17 @@ CONTENT_SECURITY_POLICY = (
 )
 """Pages load our own files and nothing else, and contain no script or style."""
 
-_SECURITY_FIELDS = [
-    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
+_SECURITY_FIELDS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
     # Not no-referrer: with that, browsers say `Origin: null` of our own forms.
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
-    (b"cache-control", b"no-store"),
-]
-_HSTS = (b"strict-transport-security", b"max-age=31536000")
-
-
-def add_security_fields(
-    fields: Sequence[tuple[bytes, bytes]], now: float, *, secure: bool
-) -> list[tuple[bytes, bytes]]:
-    """Add those fields that an answer does not set itself.
-
-    now: seconds since 1970. secure: the request came over HTTPS; browsers then use HTTPS only.
-    """
-    date = (b"date", formatdate(now, usegmt=True).encode())
-    present = {name.lower() for name, _ in fields}
-    defaults = [date, *_SECURITY_FIELDS, *([_HSTS] if secure else [])]
-    return [*fields, *(default for default in defaults if default[0] not in present)]
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-store",
+}
 
 
 # ---- the server
@@ -438,7 +415,6 @@ def server_config(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        date_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=DRAIN_SECONDS,

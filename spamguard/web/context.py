@@ -5,15 +5,14 @@ The server renders whole pages, which work without the script. Templates escape 
 style or an address of another host; the security policy of every answer (`app`) forbids browsers to
 follow any.
 
-Between two requests, a `UserTtlStore` keeps notices (what a click has done). It is memory of this
-process: bounded, short-lived, and shown to the person who put it there only.
+Between two requests, a `NoticeStore` keeps what a click has done. It is memory of this process:
+bounded, and shown to the person who put it there only.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -22,7 +21,7 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -48,50 +47,27 @@ from spamguard.web.service import Service
 
 # ---- state between two requests
 
-Item = TypeVar("Item")
+_MAX_NOTICES = 2000
 
 
-class UserTtlStore(Generic[Item]):
-    """Keeps items of people for some time, each under a name that nobody can guess.
+class NoticeStore:
+    """Keeps the latest notices, each for one person under a name that nobody can guess."""
 
-    max_per_user, max_items: beyond so many, the oldest are dropped. clock: a monotonic clock, in
-    seconds.
-    """
+    def __init__(self) -> None:
+        self._notices: OrderedDict[str, tuple[Person, Notice]] = OrderedDict()
 
-    def __init__(
-        self,
-        max_per_user: int,
-        max_items: int,
-        seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._max_per_user, self._max_items, self._seconds = max_per_user, max_items, seconds
-        self._clock = clock
-        # Person, end of the time, and item by name; oldest first.
-        self._items: OrderedDict[str, tuple[Person, float, Item]] = OrderedDict()
-
-    def put(self, person: Person, value: Item) -> str:
-        """Store an item and return its name."""
-        self._expire()
-        of_person = [name for name, (owner, _, _) in self._items.items() if owner == person]
-        for name in of_person[: max(0, len(of_person) - self._max_per_user + 1)]:
-            del self._items[name]
-        while len(self._items) >= self._max_items:
-            self._items.popitem(last=False)
+    def put(self, person: Person, notice: Notice) -> str:
+        """Store a notice and return its name."""
         name = secrets.token_urlsafe(16)
-        self._items[name] = (person, self._clock() + self._seconds, value)
+        self._notices[name] = person, notice
+        if len(self._notices) > _MAX_NOTICES:
+            self._notices.popitem(last=False)
         return name
 
-    def get(self, person: Person, name: str) -> Item | None:
-        """Return an item of this person."""
-        self._expire()
-        owner, _, value = self._items.get(name, (None, 0.0, None))
-        return value if owner == person else None
-
-    def _expire(self) -> None:
-        now = self._clock()
-        while self._items and next(iter(self._items.values()))[1] <= now:
-            self._items.popitem(last=False)
+    def get(self, person: Person, name: str) -> Notice | None:
+        """Return a notice of this person."""
+        owner, notice = self._notices.get(name, (None, None))
+        return notice if owner == person else None
 
 
 class PageContext:
@@ -106,7 +82,7 @@ class PageContext:
     ) -> None:
         self.service, self.monitor, self.sessions = service, monitor, sessions
         self.mailer = mailer
-        self.notices = UserTtlStore[Notice](20, 2000, 600.0)
+        self.notices = NoticeStore()
         templates()  # now, so that an upgrade does not mix two versions in this process
 
     async def render(

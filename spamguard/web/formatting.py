@@ -42,7 +42,6 @@ _TONES = {"unsure": "unsure", "not-scanned": "none"}
 UNDECIDED = list(_TONES)
 """Labels that are not classes."""
 _THOUSANDS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
-_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 
 
 def make_visible(value: object) -> object:
@@ -59,12 +58,7 @@ def make_visible(value: object) -> object:
 
 
 def _visible_letter(letter: str) -> str:
-    number = ord(letter)
-    if number < 0x20:
-        return chr(0x2400 + number)  # Unicode has pictures of control characters
-    if number == 0x7F:
-        return "\u2421"
-    return " " if unicodedata.category(letter) == "Zs" else f"⟨U+{number:04X}⟩"
+    return " " if unicodedata.category(letter) == "Zs" else f"⟨U+{ord(letter):04X}⟩"
 
 
 def label_text(label: str) -> str:
@@ -112,14 +106,6 @@ def percent(share: float) -> str:
     if 0.9995 <= share < 1:
         return "> 99.9 %"
     return f"{share:.0%}".replace("%", " %") if share in (0, 1) else f"{share * 100:.1f} %"
-
-
-def size(octets: int) -> str:
-    """Format a size; 1 kB is 1,024 bytes."""
-    for factor, unit in _UNITS:
-        if octets >= factor:
-            return f"{octets / factor:.1f} {unit}"
-    return count_noun(octets, "byte")
 
 
 def time_bound(seconds: float) -> str:

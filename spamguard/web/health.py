@@ -135,8 +135,8 @@ def _check_folders(settings: Settings) -> PartHealth:
         for trouble in status.troubles
         if now - trouble.since >= _LASTING_SECONDS
     ]
-    noun = "mailbox" if status.mailboxes == 1 else "mailboxes"
-    return PartHealth("Folders", f"{status.mailboxes:,} {noun} watched, last", lasting, status.seen)
+    detail = f"mailboxes watched: {status.mailboxes:,}, last"
+    return PartHealth("Folders", detail, lasting, status.seen)
 
 
 def _check_shared(settings: Settings) -> PartHealth:
@@ -145,9 +145,8 @@ def _check_shared(settings: Settings) -> PartHealth:
 
     status, now = read_status(settings.state), time.time()
     others = max(0, len(status.nodes) - 1)
-    noun = "other node" if others == 1 else "other nodes"
     waiting = f", {status.waiting:,} lessons to be sent" if status.waiting else ""
-    detail = f"{others} {noun}, {status.position:,} events{waiting}, last read"
+    detail = f"other nodes: {others}, {status.position:,} events{waiting}, last read"
     return PartHealth("Shared log", detail, list(status.notes(now)), status.contact or None)
 
 

@@ -276,14 +276,6 @@ class Class:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table: its buckets in use, and their share (load)."""
-
-    used: int
-    load: float
-
-
-@dataclass(frozen=True, slots=True)
 class User:
     """The lessons in force of a user, by class, and the time of the last one, or None."""
 

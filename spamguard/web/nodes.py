@@ -19,7 +19,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -52,7 +52,7 @@ from spamguard.web import models
 from spamguard.web.auth import AuthMethod, Person, SharedLogin, UnauthenticatedError, Visitor
 from spamguard.web.context import path_id
 from spamguard.web.models import HeldMessage, HeldMessageDetails, JudgementDetails
-from spamguard.web.queries import Search, page_start
+from spamguard.web.queries import Search
 from spamguard.web.requests import PEER_ROOT, RequestContext, current_person
 from spamguard.web.service import Service
 from spamguard.web.workers import ReadConnection
@@ -114,14 +114,6 @@ _read_nothing = TypeAdapter(None).validate_json
 _read_search = TypeAdapter(Search).validate_json
 
 
-def _check_page(ids: Sequence[str], following: str, before: str) -> None:
-    """Raise ValueError unless a page leads on: otherwise there could be a next one for ever."""
-    if not all(map(is_id, ids)) or (following and not is_id(following)):
-        raise ValueError("not an id")
-    if following and following >= page_start(before):
-        raise ValueError("a page that ends where it begins")
-
-
 def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tuple[list[Item], str]:
     """Return the newest items of all pages, and where the next page begins.
 
@@ -143,10 +135,7 @@ def _query(person: Person, search: Search | None = None) -> dict[str, str]:
     query = {"person": person.name, "operator": str(int(person.operator))}
     if search is None:
         return query
-    search = replace(search, seconds=_PAGE_SECONDS)
-    unset = Search()
-    values = {field.name: getattr(search, field.name) for field in fields(search)}
-    values = {name: value for name, value in values.items() if value != getattr(unset, name)}
+    values = asdict(replace(search, seconds=_PAGE_SECONDS))
     return query | {"search": json.dumps(values, ensure_ascii=False)}
 
 
@@ -172,14 +161,9 @@ class NodeService(Service):
         """Return a page of the messages that passed any node."""
         self._history.check_searchable(person, search)
 
-        def decode(body: bytes) -> PeerPage:
-            page = _read_page(body)
-            _check_page([passed.id for passed in page.rows], page.following, search.before)
-            return page
-
         mine, theirs = await asyncio.gather(
             self.rows_here(person, search),
-            self._peers.ask_all(_HISTORY, _query(person, search), decode),
+            self._peers.ask_all(_HISTORY, _query(person, search), _read_page),
         )
         pages = [*(page for _, page in theirs.answers), mine]
         merged, following = merge_pages(
@@ -197,14 +181,9 @@ class NodeService(Service):
         """Return a page of the messages that any node holds."""
         search = replace(search or Search(), before=before, limit=limit)
 
-        def decode(body: bytes) -> models.QuarantinePage:
-            page = _read_held_page(body)
-            _check_page([message.id for message in page.messages], page.following, before)
-            return page
-
         mine, theirs = await asyncio.gather(
             super().quarantine(person, before, limit, search),
-            self._peers.ask_all(_QUARANTINE, _query(person, search), decode),
+            self._peers.ask_all(_QUARANTINE, _query(person, search), _read_held_page),
         )
         pages = [*(page for _, page in theirs.answers), mine]
         merged = merge_pages([(page.messages, page.following) for page in pages], limit)
@@ -266,7 +245,6 @@ class NodeService(Service):
             await super().delete(person, verdict_id)
         except NotThereError as error:
             await self._act(person, verdict_id, "DELETE", "", _read_nothing, error)
-            self._waiting.clear()
 
     async def _find(
         self,

@@ -1,8 +1,7 @@
 """The quarantine as a person may see it: its pages, release and deletion.
 
-`QuarantineIndex` keeps ids and recipients in memory, because a list must not take longer the more
-messages are held. It lists the directory again only after a change, and reads each note once: the
-recipients of a message never change.
+`QuarantineIndex` keeps recipients in memory, so each note is read once: the recipients of a message
+never change.
 
 Nobody may be shown a recipient that is not theirs, when mail of others came, or unprintable text.
 """
@@ -12,14 +11,12 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
 from math import inf
-from threading import Lock
 
 from spamguard.config.options import Hop, Settings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
@@ -39,19 +36,14 @@ from spamguard.web.workers import ReadConnection, Visibility
 _log = logging.getLogger("spamguard.web")
 
 MAX_READS = 500  # notes that one search reads, in about 20 ms
-# Two changes within a tick of the kernel's clock leave the same time on the directory.
-_SETTLED_NANOSECONDS = 1_000_000_000
 
 
 class QuarantineIndex:
-    """Ids and recipients of one quarantine. Any thread may use it."""
+    """The recipients in one quarantine. Any thread may use it."""
 
     def __init__(self, quarantine: Quarantine) -> None:
         self._quarantine = quarantine
-        self._ids: Sequence[str] = ()  # oldest first
-        self._changed_at = -1  # of the directory, when it was listed
         self._recipients: dict[str, Sequence[str]] = {}  # by id, of notes that were read
-        self._lock = Lock()
 
     def newest(
         self, before: str, limit: int, is_visible: Callable[[str], bool]
@@ -61,13 +53,15 @@ class QuarantineIndex:
         The second value is the id down to which it has searched, "" for everything. It stops after
         reading `MAX_READS` notes for the first time.
         """
-        ids, by_id, is_theirs = self._list_ids(), self._recipients, cache(is_visible)
+        ids, is_theirs = sorted(self._quarantine.ids()), cache(is_visible)
+        if len(self._recipients) > 2 * len(ids) + MAX_READS:  # most are gone
+            self._recipients = {}
         visible_ids: list[str] = []
         reads = 0
         for at in range(bisect_left(ids, before) - 1, -1, -1):
             if len(visible_ids) == limit or reads == MAX_READS:
                 return visible_ids, ids[at + 1]
-            recipients = by_id.get(ids[at])
+            recipients = self._recipients.get(ids[at])
             if recipients is None:
                 recipients = self._read_recipients(ids[at])
                 reads += 1
@@ -75,26 +69,10 @@ class QuarantineIndex:
                 visible_ids.append(ids[at])
         return visible_ids, ""
 
-    def _list_ids(self) -> Sequence[str]:
-        with self._lock:
-            changed_at = self._quarantine.changed_at()
-            if changed_at != self._changed_at:
-                self._ids = sorted(self._quarantine.ids())
-                settled = time.time_ns() - changed_at > _SETTLED_NANOSECONDS
-                self._changed_at = changed_at if settled else -1
-                ids = frozenset(self._ids)
-                self._recipients = {
-                    verdict_id: recipients
-                    for verdict_id, recipients in self._recipients.items()
-                    if verdict_id in ids
-                }
-            return self._ids
-
     def _read_recipients(self, verdict_id: str) -> Sequence[str]:
         for entry in self._quarantine.read_entries([verdict_id]):
             recipients = [sys.intern(recipient.address) for recipient in entry.envelope.recipients]
-            with self._lock:  # another thread may be iterating over the dictionary
-                self._recipients[verdict_id] = recipients
+            self._recipients[verdict_id] = recipients
             return recipients
         return ()  # damaged, or gone meanwhile
 

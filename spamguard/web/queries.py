@@ -1,7 +1,7 @@
 """Pages of the history, for people who may see only their own mail.
 
 Lists run from new to old, page by page. A page ends after a number of rows or after a time limit,
-and says where the next page begins. That place is an id that tells nothing of other people's mail.
+and says at which id the next page begins.
 
 Nobody may be shown a recipient that is not theirs, when mail of others came, or unprintable text.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TypeVar
 
 from spamguard.bayes.tables import BASE_CLASSES
@@ -19,7 +18,7 @@ from spamguard.config.options import Action, HistorySettings
 from spamguard.config.types import MAILBOX
 from spamguard.engine.policy import unwanted_classes
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
-from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
+from spamguard.keys import is_id
 from spamguard.learning.lessons import LessonOutcome
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NO_STANDING
@@ -35,9 +34,6 @@ from spamguard.web.workers import ReadConnection, Visibility
 AFTER_LAST_ID = "~"
 """Greater than every id."""
 PAGE_SECONDS = 2.0
-"""After which a page ends, full or not."""
-_STEP_SECONDS = 60
-
 
 Row = TypeVar("Row", HistoryRow, HeldMessage)
 
@@ -53,37 +49,22 @@ def find_page(
     look: Callable[[str, int], tuple[Sequence[Row], str]],
     start: str,
     limit: int,
-    seconds: float = inf,
+    seconds: float = PAGE_SECONDS,
 ) -> tuple[list[Row], str]:
     """Return the rows of a page, and where the next page begins; "" after the last page.
 
     look: called with an id and a number: returns up to so many rows before that id, and the id down
-    to which it has searched; "" for everything. seconds: as of a search.
+    to which it has searched; "" for everything. seconds: after which the page ends, full or not.
     """
     limit = max(1, min(limit, models.MAX_ROWS))
-    deadline = time.monotonic() + min(seconds, PAGE_SECONDS)
+    deadline = time.monotonic() + seconds
     rows: list[Row] = []
-    searched_to = start
+    following = start
     while True:
-        more, searched_to = look(searched_to, limit - len(rows))
+        more, following = look(following, limit - len(rows))
         rows += more
-        following = next_page_start(searched_to, rows[-1].id if rows else "")
-        late = time.monotonic() >= deadline and following < start
-        if len(rows) >= limit or not following or late:
+        if len(rows) >= limit or not following or time.monotonic() >= deadline:
             return rows, following
-
-
-def next_page_start(searched_to: str, last: str) -> str:
-    """Return where the next page begins, without telling the id or time of other people's mail.
-
-    It is the end of the minute of `searched_to`, but not beyond `last`. searched_to: the id, of
-    anybody's message, down to which all was searched; "" for everything. last: the oldest row that
-    was found; "" for none.
-    """
-    if not searched_to:
-        return ""
-    minute = min((int(id_time(searched_to)) // _STEP_SECONDS + 1) * _STEP_SECONDS, MAX_ID_TIME)
-    return min(filter(None, (new_id(minute, bytes(RANDOM_BYTES)), last)))
 
 
 # ---- history
@@ -95,7 +76,7 @@ class Search:
     sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
     or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
     most `models.MAX_ROWS`. words: each matches subject, `from`, `author` or, for operators, a
-    recipient. seconds: after which a page ends, where that is before `PAGE_SECONDS`. with_clues:
+    recipient. seconds: after which a page ends, full or not. with_clues:
     whether rows have a line of the text, and words as of `models.strongest_words`.
     """
 
@@ -109,7 +90,7 @@ class Search:
     before: str = ""
     limit: int = 50
     words: tuple[str, ...] = ()
-    seconds: float = inf
+    seconds: float = PAGE_SECONDS
     with_clues: bool = False
 
 

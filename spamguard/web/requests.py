@@ -21,7 +21,7 @@ from typing import cast
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
@@ -272,18 +272,6 @@ def _cookie_name(root: str, *, secure: bool) -> str:
     return SUBPATH_COOKIE if root else SECURE_COOKIE
 
 
-def _cookie_value(header: str, name: str) -> str:
-    """Return the value of a cookie, or "".
-
-    With `http.cookies`, the cookies of other servers on this host could hide ours or cost time.
-    """
-    for cookie in header.split(";"):
-        cookie_name, _, value = cookie.partition("=")
-        if cookie_name.strip() == name:
-            return value.strip()
-    return ""
-
-
 # ---- the head of a request
 
 MAX_HEADER_BYTES = 16 << 10
@@ -328,7 +316,7 @@ class RequestContext:
     def session_secret(self) -> str:
         """The value of our cookie, or ""."""
         name = _cookie_name(self.root_path, secure=self.secure)
-        return _cookie_value(self.header(b"cookie"), name)
+        return cookie_parser(self.header(b"cookie")).get(name, "")
 
 
 class RequestReader:

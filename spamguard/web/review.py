@@ -307,7 +307,6 @@ _SIDES = {"ham": "wanted", "spam": "unwanted"}
     "/history/{id}/sender",
     name="saySender",
     summary="Say what mail of its sender is, or take that back",
-    **api.WITH_ID,
 )
 async def say_sender(
     call: api.Call,

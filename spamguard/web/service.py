@@ -16,7 +16,6 @@ import asyncio
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
@@ -31,7 +30,7 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.policy import UNSURE
 from spamguard.engine.prepare import Example
-from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
+from spamguard.errors import NotAllowedError, SpamguardError, UsageError
 from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from spamguard.ledger.senders import label_class, make_sender_vote
@@ -65,12 +64,9 @@ from spamguard.web.workers import (
 
 _log = logging.getLogger("spamguard.web")
 
-_TODAY_SECONDS = 10.0  # for which numbers of the last hours are fresh
 _MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
-_WAITING_SECONDS = 3.0  # for which the numbers of the navigation are fresh
-_MAX_CACHED = 64  # persons, or pairs of a person and a number of hours
-_MAX_COUNT_SECONDS = 0.2  # for one of them: a history may be long
-_MAX_WAIT_SECONDS = 0.5  # of a page for them
+_MAX_COUNT_SECONDS = 0.2  # for a number of the navigation: a history may be long
+_MAX_WAIT_SECONDS = 0.5  # of a page for these numbers
 _HELD_ROWS = 50  # that are counted
 UNSURE_DAYS = 14
 _READ_THREADS = 2
@@ -78,7 +74,6 @@ _MAX_WORDS = 60  # told with a verdict
 _UNDO_BATCH = 4 * BATCH_SIZE  # messages
 _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
 
-Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 
@@ -380,10 +375,7 @@ class Service:
     # ---- numbers
 
     def _clear_cache(self) -> None:
-        """Drop the numbers, so that a lesson shows at once."""
-        self._today: OrderedDict[tuple[bool | str, int], AsyncTtlCache[models.Today]]
-        self._today = OrderedDict()
-        self._waiting = OrderedDict[Person, AsyncTtlCache[models.Waiting]]()
+        """Drop the numbers of the ledger, so that a lesson shows at once."""
         self._users = AsyncTtlCache(
             lambda: self._readers.run(statistics.summarize_users), _MODEL_SECONDS, WAIT_SECONDS
         )
@@ -391,25 +383,18 @@ class Service:
     async def today(self, person: Person, hours: int = 24) -> models.Today:
         """Return numbers of the last hours."""
         self._history.check_searchable(person, Search())
-        key = (person.operator or person.name, hours)
-        look = partial(
-            statistics.summarize_hours, visibility=self._visibility, person=person, hours=hours
+        return await self._read(
+            lambda reading: statistics.summarize_hours(reading, self._visibility, person, hours)
         )
-        new = AsyncTtlCache(lambda: self._read(look), _TODAY_SECONDS, WAIT_SECONDS)
-        return await _known_cache(self._today, key, new).get()
 
     async def waiting(self, person: Person) -> models.Waiting:
         """Count what waits for the person; what is not known at once is left out."""
-
-        async def count() -> models.Waiting:
-            unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
-            held = self.quarantine(person, limit=_HELD_ROWS)
-            return models.Waiting(*await asyncio.gather(_count_page(unsure), _count_page(held)))
-
+        unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
+        held = self.quarantine(person, limit=_HELD_ROWS)
+        counts = asyncio.gather(_count_page(unsure), _count_page(held))
         try:
-            new = AsyncTtlCache(count, _WAITING_SECONDS, _MAX_WAIT_SECONDS)
-            return await _known_cache(self._waiting, person, new).get()
-        except BusyError:
+            return models.Waiting(*await asyncio.wait_for(counts, _MAX_WAIT_SECONDS))
+        except TimeoutError:
             return models.Waiting()
 
     async def model(self, person: Person) -> models.Model:
@@ -459,7 +444,6 @@ class Service:
 
     async def _release(self, person: Person, entry: QuarantineEntry) -> models.ReleaseResult:
         now, released = await self._quarantine.release(person, entry)
-        self._waiting.clear()
         if not now.delivered:
             return released
         try:
@@ -486,16 +470,6 @@ class Service:
     async def delete(self, person: Person, verdict_id: str) -> None:
         """Delete a held message; for operators only."""
         await self._read(lambda _: self._quarantine.delete(person, verdict_id))
-        self._waiting.clear()
-
-
-def _known_cache(
-    caches: OrderedDict[Key, AsyncTtlCache[Result]], key: Key, new: AsyncTtlCache[Result]
-) -> AsyncTtlCache[Result]:
-    known = caches.setdefault(key, new)
-    while len(caches) > _MAX_CACHED:
-        caches.popitem(last=False)
-    return known
 
 
 async def _count_page(look: Awaitable[models.JudgementPage | models.QuarantinePage]) -> str:

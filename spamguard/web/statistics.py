@@ -116,26 +116,20 @@ def summarize_classes(status: Status) -> Mapping[str, models.Class]:
     }
 
 
-def summarize_tables(status: Status) -> Mapping[str, models.Table]:
-    """Measure how full each table is."""
-    return {
-        name: models.Table(status.vocabulary.get(name, 0), load)
-        for name, load in status.used.items()
-    }
-
-
 def filter_status(spam_filter: Filter) -> dict[str, Any]:
     """Under the names of `spamguard status --json`."""
     status = spam_filter.status()
-    classes, tables = summarize_classes(status), summarize_tables(status)
     return {
         "key": status.fingerprint,
         "versions": {"program": __version__, "extractor": status.extractor},
-        "classes": {name: asdict(summary) for name, summary in classes.items()},
+        "classes": {name: asdict(row) for name, row in summarize_classes(status).items()},
         "events": status.events,
         "unsettled": status.unsettled,
         "buckets": status.buckets,
-        "tables": {name: asdict(summary) for name, summary in tables.items()},
+        "tables": {
+            name: {"used": status.vocabulary.get(name, 0), "load": load}
+            for name, load in status.used.items()
+        },
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
 
@@ -150,11 +144,7 @@ def mask_rare_words(why: Explanation) -> Explanation:
     What such a word adds stays: the verdict on a message of that one word would tell it too.
     """
     clues = [
-        clue if _lesson_count(clue.counts) >= MIN_LESSONS else replace(clue, counts={})
+        clue if sum(clue.counts.values()) >= MIN_LESSONS else replace(clue, counts={})
         for clue in why.clues
     ]
     return replace(why, clues=clues)
-
-
-def _lesson_count(counts: Mapping[str, int]) -> int:
-    return sum(counts.values())

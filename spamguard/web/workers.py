@@ -280,7 +280,6 @@ class UploadScanner:
         )
         self._settle = settle
         self._state = settings.state
-        self._has_filter = False
         self._running = Counter[Person]()
 
     async def start(self) -> None:
@@ -318,9 +317,7 @@ class UploadScanner:
             self._running += Counter()  # drops people with a count of zero
 
     async def _scan(self, message: Spool, users: Sequence[str]) -> Scan:
-        if not self._has_filter:
-            await run_in_thread(partial(ensure_filter, self._state))
-            self._has_filter = True
+        await run_in_thread(partial(ensure_filter, self._state))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _NEW_FILTER_SECONDS
         result = await self._pool.judge(message, b"", users)

@@ -127,7 +127,7 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
         subject = browser.find_element("css selector", ".mail .subject bdi").text
         assert subject.startswith('<script>alert(1)</script> "><img src=x onerror=alert(1)>')
         assert "⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+2069⟩⟨U+200F⟩" in subject
-        assert "␀␛[31m␡" in subject
+        assert "⟨U+0000⟩⟨U+001B⟩[31m⟨U+007F⟩" in subject
         assert browser.title == "History · spamguard"
         browser.find_element(
             "css selector", ".mail button"

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.errors import UsageError
+from spamguard.web import context
 from spamguard.web.auth import Person
-from spamguard.web.context import HISTORY_ROWS, SearchQuery, UserTtlStore
+from spamguard.web.context import HISTORY_ROWS, Notice, NoticeStore, SearchQuery
 from spamguard.web.queries import Search
 from tests.unit.web.fixed import NAME
 
@@ -60,36 +61,17 @@ def test_an_invalid_day_gets_an_error(day: str) -> None:
 ANNA, BEN = Person("anna"), Person("ben")
 
 
-class Bench:
-    """A shelf with a clock that can be set."""
-
-    def __init__(self, each: int = 2, most: int = 3) -> None:
-        self.now = 0.0
-        self.shelf: UserTtlStore[str] = UserTtlStore(each, most, 10, lambda: self.now)
-
-
 def test_a_value_is_for_the_user_who_stored_it() -> None:
-    shelf = Bench().shelf
-    name = shelf.put(ANNA, "a")
-    assert shelf.get(ANNA, name) == "a"
+    shelf = NoticeStore()
+    name = shelf.put(ANNA, Notice("a"))
+    assert shelf.get(ANNA, name) == Notice("a")
     assert shelf.get(BEN, name) is None
     assert shelf.get(Person("anna", operator=True), name) is None
     assert shelf.get(ANNA, "") is None
 
 
-def test_the_oldest_goes_first() -> None:
-    bench = Bench()
-    names = [bench.shelf.put(ANNA, thing) for thing in "abc"]
-    assert [bench.shelf.get(ANNA, name) for name in names] == [None, "b", "c"]
-    bench.shelf.put(BEN, "d")
-    bench.shelf.put(BEN, "e")
-    assert [bench.shelf.get(ANNA, name) for name in names] == [None, None, "c"]
-
-
-def test_nothing_is_kept_for_long() -> None:
-    bench = Bench()
-    name = bench.shelf.put(ANNA, "a")
-    bench.now = 9.9
-    assert bench.shelf.get(ANNA, name) == "a"
-    bench.now = 10
-    assert bench.shelf.get(ANNA, name) is None
+def test_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_MAX_NOTICES", 2)
+    shelf = NoticeStore()
+    names = [shelf.put(ANNA, Notice(thing)) for thing in "abc"]
+    assert [shelf.get(ANNA, name) for name in names] == [None, Notice("b"), Notice("c")]

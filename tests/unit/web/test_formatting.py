@@ -31,7 +31,7 @@ def test_nothing_that_acts_comes_through(text: str) -> None:
     ("text", "shown"),
     [
         ("gnp\u202eexe", "gnp⟨U+202E⟩exe"),
-        ("\x1b[31m\x00\x7f", "␛[31m␀␡"),
+        ("\x1b[31m\x00\x7f", "⟨U+001B⟩[31m⟨U+0000⟩⟨U+007F⟩"),
         ("a\u00a0b\u3000c", "a b c"),
         ("line\nline\tend", "line\nline\tend"),
         ("می\u200cخواهم", "می\u200cخواهم"),
@@ -65,14 +65,7 @@ def test_percentages(share: float, shown: str) -> None:
     assert formatting.percent(share) == shown
 
 
-def test_sizes_and_numbers() -> None:
-    assert [formatting.size(one) for one in (0, 1, 1023, 5321, 3 << 20)] == [
-        "0 bytes",
-        "1 byte",
-        "1,023 bytes",
-        "5.2 kB",
-        "3.0 MB",
-    ]
+def test_numbers() -> None:
     assert (formatting.number(12345), formatting.number(1234.56), formatting.signed(-1.25)) == (
         "12,345",
         "1,234.6",

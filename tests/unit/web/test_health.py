@@ -64,7 +64,7 @@ def test_a_daemon_that_works_has_no_problem(running: Running) -> None:
     details = {part.name: part.detail for part in health.parts}
     assert details["Listeners"] == "smtp://127.0.0.1:10025"
     assert details["Next hops"] == "smtp://127.0.0.1:10026"
-    assert details["Folders"] == "3 mailboxes watched, last"
+    assert details["Folders"] == "mailboxes watched: 3, last"
     assert details["Disk"].endswith("MB are free")
     assert health.stages == [("judged", 0.005, 0.25)]
 

@@ -13,10 +13,9 @@ import pytest
 
 from spamguard.config.options import HistorySettings, TeachSettings
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
-from spamguard.keys import new_id
 from spamguard.proxy import history_search
 from spamguard.records import Word
-from spamguard.web import queries, workers
+from spamguard.web import workers
 from spamguard.web.auth import Person
 from spamguard.web.models import MAX_ROWS, JudgementPage, Waiting
 from spamguard.web.queries import Search
@@ -180,44 +179,6 @@ def test_page_by_page(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             before = page.following
 
     assert asked(state, work) == [number for number in range(len(PASSED)) if number % 3 != 2]
-
-
-def test_where_a_page_ends_tells_nothing_of_others_mail(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pages that are not looked for any longer than one look takes, and much mail in one minute."""
-    monkeypatch.setattr(history_search, "WINDOW_ROWS", 2)
-    monkeypatch.setattr(queries, "PAGE_SECONDS", 0.0)
-    with opened(state) as spam_filter:
-        rows = [
-            passed(
-                spam_filter,
-                -1,
-                PASSED[0][1],
-                id=new_id(NOW - 600.5 - at / 100, b"rand"),
-                recipients=("ben@x",),
-            )
-            for at in range(9)
-        ]
-    remember(state, rows)
-    everything = {name(number) for number in range(len(PASSED))} | {row.id for row in rows}
-
-    async def work(service: Service) -> tuple[list[int], int]:
-        found, before, empty = [], "", 0
-        while before or not found:
-            page = await service.history(ANNA, Search(subject="7", before=before))
-            assert page.following not in everything - {
-                judgement.id for judgement in page.judgements
-            }
-            assert page.following < (before or "~")
-            found += numbers(page)
-            empty += not page.judgements
-            before = page.following
-        return found, empty
-
-    found, empty = asked(state, work)
-    assert found == [7, 27]
-    assert empty > 3
 
 
 def test_searching(state: Path) -> None:
