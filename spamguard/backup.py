@@ -288,8 +288,7 @@ def _find_damage(path: Path, fingerprint: str) -> str:
         return damage
     with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
         try:
-            with ledger.large_page_cache():
-                refuse_damaged_lessons(ledger.lessons(EXTRACTOR))
+            refuse_damaged_lessons(ledger.lessons(EXTRACTOR))
         except LedgerError as error:
             return str(error)
     return ""

@@ -29,7 +29,8 @@ from spamguard.storage import KEY_FILE, as_directory_owner
 if TYPE_CHECKING:
     from spamguard.config.shared import SharedSettings
     from spamguard.engine.filter import Filter
-    from spamguard.ledger.shared import Server, SharedLog
+    from spamguard.ledger.events import Server
+    from spamguard.ledger.shared import SharedLog
     from spamguard.shared.mac import RowMac
 
 SHARED_ABOUT = """\

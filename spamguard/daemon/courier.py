@@ -102,7 +102,6 @@ class Node:
         self._ledger = ledger
         self._mac = RowMac(key)
         self._log = joined_log(ledger)
-        self._log.mend_clock()
         self._snapshots = SnapshotExchange(ledger, settings.state)
         self._courier = Courier(
             self._log,

@@ -176,21 +176,20 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
                 labels, columns.tokens, columns.offsets, columns.traits, columns.numbers
             )
 
-    with ledger.large_page_cache():
-        counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
-        lessons = sum(counts.values())
-        return replay(
-            read_blocks(backwards=False),
-            read_blocks(backwards=True),
-            lessons,
-            sorted(set(counts) - set(BASE_CLASSES)),
-            table_bits(lessons, min_bits),
-            len(TRAITS),
-            len(NUMBERS),
-            policy.unwanted_classes(
-                ledger.classes() if ledger.shared is None else ledger.shared.classes_upto(upto_seq)
-            ),
-        )
+    counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
+    lessons = sum(counts.values())
+    return replay(
+        read_blocks(backwards=False),
+        read_blocks(backwards=True),
+        lessons,
+        sorted(set(counts) - set(BASE_CLASSES)),
+        table_bits(lessons, min_bits),
+        len(TRAITS),
+        len(NUMBERS),
+        policy.unwanted_classes(
+            ledger.classes() if ledger.shared is None else ledger.shared.classes_upto(upto_seq)
+        ),
+    )
 
 
 # ---- users' own votes

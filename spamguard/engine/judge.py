@@ -144,7 +144,7 @@ class JudgingFilter:
     def judge_features(self, features: Features, user: str = "", sender: bytes = b"") -> Verdict:
         """`judge` for a message that was read. sender: as of `SenderWords.identify`."""
         self._refresh()
-        nats = self.senders.find(sender, [user], self._store.seq)[user]
+        nats = self.senders.find(sender, [user])[user]
         evidence = tables.make_evidence(features, self._store.tables.bits)
         parameters = self._parameters()  # brings the caution up to date
         if self._load_user_model(user) is None and not self._caution:
@@ -180,7 +180,7 @@ class JudgingFilter:
         scored, joint = self._score(evidence)
         spam_from = self._required_probability(scored, evidence)
         sender = self.senders.identify(raw)
-        nats = self.senders.find(sender, ("", *users), self._store.seq)
+        nats = self.senders.find(sender, ("", *users))
         verdict = self._make_verdict(joint, spam_from, nats[""])
         corrections = self._user_corrections(users, evidence, scored)
         by_user = {
@@ -234,7 +234,7 @@ class JudgingFilter:
         scored, joint = self._score(evidence)
         correction = self._user_corrections([user], evidence, scored).get(user)
         spam_from = self._required_probability(scored, evidence)
-        nats = self.senders.find(sender, [user], self._store.seq)[user]
+        nats = self.senders.find(sender, [user])[user]
         verdict = self._make_verdict(joint, spam_from, nats, correction)
         numbers = self._likeliest_sides(verdict)
         parts = fusion.break_down(scored, learnt, parameters, evidence, *numbers)
@@ -256,7 +256,6 @@ class JudgingFilter:
         if self._store.refresh():
             self._read_classes()
             self._user_models.follow(self._store.generation)
-            self.senders.follow(self._store.generation)
 
     def _parameters(self) -> experts.ExpertParameters:
         """The parameters of judging: the same object for as long as nothing changes."""

@@ -137,13 +137,11 @@ class Application(JoinedFile):
                 if chain != row.chain:
                     raise self._fork_error(f"has another row at position {row.position}")
             return False
-        if row.position >= PROVISIONAL:
-            raise self._fork_error(f"has position {row.position}, which no log reaches")
-        if row.position > self._position + 1:
-            if self._position < self._compacted and row.position <= self._compacted + 1:
-                return True
-            raise self._fork_error(f"lacks position {self._position + 1}")
-        if row.chain != next_chain(self._chain, row.event):
+        follows = row.position == self._position + 1
+        is_past_gap = self._position < self._compacted and row.position <= self._compacted + 1
+        if row.position >= PROVISIONAL or (
+            row.chain != next_chain(self._chain, row.event) if follows else not is_past_gap
+        ):
             raise self._fork_error(f"does not go on from position {self._position}")
         return True
 

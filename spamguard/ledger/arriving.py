@@ -33,50 +33,36 @@ no number to those that come after it.
 def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
     """Yield the votes; LedgerError at the first over which readers would stumble."""
     for vote in votes:
-        if not vote.digest or (vote.label is None and vote.packed):
+        if not _is_possible(vote):
             raise LedgerError(
-                "a vote to be merged is about no message, or has features though it is taken back: "
-                "export it again"
+                f"a vote to be merged (label {vote.label}, clock {vote.clock}, time {vote.time}) "
+                "is none: export it again"
             )
-        if not 0 < vote.clock < _MAX_CLOCK:
-            raise LedgerError(
-                f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62"
-            )
-        if not 0 <= vote.time < MAX_TIME:
-            raise LedgerError(
-                f"a vote to be merged has time {vote.time}: it must be in seconds since 1970, "
-                "before the year 10000"
-            )
-        if vote.extractor == SENDER_VERSION:
-            if (
-                vote.packed
-                or vote.scores
-                or (vote.label and not SENDER_LABEL.fullmatch(vote.label))
-            ):
-                raise LedgerError("a vote to be merged says nothing of a sender: export it again")
-        elif vote.extractor == CLASS_VERSION:
-            _check_class_vote(vote)
-        elif not is_class_label(vote.label):
-            raise LedgerError(
-                f"a vote to be merged is called {vote.label} and is none: export it again"
-            )
-        elif vote.label is not None:
+        if vote.label is not None and vote.extractor not in (SENDER_VERSION, CLASS_VERSION):
             codec.check_receipt(vote.packed)
         yield vote
 
 
-def _check_class_vote(vote: Vote) -> None:
+def _is_possible(vote: Vote) -> bool:
+    if not vote.digest or not 0 < vote.clock < _MAX_CLOCK or not 0 <= vote.time < MAX_TIME:
+        return False
+    if vote.extractor == CLASS_VERSION:
+        return _defines_class(vote)
+    if vote.extractor == SENDER_VERSION:
+        is_word = not vote.label or SENDER_LABEL.fullmatch(vote.label) is not None
+        return is_word and not vote.packed and not vote.scores
+    return is_class_label(vote.label) and not (vote.label is None and vote.packed)
+
+
+def _defines_class(vote: Vote) -> bool:
     name = vote.digest.removeprefix(CLASS_PREFIX).decode("utf-8", "replace")
     opposite = {"ham": "(class unwanted)", "spam": "(class wanted)"}.get(name, "")
-    if (
-        not vote.digest.startswith(CLASS_PREFIX)
-        or not is_class_name(name)
-        or vote.label not in {None, *CLASS_LABELS} - {opposite}
-        or (vote.user, vote.packed, vote.scores) != ("", b"", b"")
-    ):
-        raise LedgerError(
-            "a vote to be merged defines no class, though it says so: export it again"
-        )
+    return (
+        vote.digest.startswith(CLASS_PREFIX)
+        and is_class_name(name)
+        and vote.label in {None, *CLASS_LABELS} - {opposite}
+        and (vote.user, vote.packed, vote.scores) == ("", b"", b"")
+    )
 
 
 def with_unique_node(vote: Vote) -> Vote:

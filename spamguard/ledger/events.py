@@ -76,8 +76,6 @@ _BODY = struct.Struct(">qqqIIIiIII")
 def encode_event(vote: Vote) -> SharedEvent:
     """The vote as an event; equal votes give equal events. LedgerError: no log can hold it."""
     node, label = vote.node.encode(), None if vote.label is None else vote.label.encode()
-    if b"\0" in node or not 0 < len(node) <= MAX_NODE_BYTES:
-        raise LedgerError(f"a vote has the node {vote.node[:40]!r}: no shared log can hold that")
     texts = (vote.digest, vote.user.encode(), node, label, vote.packed, vote.scores)
     parts = (*texts, vote.origin.encode())
     lengths = (-1 if part is None else len(part) for part in parts)
@@ -86,9 +84,9 @@ def encode_event(vote: Vote) -> SharedEvent:
     except struct.error as error:
         raise LedgerError(f"a vote has a number that no ledger can hold ({error})") from error
     body = _FORMAT + header + b"".join(part for part in parts if part is not None)
-    if len(body) > MAX_BODY_BYTES:
+    if b"\0" in node or not 0 < len(node) <= MAX_NODE_BYTES or len(body) > MAX_BODY_BYTES:
         raise LedgerError(
-            f"a vote has {len(body):,} bytes: a shared log takes {MAX_BODY_BYTES:,} at most"
+            f"a vote of node {vote.node[:40]!r} has {len(body):,} bytes: no shared log can hold it"
         )
     subject = _subject(vote)
     return SharedEvent(subject, vote.clock, vote.node, _content(body), vote.time, body)
@@ -97,18 +95,16 @@ def encode_event(vote: Vote) -> SharedEvent:
 def decode_event(event: SharedEvent) -> Vote:
     """The vote of an event. LedgerError: it cannot be read, or is not what it says it is."""
     body = event.body
-    if not 0 < len(body) <= MAX_BODY_BYTES:
-        raise LedgerError(f"its body is empty, or longer than {MAX_BODY_BYTES:,} bytes")
+    if not 0 < len(body) <= MAX_BODY_BYTES or _content(body) != event.content:
+        raise LedgerError("its body is not the one that was pushed")
     if body[:1] != _FORMAT:
         raise LedgerError(f"it has format {body[0]}, this program reads 1: update spamguard")
-    if _content(body) != event.content:
-        raise LedgerError("its body is not the one that was pushed")
     try:
         vote = _unpack_body(memoryview(body)[1:])
-    except (struct.error, UnicodeError, ValueError) as error:
+        if (_subject(vote), *vote.version, vote.time) != (*event[:3], event.time):
+            raise ValueError("it is another event's")
+    except (struct.error, ValueError) as error:
         raise LedgerError(f"its body is damaged ({error})") from error
-    if (_subject(vote), *vote.version, vote.time) != (*event[:3], event.time):
-        raise LedgerError("its body is another event's")
     next(check_votes([vote]))
     return vote
 

@@ -22,11 +22,10 @@ from typing import Self
 from spamguard.database import ClosedOnExit, Database
 from spamguard.ledger import schema
 from spamguard.ledger.schema import LEDGER_SCHEMA
-from spamguard.storage import as_directory_owner, open_private
+from spamguard.storage import as_directory_owner
 
 _RESERVED_PREFIX = "ledger."  # of the ledger's own meta keys
 _NUMBER_DIGITS = 20
-_LARGE_CACHE_KIB = 24_576  # some 8,000 receipts
 
 
 class LastNumber:
@@ -38,7 +37,7 @@ class LastNumber:
     def __init__(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with as_directory_owner(path.parent):
-            self._descriptor = open_private(path, flags)
+            self._descriptor = os.open(path, flags, 0o600)
 
     def read(self) -> tuple[int, int]:
         """The number, 0 if none is known, and when it was written, in seconds since 1970."""
@@ -98,10 +97,8 @@ class LedgerFile(ClosedOnExit):
         True once for each change: the caller then folds everything there is. A write that failed
         may count as a change.
         """
-        try:  # faster than `Database.errors`: this runs before every verdict
+        with self._db.errors():
             counters = self._change_counters()
-        except sqlite3.Error as error:
-            raise LEDGER_SCHEMA.explain(self.path, error) from error
         grown = counters != self._last_counters
         self._last_counters = counters
         return grown
@@ -143,16 +140,6 @@ class LedgerFile(ClosedOnExit):
         """Bytes of the file, with those still in its log."""
         with self._db.errors():
             return int(self._db.pragma("page_count") * self._db.pragma("page_size"))
-
-    @contextmanager
-    def large_page_cache(self) -> Iterator[None]:
-        """Keep up to 24 MB of the file in memory, for a reader of all of it out of order."""
-        ((usual,),) = self._db.query("PRAGMA cache_size")
-        self._db.query(f"PRAGMA cache_size = -{_LARGE_CACHE_KIB}")
-        try:
-            yield
-        finally:
-            self._db.query(f"PRAGMA cache_size = {int(usual)}")  # frees the rest too
 
     # ---- notes
 

@@ -1,7 +1,7 @@
 """Reading the ledger: by user, by message, along the log, and the first scores of messages.
 
 `UserQueries` answers who has cast which votes, from an index of its own and never by walking the
-log. `ChangeWalk` reads the log some hundred events at a time and says what each event changes.
+log. `read_changes` says what each of some hundred events of the log changes.
 `ScoreQueries` reads the scores that experts gave messages before these were taught, from which
 fusion and calibration learn. All run their statements by a `Query`, and raise LedgerError.
 
@@ -24,7 +24,6 @@ from spamguard.ledger.votes import (
     LastVote,
     MessageStanding,
     Receipt,
-    VotesInForce,
     is_class_label,
     lesson_changes,
     resolve_lesson,
@@ -35,7 +34,6 @@ from spamguard.records import EXTRACTOR, Vote
 
 _DAY_SECONDS = 86_400
 _BATCH_DIGESTS = 128  # of one statement, or range: some 500 kB of receipts
-_BATCH_EVENTS = 128  # of one statement
 
 Item = TypeVar("Item")
 
@@ -146,7 +144,7 @@ class UserQueries:
         for lesson in lessons:
             digest, label = vote(lesson)
             rows = self._query(schema.STANDING_LABEL, (digest, user))
-            current, extractor = rows[0][:2] if rows else (None, 0)
+            current, extractor = rows[0] if rows else (None, 0)
             if current not in (None, label):
                 opposite.append(lesson)
             elif current == label and extractor >= EXTRACTOR:
@@ -309,44 +307,19 @@ class AgeQueries:
 
 # ---- along the log
 
-# Votes on a message from which on they are cached: to read fewer again costs less than the room for
-# those of every message.
-_MIN_CACHED_VOTES = 16
-_MAX_CACHED_VOTES = 65_536  # some 30 MB
 
+def read_changes(
+    query: Query, seq: int, events: Sequence[tuple[int, Vote]], extractor: int | None
+) -> list[Change]:
+    """What some events in a row change; call it in a transaction. seq: of the event before them.
 
-class ChangeWalk:
-    """A walk along the log, from any event on.
-
-    A mail that reaches hundreds of people has hundreds of votes. They are read without features,
-    and only once; features are read of the votes that decide.
+    A mail that reaches hundreds of people has hundreds of votes: features are read of those that
+    decide.
     """
-
-    def __init__(self, query: Query) -> None:
-        self._query = query
-        self._cache: VotesInForce = {}  # as of the last event; the latest message comes last
-
-    def read_changes(
-        self, seq: int, events: Sequence[tuple[int, Vote]], extractor: int | None
-    ) -> list[Change]:
-        """What the next events change; call it in a transaction. seq: of the event before them."""
-        digests = list({vote.digest: None for _, vote in events})
-        cached = {digest: self._cache.pop(digest) for digest in digests if digest in self._cache}
-        new = [digest for digest in digests if digest not in cached]
-        rows = query_digests(self._query, schema.EARLIER_VOTES_OF_DIGESTS, new, seq)
-        winning = cached | votes_in_force(map(Vote._make, rows))
-        changes = list(lesson_changes(winning, events, extractor, partial(load_vote, self._query)))
-        self._cache |= {
-            digest: votes for digest, votes in winning.items() if len(votes) >= _MIN_CACHED_VOTES
-        }
-        for _, event in events:
-            if event.digest in self._cache:
-                vote = self._cache[event.digest][event.user]
-                self._cache[event.digest][event.user] = vote._replace(packed=b"", scores=b"")
-        excess = sum(map(len, self._cache.values())) - _MAX_CACHED_VOTES
-        while excess > 0:
-            excess -= len(self._cache.pop(next(iter(self._cache))))
-        return changes
+    digests = list({vote.digest: None for _, vote in events})
+    rows = query_digests(query, schema.EARLIER_VOTES_OF_DIGESTS, digests, seq)
+    winning = votes_in_force(map(Vote._make, rows))
+    return list(lesson_changes(winning, events, extractor, partial(load_vote, query)))
 
 
 # ---- first scores

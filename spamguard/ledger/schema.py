@@ -151,7 +151,7 @@ SELECT max(
 LAST_TIME = "SELECT time FROM events ORDER BY seq DESC LIMIT 1"
 
 STANDING_LABEL = (
-    f"SELECT label, extractor, seq FROM events WHERE digest = ? AND user = ? {_IN_ORDER} LIMIT 1"
+    f"SELECT label, extractor FROM events WHERE digest = ? AND user = ? {_IN_ORDER} LIMIT 1"
 )
 LAST_WORD = f"""
 SELECT seq, clock FROM events
@@ -219,13 +219,6 @@ WAITING_BETWEEN = "SELECT 1 FROM pending WHERE seq BETWEEN ? AND ? LIMIT 1"
 PENDING_SIZE = "SELECT count(*), total(bytes) FROM pending"
 OLDEST_PENDING = """
 SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""
-
-# The last clock before one that is far above it.
-CLOCK_BEFORE_GAP = """
-SELECT clock FROM (
-    SELECT clock, lead(clock) OVER (ORDER BY clock) AS following
-    FROM (SELECT 0 AS clock UNION ALL SELECT clock FROM events))
-WHERE following - clock > ? ORDER BY clock LIMIT 1"""
 
 MARKS = "SELECT position, chain FROM marks ORDER BY position DESC"
 MARK_AT = "SELECT chain FROM marks WHERE position = ?"

@@ -15,7 +15,7 @@ for each user and message.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from spamguard.ledger.sqlite import SqliteLedger
 
 _DIGEST_RANGE = (SENDER_PREFIX, b"sne")  # the index tells whether there is any word at all
-_MAX_CACHED = 1 << 14  # pairs of a user and a sender
 
 
 def make_sender_vote(digest: bytes, user: str, nats: int | None, origin: str, time: int) -> NewVote:
@@ -63,7 +62,7 @@ def label_class(label: str | None) -> str:
 
 
 class SenderWords:
-    """The words of a ledger, by user and sender. For one thread.
+    """The words of a ledger, by user and sender.
 
     key: the installation's. authserv_ids, results_stripped: as of `authenticated_sender`, the names
     in any case.
@@ -81,10 +80,6 @@ class SenderWords:
         self.results_stripped = results_stripped
         self._ledger = ledger
         self._key = derive_key(key, b"senders")
-        self._words: OrderedDict[tuple[bytes, str], int] = OrderedDict()
-        self._seq = -1
-        self._generation: str | None = None
-        self._has_any = False
 
     def digest(self, address: str) -> bytes:
         """The digest of words about an address."""
@@ -102,32 +97,17 @@ class SenderWords:
         address = authenticated_sender(raw, self.authserv_ids, results_stripped=stripped)
         return self.digest(address) if address else b""
 
-    def find(self, digest: bytes, users: Iterable[str], seq: int) -> Counter[str]:
+    def find(self, digest: bytes, users: Iterable[str]) -> Counter[str]:
         """What a word about an authenticated sender adds in the mail of each of these users: the
         user's own, or else that of the site (user ""), or else 0.
 
-        digest: of `identify`. seq: of the ledger's last event.
+        digest: of `identify`.
         """
-        if not digest:
-            return Counter()
-        if seq != self._seq:
-            self._words.clear()
-            self._seq, self._has_any = seq, self._ledger.has_digest_between(*_DIGEST_RANGE)
-        if not self._has_any:
+        if not digest or not self._ledger.has_digest_between(*_DIGEST_RANGE):
             return Counter()
         of_site = self._load(digest, "")
         return Counter({user: self._load(digest, user) or of_site for user in users})
 
-    def follow(self, generation: str | None) -> None:
-        """Forget what was read if events have other numbers than in the last generation."""
-        if generation != self._generation:
-            self._generation, self._seq = generation, -1
-
     def _load(self, digest: bytes, user: str) -> int:
         """What this user's own word adds; 0: there is none."""
-        pair = (digest, user)
-        if pair not in self._words:
-            self._words[pair] = label_nats(self._ledger.standing_label(digest, user))
-            if len(self._words) > _MAX_CACHED:
-                self._words.popitem(last=False)
-        return self._words[pair]
+        return label_nats(self._ledger.standing_label(digest, user))

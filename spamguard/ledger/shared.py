@@ -36,36 +36,17 @@ from spamguard import process
 from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
-from spamguard.ledger.applying import Application, ForkError, JoinedFile
-from spamguard.ledger.arriving import MAX_CLOCK_STEP
+from spamguard.ledger.applying import Application, JoinedFile
 from spamguard.ledger.events import (
-    MAX_BODY_BYTES,
     LogRow,
-    Mark,
     Server,
     SharedEvent,
     decode_event,
     encode_event,
-    next_chain,
 )
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.votes import CLASS_VERSION, add_version, make_class_vote
 from spamguard.records import Vote
-
-__all__ = [
-    "MAX_BODY_BYTES",
-    "PROVISIONAL",
-    "ForkError",
-    "LogCounts",
-    "LogRow",
-    "Mark",
-    "Server",
-    "SharedEvent",
-    "SharedLog",
-    "decode_event",
-    "encode_event",
-    "next_chain",
-]
 
 MAX_PENDING_EVENTS = 200_000
 MAX_PENDING_BYTES = 2 << 30
@@ -74,8 +55,6 @@ NUDGE_SOCKET = "courier.nudge"
 """In the state directory: a datagram there tells the courier that something waits."""
 _POLL_SECONDS = 0.002
 _BATCH_EVENTS = 512
-# Notes of other rooms that hold numbers of events: joining gives every event another number.
-_NUMBERED_NOTES = ("tables.", "renewed.")
 
 
 # ---- the log
@@ -96,6 +75,10 @@ class LogCounts(NamedTuple):
     generation: int
     away: int
     hold: str
+
+
+# Notes of other rooms that hold numbers of events: joining gives every event another number.
+_NUMBERED_NOTES = ("tables.", "renewed.")
 
 
 class SharedLog(JoinedFile):
@@ -226,16 +209,6 @@ class SharedLog(JoinedFile):
             self._set("released", str(seq))
 
     # ---- for the courier
-
-    def mend_clock(self) -> None:
-        """Count on from the last clock that was not made up: an older program took all in. A vote
-        with one that was stays here, and the database refuses it.
-        """
-        if self._number("clock") <= MAX_CLOCK_STEP:  # so many votes nobody casts
-            return
-        with self._writing():
-            for (clock,) in self._db.execute(schema.CLOCK_BEFORE_GAP, (MAX_CLOCK_STEP,)).fetchall():
-                self._set("clock", str(clock))
 
     def read_pending(self, max_events: int, max_bytes: int) -> list[SharedEvent]:
         """The oldest events that wait, at least one if there is any."""

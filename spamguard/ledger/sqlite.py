@@ -35,11 +35,11 @@ from spamguard.ledger.arriving import MAX_CLOCK_STEP, check_votes, with_unique_n
 from spamguard.ledger.file import LedgerFile
 from spamguard.ledger.queries import (
     AgeQueries,
-    ChangeWalk,
     ScoreQueries,
     UserQueries,
     digest_ranges,
     load_vote,
+    read_changes,
 )
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.votes import (
@@ -55,7 +55,8 @@ from spamguard.records import Vote
 from spamguard.storage import batches
 
 if TYPE_CHECKING:
-    from spamguard.ledger.shared import Mark, SharedLog
+    from spamguard.ledger.events import Mark
+    from spamguard.ledger.shared import SharedLog
 
 _DROPPED_KEY = "ledger.dropped"  # meta: how many events `compact` has dropped
 _LOST_KEY = "ledger.lost"  # meta: `LostEvents`, a list in JSON
@@ -169,7 +170,7 @@ class SqliteLedger(LedgerFile):
                 if (seq if self.shared is None else clock) > unless_voted_since:
                     return True
         rows = self._db.query(schema.STANDING_LABEL, key)
-        label, extractor, _ = rows[0] if rows else (None, 0, 0)
+        label, extractor = rows[0] if rows else (None, 0)
         return label == vote.label and (label is None or extractor >= vote.extractor)
 
     def _insert(self, vote: Vote) -> bool:
@@ -366,7 +367,6 @@ class SqliteLedger(LedgerFile):
             raise self._moved_error()
         if seq > end:
             raise self._rebuild_error(f"it ends at event {end}, the tables hold {seq}")
-        walk = ChangeWalk(self._db.query)
         first, dropped = seq, self.get_meta(_DROPPED_KEY)
         while seq < end:
             with self._db.transaction("BEGIN"):
@@ -376,7 +376,7 @@ class SqliteLedger(LedgerFile):
                     self._check_compacted(seq)
                 rows = self._db.execute(schema.EVENTS_BETWEEN, (seq, end, _READ_BATCH)).fetchall()
                 events = [(row[0], Vote(*row[1:])) for row in rows]
-                changes = walk.read_changes(seq, events, extractor)
+                changes = read_changes(self._db.query, seq, events, extractor)
             if not changes:  # the last event has been compacted meanwhile
                 return
             seq = changes[-1][0]

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
@@ -103,8 +103,6 @@ def refuse_damaged_lessons(lessons: Iterable[Lesson]) -> None:
             raise LedgerError(f"message {lesson.digest.hex()[:12]}: {error}") from error
 
 
-Key = TypeVar("Key")
-
 Change = tuple[int, Lesson | None, Lesson | None]
 """Number of an event, and the lesson of its message before it and after it: subtract the first
 lesson, add the second.
@@ -119,24 +117,21 @@ LoadVote = Callable[[Vote], Vote]
 
 def winning_votes(votes: Iterable[Vote]) -> dict[tuple[bytes, str], Vote]:
     """The vote in force of each key (digest, user)."""
-    winning: dict[tuple[bytes, str], Vote] = {}
-    for vote in votes:
-        _keep_newer(winning, (vote.digest, vote.user), vote)
-    return winning
+    return {(vote.digest, vote.user): vote for vote in sorted(votes, key=attrgetter("version"))}
 
 
 def votes_in_force(votes: Iterable[Vote]) -> VotesInForce:
     """The vote in force of each user, by message."""
     winning: VotesInForce = {}
     for vote in votes:
-        _keep_newer(winning.setdefault(vote.digest, {}), vote.user, vote)
+        _keep_newer(winning.setdefault(vote.digest, {}), vote)
     return winning
 
 
-def _keep_newer(winning: dict[Key, Vote], key: Key, vote: Vote) -> None:
-    standing = winning.get(key)
+def _keep_newer(winning: dict[str, Vote], vote: Vote) -> None:
+    standing = winning.get(vote.user)
     if standing is None or standing.version < vote.version:
-        winning[key] = vote
+        winning[vote.user] = vote
 
 
 def resolve_lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesson | None:
@@ -181,9 +176,7 @@ def _deciding_vote(winning: Collection[Vote], extractor: int | None) -> Vote | N
             return None
         cast = [vote for vote in cast if vote.label == label]
     votes = [vote for vote in cast if extractor in (None, vote.extractor)]
-    if len(votes) < 2:  # of nearly every message
-        return votes[0] if votes else None
-    return min(votes, key=attrgetter("clock", "node", "user"))
+    return min(votes, key=attrgetter("clock", "node", "user"), default=None)
 
 
 def lesson_changes(
@@ -206,7 +199,7 @@ def lesson_changes(
         if vote.digest not in deciding:
             deciding[vote.digest] = _deciding_vote(votes.values(), extractor)
         before = deciding[vote.digest]
-        _keep_newer(votes, vote.user, vote)
+        _keep_newer(votes, vote)
         after = deciding[vote.digest] = _deciding_vote(votes.values(), extractor)
         if after is before:
             yield seq, None, None

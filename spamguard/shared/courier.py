@@ -26,8 +26,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
-from spamguard.ledger.events import Server
-from spamguard.ledger.shared import ForkError, SharedEvent, SharedLog
+from spamguard.ledger.applying import ForkError
+from spamguard.ledger.events import Server, SharedEvent
+from spamguard.ledger.shared import SharedLog
 from spamguard.log import WarnOnce
 from spamguard.shared.connection import RefusedValueError
 from spamguard.shared.postgres import LogHead, SharedDatabase

@@ -31,7 +31,8 @@ from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.engine import store
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp, check_layout
 from spamguard.errors import LedgerError, SharedError, TableError
-from spamguard.ledger.shared import PROVISIONAL, SharedLog
+from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.shared import SharedLog
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import EXTRACTOR
 from spamguard.shared.postgres import SharedDatabase, SharedSnapshot

@@ -13,7 +13,8 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 
 from spamguard.ledger import codec
-from spamguard.ledger.shared import PROVISIONAL, LogRow, SharedEvent, next_chain
+from spamguard.ledger.events import LogRow, SharedEvent, next_chain
+from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import Lesson, NewVote
 from spamguard.records import Features, Vote

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from spamguard.ledger import queries, sqlite
+from spamguard.ledger import sqlite
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import Lesson, lesson_changes
 from tests.contract.ledgers import fold, lessons, new_vote, packed
@@ -33,13 +33,10 @@ def crowd(number: int, seed: int = 1) -> list:
     ]
 
 
-@pytest.mark.parametrize(("crowded", "kept"), [(1, 10_000), (1, 9), (4, 20), (10_000, 0)])
 @pytest.mark.parametrize("extractor", [None, 1, 2])
-def test_what_is_kept_changes_nothing(ledger, monkeypatch, crowded, kept, extractor):
+def test_how_the_log_is_cut_changes_nothing(ledger, monkeypatch, extractor):
     ledger.append(crowd(400))
     monkeypatch.setattr(sqlite, "_READ_BATCH", 7)
-    monkeypatch.setattr(queries, "_MIN_CACHED_VOTES", crowded)
-    monkeypatch.setattr(queries, "_MAX_CACHED_VOTES", kept)
     found = list(ledger.changes_after(0, extractor=extractor))
     assert found == list(lesson_changes({}, enumerate(ledger.all_votes(), 1), extractor))
     tables = {}
@@ -51,7 +48,6 @@ def test_compacting_behind_a_walk_takes_nothing_from_it(ledger, monkeypatch):
     ledger.append(crowd(400))
     log = list(ledger.all_votes())
     monkeypatch.setattr(sqlite, "_READ_BATCH", 7)
-    monkeypatch.setattr(queries, "_MIN_CACHED_VOTES", 2)
     found = []
     for change in ledger.changes_after(0):
         found.append(change)
@@ -62,22 +58,6 @@ def test_compacting_behind_a_walk_takes_nothing_from_it(ledger, monkeypatch):
     tables = {}
     fold(tables, found)
     assert tables == lessons(ledger)
-
-
-def test_votes_of_a_crowd_are_read_once(ledger):
-    ledger.append([new_vote("spam", b"d", str(number)) for number in range(400)])
-    ledger.append([new_vote("spam", b"e", "anna")])
-    asked = []
-
-    def ask(statement, values):
-        asked.append(values)
-        return ledger._db.query(statement, values)
-
-    steps, votes = queries.ChangeWalk(ask), list(enumerate(ledger.all_votes(), 1))
-    for start in (200, 300):
-        steps.read_changes(start, votes[start : start + 100], None)
-    steps.read_changes(400, votes[400:], None)
-    assert asked == [(b"d", 200), (b"e", 400)]
 
 
 def test_lessons_of_a_crowd_are_found_without_reading_what_everybody_else_has_sent_in(ledger):

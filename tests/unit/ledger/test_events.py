@@ -84,8 +84,8 @@ GOOD = encode_event(foreign_vote("spam", b"d", "anna", clock=3))
 @pytest.mark.parametrize(
     ("event", "problem"),
     [
-        (GOOD._replace(body=b""), "empty, or longer"),
-        (GOOD._replace(body=b"\1" * (MAX_BODY_BYTES + 1)), "empty, or longer"),
+        (GOOD._replace(body=b""), "not the one that was pushed"),
+        (GOOD._replace(body=b"\1" * (MAX_BODY_BYTES + 1)), "not the one that was pushed"),
         (GOOD._replace(body=GOOD.body + b"x"), "not the one that was pushed"),
         (GOOD._replace(content=b"\0" * 16), "not the one that was pushed"),
         (resealed(GOOD, GOOD.body + b"x"), "damaged"),
@@ -93,17 +93,17 @@ GOOD = encode_event(foreign_vote("spam", b"d", "anna", clock=3))
         (resealed(GOOD, GOOD.body[:20]), "damaged"),
         (resealed(GOOD, b"\2" + GOOD.body[1:]), "format 2.*update spamguard"),
         (resealed(GOOD, GOOD.body.replace(b"anna", b"ann\xff")), "damaged"),
-        (GOOD._replace(subject=b"\0" * 16), "another event's"),
-        (GOOD._replace(clock=4), "another event's"),
-        (GOOD._replace(node="m"), "another event's"),
-        (GOOD._replace(time=GOOD.time + 1), "another event's"),
+        (GOOD._replace(subject=b"\0" * 16), "it is another event's"),
+        (GOOD._replace(clock=4), "it is another event's"),
+        (GOOD._replace(node="m"), "it is another event's"),
+        (GOOD._replace(time=GOOD.time + 1), "it is another event's"),
         (encode_event(foreign_vote("spam")._replace(clock=2**62 + 1)), "clock"),
         (encode_event(foreign_vote("(class wanted)")), "is none"),
         (encode_event(foreign_vote("(word list)")), "is none"),
         (encode_event(foreign_vote("spam")._replace(packed=b"x")), "too short"),
         (encode_event(foreign_vote("spam")._replace(time=-1)), "time"),
-        (encode_event(foreign_vote("spam", extractor=SENDER_VERSION)), "says nothing of a sender"),
-        (encode_event(foreign_vote("spam", extractor=CLASS_VERSION)), "defines no class"),
+        (encode_event(foreign_vote("spam", extractor=SENDER_VERSION)), "is none"),
+        (encode_event(foreign_vote("spam", extractor=CLASS_VERSION)), "is none"),
     ],
 )
 def test_an_event_that_is_not_what_it_says_is_refused(event, problem):
@@ -136,7 +136,7 @@ def test_no_body_is_more_than_refused(body):
     ],
 )
 def test_what_no_log_can_hold_becomes_no_event(vote):
-    with pytest.raises(LedgerError, match=r"hold|takes"):
+    with pytest.raises(LedgerError, match="hold"):
         encode_event(vote)
 
 
@@ -166,5 +166,5 @@ def test_votes_that_define_a_class():
     ],
 )
 def test_votes_that_define_none_are_refused(vote):
-    with pytest.raises(LedgerError, match="defines no class"):
+    with pytest.raises(LedgerError, match="is none"):
         decode_event(encode_event(vote))

@@ -13,9 +13,10 @@ import pytest
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, shared
+from spamguard.ledger.applying import ForkError
 from spamguard.ledger.arriving import with_unique_node
-from spamguard.ledger.events import START, LogRow, Mark, decode_event, encode_event
-from spamguard.ledger.shared import PROVISIONAL, ForkError
+from spamguard.ledger.events import MAX_BODY_BYTES, START, LogRow, Mark, decode_event, encode_event
+from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.sqlite import SqliteLedger
 from tests.contract.ledgers import fold, foreign_vote, lessons, new_vote, packed, push
 
@@ -132,9 +133,9 @@ def test_joining_makes_all_that_was_learnt_wait(nodes):
 
 def test_a_ledger_that_cannot_join_is_left_as_it_was(nodes):
     ledger = nodes.open("a")
-    ledger.append([new_vote("spam"), new_vote("ham")._replace(origin="x" * shared.MAX_BODY_BYTES)])
+    ledger.append([new_vote("spam"), new_vote("ham")._replace(origin="x" * MAX_BODY_BYTES)])
     before = list(ledger.all_votes())
-    with pytest.raises(LedgerError, match="a shared log takes"):
+    with pytest.raises(LedgerError, match="no shared log can hold it"):
         ledger.join()
     assert nodes.open("a").shared is None
     assert list(ledger.all_votes()) == before
@@ -228,7 +229,7 @@ def test_queries_see_a_vote_before_readers_fold_it(nodes, node):
 def test_what_others_would_refuse_is_not_cast(node):
     for bad in (
         new_vote("spam")._replace(packed=b"x"),
-        new_vote("spam")._replace(origin="x" * shared.MAX_BODY_BYTES),
+        new_vote("spam")._replace(origin="x" * MAX_BODY_BYTES),
         new_vote("(class wanted)"),
     ):
         with pytest.raises(LedgerError):
@@ -340,8 +341,8 @@ def test_rows_that_do_not_go_on_change_nothing(nodes, node):
     nodes.pull(node, 2)
     third, fourth = nodes.rows[2:]
     for rows, problem in (
-        ([fourth], "lacks position 3"),
-        ([third, fourth._replace(position=5)], "lacks position 4"),
+        ([fourth], "does not go on from position 2"),
+        ([third, fourth._replace(position=5)], "does not go on from position 3"),
         ([third, fourth._replace(chain=b"x")], "does not go on from position 3"),
         ([third, fourth._replace(event=third.event)], "does not go on from position 3"),
         ([nodes.rows[1]._replace(chain=b"x")], "another row at position 2"),
@@ -365,7 +366,7 @@ def test_where_the_log_was_compacted_it_may_have_gaps(nodes, node):
     assert node.shared.head() == Mark(8, nodes.rows[-1].chain)
     with pytest.raises(ForkError):
         node.shared.apply([nodes.rows[7]._replace(position=10)], 6)
-    with pytest.raises(ForkError, match="no log reaches"):
+    with pytest.raises(ForkError, match="does not go on"):
         node.shared.apply([nodes.rows[7]._replace(position=PROVISIONAL)], 2**63 - 1)
 
 

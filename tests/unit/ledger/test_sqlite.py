@@ -469,18 +469,3 @@ def test_packed_features_come_back_bit_for_bit(ledger):
     (taught,) = ledger.lessons()
     np.testing.assert_array_equal(codec.unpack(taught.packed).tokens, features.tokens)
     assert codec.unpack_scores(taught.scores) == (1.5,)
-
-
-def test_pages_are_kept_only_within_even_when_reading_fails(ledger):
-    def kept() -> int:
-        return ledger._db.query("PRAGMA cache_size")[0][0]
-
-    def failing() -> None:
-        with ledger.large_page_cache():
-            assert kept() == -24 * 1024
-            raise LedgerError("damaged")
-
-    usual = kept()
-    with pytest.raises(LedgerError, match="damaged"):
-        failing()
-    assert kept() == usual

@@ -14,7 +14,8 @@ import pytest
 
 from spamguard.errors import SharedError, UnavailableError
 from spamguard.ledger.events import Server
-from spamguard.ledger.shared import PROVISIONAL, SharedLog
+from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.shared import SharedLog
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase

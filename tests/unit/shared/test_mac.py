@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from psycopg import errors, sql
 
-from spamguard.errors import LedgerError, SharedError
+from spamguard.errors import SharedError
 from spamguard.ledger.events import SharedEvent, encode_event
 from spamguard.ledger.votes import add_version, make_class_vote
 from spamguard.shared.mac import RowMac
@@ -156,26 +154,3 @@ def test_a_clock_far_above_all_others_is_refused_and_skipped(nodes: Site) -> Non
     votes = [set(node.filter.ledger.all_votes()) for node in (first, second)]
     assert votes[0] == votes[1]
     assert max(vote.clock for vote in votes[0]) < 2**33
-
-
-def test_a_node_that_took_such_a_clock_learns_again_and_keeps_it_from_others(nodes: Site) -> None:
-    first = nodes.node()
-    teach(first.filter, MAIL[:5])
-    with closing(sqlite3.connect(first.filter.directory / "ledger.sqlite")) as db, db:
-        far = {"clock": 2**62 - 1}  # as an older program left it
-        db.execute(
-            "UPDATE events SET clock = :clock WHERE seq = (SELECT max(seq) FROM events)", far
-        )
-        db.execute(
-            "UPDATE pending SET clock = :clock WHERE seq = (SELECT max(seq) FROM pending)", far
-        )
-        db.execute("UPDATE meta SET value = :clock WHERE key = 'ledger.clock'", far)
-    with pytest.raises(LedgerError):
-        teach(first.filter, MAIL[5:6])
-    first.log.mend_clock()
-    teach(first.filter, MAIL[5:10])
-    second = nodes.node()
-    for node in (first, second):
-        node.turn()
-    assert "refused" in first.courier.alarms
-    assert {vote.clock for vote in second.filter.ledger.all_votes()} == set(range(1, 10))

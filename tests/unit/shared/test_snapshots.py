@@ -17,8 +17,8 @@ import zstandard
 from spamguard.engine import store
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
 from spamguard.errors import LedgerError
-from spamguard.ledger.queries import ChangeWalk
-from spamguard.ledger.shared import PROVISIONAL
+from spamguard.ledger import sqlite
+from spamguard.ledger.schema import PROVISIONAL, Query
 from spamguard.shared import snapshots
 from spamguard.shared.postgres import SharedDatabase
 from spamguard.shared.snapshots import SnapshotAlarmError, keep_tables
@@ -578,25 +578,25 @@ def test_mail_is_judged_while_events_move(nodes: Site, monkeypatch: pytest.Monke
     nodes.converge()
     teach(node.filter, MAIL[20:60])
     monkeypatch.setattr("spamguard.ledger.sqlite._READ_BATCH", 8)
-    read, moves = ChangeWalk.read_changes, list[int]()
+    read, moves = sqlite.read_changes, list[int]()
 
-    def read_and_move(walk: ChangeWalk, seq: int, *values: Any) -> Any:
+    def read_and_move(query: Query, seq: int, *values: Any) -> Any:
         if seq >= PROVISIONAL:
             moves.append(seq)
             with monkeypatch.context() as undisturbed:
-                undisturbed.setattr(ChangeWalk, "read_changes", read)
+                undisturbed.setattr(sqlite, "read_changes", read)
                 teach(other.filter, [MAIL[100 + len(moves)]])
                 other.turn()
             after = node.log.head().position
             node.log.apply(node.with_database(lambda database: database.read_page(after, 9)))
-        return read(walk, seq, *values)
+        return read(query, seq, *values)
 
-    monkeypatch.setattr(ChangeWalk, "read_changes", read_and_move)
+    monkeypatch.setattr(sqlite, "read_changes", read_and_move)
     with opened(node.filter.directory) as judging:
         assert moves
         assert judging.judge(PROBES[0]).label
         assert 20 <= sum(judging.status().classes.values()) < 60
-        monkeypatch.setattr(ChangeWalk, "read_changes", read)
+        monkeypatch.setattr(sqlite, "read_changes", read)
         assert sum(judging.status().classes.values()) == 60 + len(moves)
     nodes.converge()
     assert node.tables() == other.tables()
