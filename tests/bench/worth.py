@@ -317,7 +317,17 @@ def run_mutant(file: str, number: int | None, tests: list[str]) -> str:
             module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
             sys.meta_path.insert(0, _Finder(module, file, number))  # type: ignore[arg-type]
             failed = _Failed()
-            options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=30"]
+            options = [
+                "-x",
+                "-q",
+                "--tb=no",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:xdist",
+                "-o",
+                "timeout=30",
+            ]
             options += ["-o", "filterwarnings="]  # libraries are loaded before pytest
             code = pytest.main([*options, *tests], plugins=[failed])
             answer = failed.name or ("" if code == 0 else "start")
