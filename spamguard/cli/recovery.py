@@ -234,6 +234,7 @@ def add_restore(commands: arguments.Commands) -> None:
 def run_restore(options: argparse.Namespace) -> int:
     """Check the file, prove that it works, install it."""
     from spamguard import backup
+    from spamguard.learning import undo
 
     state = common.state_directory(options)
     _check_overwrite(state, replace=options.replace)
@@ -247,8 +248,14 @@ def run_restore(options: argparse.Namespace) -> int:
             aside = backup.install_backup(
                 draft, state, lambda: _check_overwrite(state, replace=options.replace)
             )
-    there = f"; what was there is in {aside}" if aside else ""
-    print(f"restored the backup of {local_time(header.time)} into {state}{there}")
+    with common.open_existing(options) as spam_filter:
+        lessons = sum(spam_filter.status().classes.values())
+        outdated = undo.count_outdated(spam_filter.ledger)
+    text = f"restored the backup of {local_time(header.time)} into {state}: "
+    text += f"lessons of {common.count_text(lessons)}"
+    print(text + (f"; what was there is in {aside}" if aside else ""))
+    if outdated:
+        common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
     return 0
 
 

@@ -17,7 +17,7 @@ from spamguard.database import Database
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
-from spamguard.errors import UsageError
+from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, new_id
 from spamguard.proxy.history import (
     SMALL_COLUMNS,
@@ -273,7 +273,7 @@ def example_from_row(spam_filter: Filter, row: HistoryRow) -> Example:
     Raises
     ------
     UsageError
-        As `row_digest`, or the row is of another extractor.
+        As `row_digest`, or the row is damaged or of another extractor.
     """
     digest = row_digest(spam_filter, row)
     if row.extractor != EXTRACTOR:
@@ -282,7 +282,10 @@ def example_from_row(spam_filter: Filter, row: HistoryRow) -> Example:
             f"{EXTRACTOR}), so the message itself is needed: name its file (learn, explain), "
             "hand it over on the page, or move it between watched folders"
         )
-    return Example(digest, unpack_features([row.packed])[0])
+    try:
+        return Example(digest, unpack_features([row.packed])[0])
+    except LedgerError as error:
+        raise UsageError(f"{row.id}: what is kept of it is damaged ({error})") from error
 
 
 def row_digest(spam_filter: Filter, row: HistoryRow) -> bytes:
