@@ -149,21 +149,6 @@ def test_an_answer_that_cannot_be_written(taught, corpus, command):
     assert done.stderr == b"spamguard: No space left on device: make room and try again\n"
 
 
-def test_filter_tells_the_delivery_agent_when_mail_could_not_be_written(taught):
-    with Path("/dev/full").open("wb") as full:
-        line = [*COMMAND, "--state", str(taught), "filter"]
-        done = subprocess.run(
-            line,
-            input=b"Subject: x\n\nx\n",
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-            check=False,
-        )
-    assert done.returncode == 75
-    assert done.stderr.count(b"\n") == 1
-
-
 def test_names_that_are_no_text(taught, tmp_path, corpus):
     name = os.fsencode(tmp_path) + b"/\xff\x1b[31m.eml"
     Path(os.fsdecode(name)).write_bytes((corpus / "data" / "00001").read_bytes())

@@ -18,7 +18,6 @@ from corpora import synthetic
 from spamguard.engine.filter import Filter
 from spamguard.ledger.sqlite import SqliteLedger
 from tests.e2e.commands.command import (
-    COMMAND,
     ENVIRONMENT,
     assert_receipts_and_tables_agree,
     spamguard,
@@ -83,27 +82,6 @@ def test_a_lesson_is_in_force_in_another_process_at_its_next_judgement(taught, c
             assert after.probabilities[other] > before.probabilities[other], number
             with Filter.open(taught) as fresh:
                 assert fresh.judge(raw) == after
-
-
-def test_a_single_lesson_is_not_kept_waiting_by_bulk_teaching(taught, corpus, tmp_path):
-    synthetic.write(tmp_path / "much", 1500, 8)
-    bulk = subprocess.Popen(
-        [*COMMAND, "--state", str(taught), "learn", str(tmp_path / "much")],
-        stdout=subprocess.PIPE,
-        env=ENVIRONMENT,
-    )
-    waits, started = [], time.perf_counter()
-    with bulk, SqliteLedger.open(taught / "ledger.sqlite", fingerprint_of(taught)) as ledger:
-        while bulk.poll() is None:
-            begun = time.perf_counter()
-            ledger.set_meta("test", "x")
-            waits.append(time.perf_counter() - begun)
-            time.sleep(0.005)
-    assert bulk.returncode == 0
-    assert len(waits) > 20
-    assert max(waits) < max(
-        2.0, (time.perf_counter() - started) / 4
-    )  # on a busy machine all takes longer
 
 
 def fingerprint_of(state):

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import mailbox
 import resource
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -147,22 +145,6 @@ def test_a_directory_that_cannot_be_written(public, mode):
         assert done.stdout.endswith(b"\nSubject: x\n\nx\n")
     (public / "place").chmod(0o755)
     assert list((public / "place").iterdir()) == []
-
-
-def test_a_login_link_in_another_users_directory(public):
-    (public / "place").mkdir(exist_ok=True)
-    (public / "place").chmod(0o000)
-    done = as_nobody(public / "place", "login-link", "--operator")
-    (public / "place").chmod(0o755)
-    assert_failed(done, str(public / "place"), "Permission denied")
-
-
-def test_a_filter_of_another_user(public, master):
-    state = Path(shutil.copytree(master, public / "state"))
-    state.chmod(0o755)
-    (public / "message").write_bytes(b"Subject: x\n\nx\n")
-    for command in (["judge", public / "message"], ["status"], ["rebuild"]):
-        assert_failed(as_nobody(state, *command), "key", "run as the user who owns it")
 
 
 def test_mail_that_may_not_be_read(public):
