@@ -150,41 +150,6 @@ def test_without_scripts(site: Site) -> None:
         assert complaints(browser) == []
 
 
-def test_an_error_is_shown_and_the_rows_stay(site: Site) -> None:
-    """Here the form is too old."""
-    with chromium() as browser:
-        log_in(browser, site.link("--operator"))
-        browser.get(f"{site.url}/queue")
-        browser.execute_script("document.querySelector('#queue [name=csrf]').value = 'old'")
-        keys(browser, "s")
-        shows(browser, "This form is too old")
-        browser.get(f"{site.url}/queue")
-        assert len(texts(browser, ".mail li")) > 0
-
-
-def test_held_mail_is_released_several_at_a_time(site: Site) -> None:
-    spam = daemon.unseen("spam", 6)[-2:]  # of which there is no doubt
-    site.send(*spam, held=True, to=[address("anna")])
-    with chromium() as browser:
-        log_in(browser, site.link("--operator"))
-        browser.get(f"{site.url}/quarantine")
-        assert len(texts(browser, ".mail li")) == 2
-        assert all("%" in line for line in texts(browser, ".mail .probability"))
-        press(browser, "Select all")
-        browser.find_element("css selector", ".mail input").click()
-        press(browser, "Release", ".several")
-        shows(browser, "Released: 1 message.", "#notice")
-        search(browser, "to:anna")
-        press(browser, "Select all")
-        press(browser, "Delete", ".several")
-        shows(browser, "Delete 2 messages for good?")
-        press(browser, "Delete for good")
-        shows(browser, "Deleted: 2 messages", "#notice")
-        search(browser, "to:anna")
-        shows(browser, "No held message matches")
-        assert complaints(browser) == []
-
-
 def test_keys_in_history_and_quarantine(site: Site) -> None:
     site.send(*daemon.unseen("spam", 6)[-4:-2], held=True, to=[address("clara")])
     with chromium() as browser:
