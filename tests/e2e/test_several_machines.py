@@ -183,6 +183,8 @@ def test_the_steps_of_compose(server: PostgresServer, place: Path) -> None:
     for node in ("owner", *NODES):
         (place / node).mkdir(mode=0o700)
         os.chown(place / node, UID, UID)
+    checkout = place / "checkout"  # where the account can read it
+    checkout.mkdir()
     steps = steps_of(COMPOSE / "compose.yaml").replace("cd config/compose", f"cd {place}")
     assert steps.count("docker compose run") == 3
     steps = steps.replace("/cluster/", f"{place}/cluster/")
@@ -197,14 +199,19 @@ def test_the_steps_of_compose(server: PostgresServer, place: Path) -> None:
             [ "$1" != --entrypoint ] || {{ program=$2; shift 2; }}
             node=$1; shift
             line=("${{@//\\/var\\/lib\\/spamguard/{str(place).replace("/", chr(92) + "/")}/$node}}")
-            as_account env SPAMGUARD_STATE={place}/$node "$(program_$program)" "${{line[@]}}"
+            as_account env PYTHONPATH={checkout} SPAMGUARD_STATE={place}/$node \\
+                "$(program_$program)" "${{line[@]}}"
         }}
         program_spamguard() {{ echo {place}/spamguard; }}
         program_cp() {{ echo cp; }}
-        as_account() {{ setpriv --reuid {UID} --regid {UID} --clear-groups "$@"; }}
+        as_account() {{
+            unshare --mount sh -c 'mount --bind {ROOT} {checkout} && cd {checkout} && exec "$@"' - \
+                setpriv --reuid {UID} --regid {UID} --clear-groups "$@"
+        }}
     """
     command = place / "spamguard"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m spamguard "$@"\n')
+    python = sys.executable.replace(str(ROOT), str(checkout))
+    command.write_text(f'#!/bin/sh\nexec {python} -m spamguard "$@"\n')
     command.chmod(0o755)
     told = type_in(steps, functions, PGPASSWORD="of the owner")
     assert "up --detach --wait mx1 mx2 mx3" in told
