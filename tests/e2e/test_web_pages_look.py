@@ -14,7 +14,8 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.errors import HistoryError
 from spamguard.web.auth import CredentialKind, Person
-from spamguard.web.models import LessonReceipt, ReleaseResult
+from spamguard.web.models import JudgementPage, LessonReceipt, ReleaseResult
+from spamguard.web.queries import Search
 from tests.support.browser import (
     DESK,
     PHONE,
@@ -133,6 +134,26 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
         assert browser.execute_script("return alerts") == 0
         assert [line for line in complaints(browser) if "404" not in line] == []
     assert "\u202e" in WORDS
+
+
+def test_letters_with_a_hundred_marks_cover_nothing(tmp_path: Path, browser: Chrome) -> None:
+    """All text of senders is in an element that clips it, and that holds little else."""
+    mail = tmp_path / "a.eml"
+    mail.write_bytes(MAIL)
+    with served(tmp_path, service=Hostile()) as server:
+        enter(browser, server, Person("olga", operator=True))
+        for path in walk(browser, server, mail):
+            open_to_all = browser.execute_script(
+                """const cuts = (style) =>
+                    style.display !== "inline" && style.overflowY !== "visible";
+                return [...document.querySelectorAll("bdi")].filter((one) => {
+                    let at = one;
+                    while (!at.matches("main, table, body") && !cuts(getComputedStyle(at)))
+                        at = at.parentElement;
+                    return at.matches("main, table, body");
+                }).map((one) => one.parentElement.outerHTML.slice(0, 100))"""
+            )
+            assert open_to_all == [], path
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE, NARROWEST])
@@ -338,6 +359,40 @@ def test_new_mail_does_not_move_the_buttons(tmp_path: Path, browser: Chrome) -> 
         shows(browser, "second", ".mail")
         assert texts(browser, ".mail .subject") == ["second", "first"]
         assert text(browser, "#fresh") == ""
+
+
+def test_a_list_that_takes_long_to_find_is_looked_for_less_often(
+    tmp_path: Path, browser: Chrome
+) -> None:
+    class Slow(Fixed):
+        async def history(self, person: Person, search: Search) -> JudgementPage:
+            await asyncio.sleep(0.3)
+            return await super().history(person, search)
+
+    with served(tmp_path, service=Slow()) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history?subject=rare")
+        browser.execute_script("window.setTimeout = (work, wait) => { document.title = wait }")
+        eventually(
+            lambda: (
+                browser.title.partition(".")[0].isdecimal() and float(browser.title) >= 20 * 300
+            ),
+            "the next look is far away",
+        )
+
+
+def test_a_list_that_waited_for_the_network_is_looked_for_within_a_minute(
+    tmp_path: Path, browser: Chrome
+) -> None:
+    """Or for a laptop that slept: it would stand still for days."""
+    with served(tmp_path, service=Fixed()) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history")
+        hours = "let now = 0; performance.now = () => now += 8 * 3600 * 1000; "
+        browser.execute_script(
+            hours + "window.setTimeout = (work, wait) => { document.title = wait }"
+        )
+        eventually(lambda: browser.title == "60000", "the next look is a minute away")
 
 
 def test_a_click_brings_other_changes_too(tmp_path: Path, browser: Chrome) -> None:
