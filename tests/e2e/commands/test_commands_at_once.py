@@ -156,6 +156,7 @@ def slices(tmp_path_factory):
     return sorted(place.iterdir())
 
 
+@pytest.mark.nightly
 def test_killed_a_hundred_times(state, slices):
     """Learning and forgetting are killed at random moments. Each batch is there whole or not at
     all, and the tables follow the receipts.
