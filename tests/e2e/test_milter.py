@@ -202,67 +202,6 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: MilterSite, raw: b
     assert place.row(ID.search(third)[1]).digest == first.digest
 
 
-def test_several_messages_and_aborted_ones_between_them(place: MilterSite) -> None:
-    with Client(place.server.smtp_port, 60) as client:
-        client.hello()
-        raws = []
-        for label in ("spam", "ham", "spam"):
-            client.begin(b"<anna@example.net>")
-            assert client.ask(b"RSET").startswith(b"250")
-            assert client.ask(b"XYZZY").startswith(b"500")
-            assert client.ask(b"EHLO again.example").startswith(b"250")
-            raws.append(
-                place.arrives(
-                    lambda label=label: client.begin(b"<anna@example.net>").data(
-                        stuffed(MAIL[label][0])
-                    )
-                )
-            )
-    assert [fields(raw, "X-Spam-Flag") for raw in raws] == [["YES"], [], ["YES"]]
-    assert "helo=again.example" in place.running.lines(name_of(raws[2]))[0]
-
-
-def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: MilterSite) -> None:
-    if shutil.which("smtp-source") is None:
-        pytest.skip("needs smtp-source: apt-get install postfix")
-    before, said = len(place.server.delivered(0)), len(place.server.log())
-    line = [
-        "smtp-source",
-        "-s",
-        "8",
-        "-m",
-        "600",
-        "-l",
-        "3000",
-        "-d",
-        "-f",
-        "a@example.org",
-        "-t",
-        "anna@example.net",
-    ]
-    with subprocess.Popen([*line, f"127.0.0.1:{place.server.smtp_port}"]) as source:
-        place.server.delivered(before + 20)
-        place.running.process.send_signal(signal.SIGHUP)
-        place.running.lines("has drained", 2)
-        assert source.wait(PATIENCE) == 0
-    messages = place.server.delivered(before + 600)
-    assert all(len(fields(raw, "X-Spamguard")) == 1 for raw in messages[before:])
-    told = place.server.log()[said:].splitlines()
-    assert [one for one in told if "milter-reject" in one or "warning: milter" in one] == []
-
-
-@pytest.mark.parametrize("version", [2, 3, 4])
-def test_older_protocols(state: Path, tmp_path: Path, version: int) -> None:
-    with asked(tmp_path, state, main=f"milter_protocol = {version}\n") as place:
-        raw = place.sent(
-            b"X-Spam-Flag: NO\r\nSubject:tight\r\n folded\r\n\r\n"
-            + MAIL["spam"][0].partition(b"\r\n\r\n")[2]
-        )
-        assert [len(fields(raw, name)) for name in ("X-Spam-Status", "X-Spamguard")] == [1, 1]
-        assert fields(raw, "X-Spam-Flag") in ([], ["YES"])
-        assert fields(raw, "Subject") == ["tight\n folded"]
-
-
 def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Path) -> None:
     """And by a socket that Postfix reaches from its own directory."""
     with postfix.running("milter") as server:

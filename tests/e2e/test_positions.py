@@ -125,23 +125,6 @@ def test_before_queue_a_refusal_reaches_the_sender(state: Path) -> None:
         assert len(server.delivered(1)) == 1
 
 
-@pytest.mark.parametrize("plain", ["standalone"], indirect=True)
-def test_standalone_the_next_hop_decides_about_recipients(plain: tuple[Postfix, Daemon]) -> None:
-    server, _ = plain
-    before = server.delivered(0)
-    with smtplib.SMTP("127.0.0.1", server.filter_port, timeout=PATIENCE) as client:
-        client.ehlo("client.example")
-        assert client.mail("a@example.org")[0] == 250
-        code, text = client.rcpt("somebody@elsewhere.example")
-        assert (code, text.split(b":")[0]) == (554, b"5.7.1 <somebody@elsewhere.example>")
-        assert client.rcpt("nobody@example.net")[0] == 550
-        assert client.rcpt("anna@example.net")[0] == 250
-        assert client.data(b"Subject: to one of three\r\n\r\nhello\r\n")[0] == 250
-    raw = comes(server, before)
-    assert len(fields(raw, "Received")) == 2
-    assert "client.example" in fields(raw, "Received")[1]
-
-
 def test_recipients_come_one_by_one_if_configured(state: Path, tmp_path: Path) -> None:
     """Without that all recipients but the first are deferred, because there is one reply for all
     after the data.

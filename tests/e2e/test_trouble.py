@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from tests.e2e.peers import USUAL, Client, Hop
 from tests.e2e.ports import free_port
 from tests.support.processes import children
 from tests.support.taken import taken
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import eventually
 
 MESSAGE = b"Subject: hello\r\n\r\nsome text %d\r\n"
 
@@ -103,44 +102,6 @@ def test_after_the_final_dot_there_is_one_attempt(place: TroubleSite, said: byte
         assert len(place.hop.messages) == 1
         place.hop.answers["dot"] = b"250 2.0.0 ok\r\n"
         assert client.begin().data(MESSAGE).startswith(b"250")
-
-
-@pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "dot"])
-def test_a_hop_that_says_nothing_is_not_waited_for_ever(place: TroubleSite, step: str) -> None:
-    place.hop.answers[step] = b""
-    begun = time.monotonic()
-    with place.client() as client:
-        replies = [client.ask(b"MAIL FROM:<a@b>"), client.ask(b"RCPT TO:<c@d>")]
-        if step in ("DATA", "dot"):
-            replies.append(client.data(MESSAGE))
-        assert replies[-1].startswith((b"451 4.4.2", b"503"))
-    assert time.monotonic() - begun < PATIENCE
-
-
-# ---- the client
-
-
-def test_a_half_close_behind_the_final_dot_is_answered(place: TroubleSite) -> None:
-    with place.client() as client:
-        client.send(b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n" + MESSAGE + b".\r\n")
-        client.socket.shutdown(socket.SHUT_WR)
-        assert [client.reply()[:3] for _ in range(5)] == [b"250", b"250", b"354", b"250", b""]
-
-
-@pytest.mark.parametrize("how", ["close", "reset", "half"])
-def test_a_client_that_goes_within_the_data_has_sent_nothing(place: TroubleSite, how: str) -> None:
-    with place.client() as client:
-        client.begin()
-        assert client.ask(b"DATA").startswith(b"354")
-        client.send(MESSAGE + b"." if how == "close" else MESSAGE + b".\r")
-        if how == "half":
-            client.socket.shutdown(socket.SHUT_WR)
-            assert client.reply() == b""
-        if how == "reset":
-            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    with place.client() as client:
-        assert client.begin().data(MESSAGE).startswith(b"250")
-    assert len(place.hop.messages) == 1
 
 
 # ---- our own parts
