@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spamguard.engine.filter import Filter
-from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from tests.e2e import daemon, dovecot
 from tests.e2e.moving import (
     MOVED,
@@ -55,22 +53,6 @@ def test_a_move_changes_the_verdict_on_the_siblings(state: Path) -> None:
         assert said(state) == {"anna": "ham ham ham ham"}
 
 
-@needs_dovecot
-def test_compressed_mail_teaches_too(state: Path) -> None:
-    extra = "mail_plugins = $mail_plugins zlib\nplugin {\n  zlib_save = gz\n}\n"
-    with dovecot.running(extra) as server, watching(state, server) as (running, port):
-        send(port, sibling(1))
-        box = server.root / "mail" / "anna"
-        all_seen(state, box, 1)
-        assert next((box / "new").iterdir()).read_bytes().startswith(b"\x1f\x8b")
-        with mail_program(server) as client:
-            move(client, 1, "INBOX", "Junk")
-        running.lines("class=spam")
-        (vote,) = votes(state)
-        with Filter.open(state) as spam_filter:
-            assert vote.digest == spam_filter._reader.digest(sibling(1))
-
-
 def message_name(line: str) -> str:
     """What a line of the log calls the message."""
     named = re.search(r" message=(\w{12})\b", line)
@@ -96,30 +78,3 @@ def test_without_any_configuration_moving_teaches(state: Path) -> None:
     assert [str(vote.label) for vote in votes(state)] == ["spam"] * len(
         MOVED
     )  # what we filed ourselves teaches nothing
-
-
-def test_what_we_filed_and_a_person_took_back_at_once_is_ham(state: Path) -> None:
-    """It is first seen where it was put back to, and our own signature says that it was filed as
-    spam.
-    """
-    port = free_port()
-    box = state / "Maildir"
-    junk = box / ".Junk" / "new"
-    with Filter.open(state) as spam_filter:
-        for number in range(100, 110):
-            spam_filter.learn(sibling(number), "spam")
-    with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:
-        send(port, sibling(1), sibling(2))
-        running.lines("verdict=spam", 2)
-        all_seen(state, box, 2, ".Junk")
-    with Sightings.open(state / SIGHTINGS_FILE) as sightings:
-        filed = sightings.name_keys(str(box), ".Junk").tolist()
-        sightings.update(
-            str(box), [], [(".Junk", name) for name in filed]
-        )  # as if none had been seen
-    taken = next(junk.iterdir())
-    taken.rename(box / "new" / taken.name)
-    with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:
-        running.lines("class=ham")
-        all_seen(state, box, 1, ".Junk")
-    assert list(said(state).values()) == ["ham"]

@@ -8,23 +8,15 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e import daemon, dovecot
+from tests.e2e import daemon
 from tests.e2e.daemon import Daemon
 from tests.e2e.moving import (
     all_seen,
-    eventually,
-    mail_program,
-    move,
-    needs_dovecot,
-    ok,
     said,
-    seen,
-    send,
     sibling,
-    watching,
 )
 from tests.e2e.ports import free_port
 from tests.unit.folders.maildirs import deliver, maildir
@@ -47,65 +39,6 @@ def configured(state: Path, watch: str) -> Iterator[tuple[Daemon, int]]:
     )
     with daemon.running(state, "--config", str(file), port=port) as running:
         yield running, port
-
-
-@needs_dovecot
-def test_folders_of_any_name_made_renamed_and_deleted_by_a_mail_program(state: Path) -> None:
-    with dovecot.running() as server, watching(state, server) as (running, port):
-        box = server.root / "mail" / "anna"
-        send(port, *(sibling(number) for number in range(4)))
-        all_seen(state, box, 4)
-        with mail_program(server) as client:
-            for folder in ("Courrier ind&AOk-sirable", "Projects", "Archive"):
-                ok(client.create(f'"{folder}"'))
-            move(client, 0, "INBOX", '"Courrier ind&AOk-sirable"')
-            move(client, 1, "INBOX", "Projects")
-            move(client, 2, "INBOX", "Projects")
-            running.lines("class=spam")
-            all_seen(state, box, 2, ".Projects")
-            move(client, 1, "Projects", "Junk")
-            running.lines("class=spam", 2)
-            ok(
-                client.rename("Projects", "Archive.Projects")
-            )  # from a folder of no class into ham: says nothing
-            all_seen(state, box, 1, ".Archive.Projects")
-            move(client, 2, "Archive.Projects", "Junk")
-            running.lines("class=spam", 3)
-            ok(client.select("INBOX"))
-            ok(client.delete("Junk"))
-            eventually(lambda: not seen(state, box, ".Junk"), "the folder is gone")
-            move(client, 0, '"Courrier ind&AOk-sirable"', "INBOX")
-            running.lines("class=ham")
-        assert said(state) == {"anna": "ham spam spam"}
-
-
-@needs_dovecot
-def test_people_of_several_domains_whatever_they_are_called(state: Path) -> None:
-    people = (
-        "anna@example.org",
-        "carl o@example.org",
-        "o'brien@b.example",
-        "dörte@b.example",
-        "e+f@b.example",
-    )
-    names = "auth_username_format = %Lu\nauth_username_chars =\n"
-    with dovecot.running(
-        lambda root: f"mail_location = maildir:{root}/mail/%d/%n/Maildir\n{names}"
-    ) as server:
-        with (
-            configured(state, f"'{server.root}/mail/*/*/Maildir'") as (running, _),
-            ExitStack() as stack,
-        ):
-            clients = [stack.enter_context(mail_program(server, user)) for user in people]
-            for number, client in enumerate(clients):
-                ok(client.append("INBOX", "", "", sibling(number)))
-            for user in people:
-                name, _, domain = user.partition("@")
-                all_seen(state, server.root / "mail" / domain / name / "Maildir", 1)
-            for number, client in enumerate(clients):
-                move(client, number, "INBOX", "Junk")
-            running.lines("class=spam", len(people))
-        assert said(state) == dict.fromkeys(people, "spam")
 
 
 def test_a_mailbox_full_of_traps(state: Path, tmp_path: Path) -> None:

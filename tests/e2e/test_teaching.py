@@ -25,7 +25,7 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
 from tests.e2e.moving import append, copy, mail_program, move, ok, sibling, uid
 from tests.e2e.ports import free_port
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import eventually
 
 SNIPPETS = daemon.ROOT / "config" / "dovecot"
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
@@ -317,17 +317,3 @@ def test_forwarded_mail_teaches_its_attachments(tmp_path):
             file for part in ("new", "cur") for file in (state / "Maildir").rglob(f"{part}/*")
         ]
         assert b"Subject: Fwd: this one" in delivered.read_bytes()
-
-
-def test_acknowledged_lessons_survive_a_kill(tmp_path):
-    state = daemon.taught(tmp_path / "state")
-    with forwarding(state) as (running, port):
-        with smtplib.SMTP("127.0.0.1", port) as client:
-            client.sendmail(
-                "anna@example.net", "spam@example.net", report(*map(sibling, range(20)))
-            )
-        running.process.kill()
-        running.process.wait(PATIENCE)
-        running.process.returncode = 0  # killed, and meant to be
-    with forwarding(state):
-        eventually(lambda: forwarded(state) == [("anna", "spam")] * 20, "all of them are learnt")

@@ -67,23 +67,6 @@ def test_four_processes_teach_and_judge_at_once(state):
     assert_receipts_and_tables_agree(state)
 
 
-def test_a_lesson_is_in_force_in_another_process_at_its_next_judgement(taught, corpus, tmp_path):
-    """One process stays and judges; another one teaches it the opposite of everything."""
-    messages = [path.read_bytes() for path in sorted((corpus / "data").iterdir())[:5]]
-    with Filter.open(taught) as resident:
-        for number, raw in enumerate(messages):
-            before = resident.judge(raw)
-            assert resident.judge(raw) == before
-            known = max(before.probabilities, key=lambda name: before.probabilities[name])
-            other = "ham" if known == "spam" else "spam"
-            (tmp_path / "message").write_bytes(raw)
-            assert spamguard(taught, "learn", "--as", other, tmp_path / "message").returncode == 0
-            after = resident.judge(raw)
-            assert after.probabilities[other] > before.probabilities[other], number
-            with Filter.open(taught) as fresh:
-                assert fresh.judge(raw) == after
-
-
 def fingerprint_of(state):
     from spamguard import keys
 
