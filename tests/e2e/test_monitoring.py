@@ -22,7 +22,6 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from spamguard import __version__
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
@@ -219,41 +218,6 @@ def test_no_process_of_the_daemon_loads_what_only_evaluate_needs(state: Path) ->
         for pid in processes:
             mapped = Path(f"/proc/{pid}/maps").read_text()
             assert re.findall(r"/(sklearn|scipy|matplotlib|pandas)/", mapped) == [], pid
-
-
-def test_status_of_a_running_daemon(state: Path) -> None:
-    site = Monitored(state)
-    assert json.loads(status(state, "--json").stdout)["daemon"] is None
-    assert "daemon     none runs on this state directory\n" in status(state).stdout
-    with site.running() as running:
-        for raw in [*daemon.unseen("spam", 2), *daemon.unseen("ham", 2)]:
-            site.send(raw)
-        running.lines("verdict=", 4)
-        site.becomes("readyz", 200, "^ready$")
-        answer = json.loads(status(state, "--json").stdout)["daemon"]
-        assert (answer["pid"], answer["version"], answer["answers"], answer["ready"]) == (
-            running.process.pid,
-            __version__,
-            True,
-            True,
-        )
-        assert sum(message["number"] for message in answer["messages"]) == 4
-        assert {worker["pid"] for worker in answer["workers"]} == set(
-            children(running.process.pid, "daemon.worker")
-        )
-        text = status(state).stdout
-        assert f"daemon     ready, pid {running.process.pid}, for " in text
-        assert f"listens on smtp://127.0.0.1:{site.port} (standalone), hands on to maildir:" in text
-        assert "4 messages: " in text
-        os.kill(running.process.pid, signal.SIGSTOP)
-        try:
-            stuck = status(state)
-            assert f"daemon     pid {running.process.pid} runs and does not answer" in stuck.stdout
-            assert json.loads(status(state, "--json").stdout)["daemon"]["answers"] is False
-        finally:
-            os.kill(running.process.pid, signal.SIGCONT)
-    assert not (state / "daemon.sock").exists()
-    assert "daemon     none runs" in status(state).stdout
 
 
 def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from spamguard.cli.arguments import COMMANDS, build_parser
 from spamguard.config.load import load_settings
 from tests.e2e.moving import all_seen
 from tests.support.sources import sources
-from tests.unit.folders.manual import as_markdown
 
 ROOT = Path(__file__).parents[2]
 PORT = 10025  # the one that `spamguard run` takes without a configuration
@@ -316,10 +315,6 @@ def test_python(tmp_path: Path) -> None:
         block("tested: python"),
         {"directory": tmp_path / "state", "raw": raw, "messages": [message for _, message in more]},
     )
-
-
-def test_the_table_of_moves_is_that_of_the_code() -> None:
-    assert as_markdown().strip() in ALL_PAGES.partition("<!-- what teaches -->")[2]
 
 
 def test_the_files_it_names_are_there() -> None:

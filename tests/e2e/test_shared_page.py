@@ -50,11 +50,6 @@ class PageNode:
         with closing(CredentialStore.open(self.node.state)) as store:
             return store.create(kind, person, now, name=name, expires=now + 600)
 
-    def credentials(self, kind: CredentialKind) -> int:
-        """How many there are here."""
-        with closing(CredentialStore.open(self.node.state)) as store:
-            return sum(one.kind is kind for one in store.list_valid(int(time.time())))
-
     def client(self, token: str = "") -> httpx.Client:
         """A program with a token, or a browser without."""
         fields = (

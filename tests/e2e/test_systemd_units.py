@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from spamguard.cli import arguments, common
-from spamguard.config.load import load_settings
 from tests.e2e.daemon import ROOT
 from tests.support.confined import options
 from tests.support.waiting import COMMAND_SECONDS
@@ -97,35 +96,6 @@ def test_a_reload_fails_when_the_file_has_mistakes(name: str, tmp_path: Path) ->
     done = ran(*confined, *command)
     assert done.returncode != 0
     assert f"{file}:1" in done.stderr
-
-
-def test_the_broker_of_mailboxes_has_no_network() -> None:
-    watch = options(UNITS / SERVICES[1])
-    assert watch["RestrictAddressFamilies"] == ["AF_UNIX"]
-    assert watch["PrivateNetwork"] == ["yes"]
-    assert watch["CapabilityBoundingSet"] == watch["AmbientCapabilities"] == ["CAP_DAC_READ_SEARCH"]
-    daemon = options(UNITS / SERVICES[0])
-    assert daemon["CapabilityBoundingSet"] == daemon["AmbientCapabilities"] == [""]
-    assert daemon["ProtectHome"] == ["yes"]
-    assert daemon["User"] != watch["User"]
-
-
-def test_the_socket_is_where_the_smallest_configuration_listens() -> None:
-    (listener,) = load_settings(ROOT / "config/minimal.yaml").listeners
-    assert options(UNITS / "spamguard.socket")["ListenStream"] == [
-        f"{listener.listen.host}:{listener.listen.port}"
-    ]
-
-
-def test_the_socket_of_mailboxes_is_in_the_directory_that_is_made_for_it() -> None:
-    shown = re.search(
-        r"^# watch_socket: /run/([^/\n]+)/[^/\n]+$",
-        (ROOT / "config/spamguard.yaml").read_text("utf-8"),
-        re.M,
-    )
-    assert shown is not None
-    assert options(UNITS / SERVICES[1])["RuntimeDirectory"] == [shown[1]]
-    assert shown[0].removeprefix("# ") in (UNITS / SERVICES[1]).read_text()
 
 
 @needs_root

@@ -180,43 +180,6 @@ def test_everybody_sees_their_own_mail(
     assert ben.get("/history", params={"to": "anna"}).json()["judgements"] == []
 
 
-def test_users_cannot_teach_mail_of_others(
-    anna: httpx.Client, ben: httpx.Client, olga: httpx.Client
-) -> None:
-    mine = passed(anna, 3)[-1]["id"]
-    assert ben.post(f"/history/{mine}/learn", params={"class": "ham"}).status_code == 404
-    assert ben.post(f"/history/{mine}/forget").status_code == 404
-    assert ben.post("/undo", params={"user": "anna", "since": "2020-01-01"}).status_code == 403
-    assert ben.post("/undo", params={"user": "", "since": "2020-01-01"}).status_code == 403
-    assert olga.get(f"/history/{mine}").json()["taught"] == ""
-
-
-def test_history_teaches_and_takes_back(anna: httpx.Client, olga: httpx.Client) -> None:
-    name = passed(anna, 3)[-1]["id"]
-    receipt = anna.post(f"/history/{name}/learn", params={"class": "ham"}).json()
-    assert (receipt["label"], receipt["changed"], receipt["was"]) == ("ham", True, "")
-    assert receipt["now"]["label"] != "spam"
-    assert anna.post(f"/history/{name}/learn", params={"class": "ham"}).json()["changed"] is False
-    known = anna.get(f"/history/{name}").json()
-    assert (known["taught"], known["own"], known["label"]) == ("ham", "ham", "spam")
-    assert olga.get(f"/history/{name}").json()["own"] == ""
-    why = anna.get(f"/history/{name}/why").json()
-    shares = sum(expert["share"] for expert in why["now"]["experts"].values()) + why["now"]["prior"]
-    assert shares == pytest.approx(why["now"]["sum"])
-    assert why["then"]["log_odds"] > why["now"]["log_odds"]
-    dry = anna.post(
-        "/undo", params={"user": "anna", "since": "2020-01-01", "dry_run": "true"}
-    ).json()
-    assert (dry["taken_back"], dry["dry_run"]) == (1, True)
-    assert anna.post(f"/history/{name}/forget").json()["was"] == "ham"
-    assert anna.get(f"/history/{name}").json()["taught"] == ""
-    anna.post(f"/history/{name}/learn", params={"class": "ham"})
-    assert (
-        anna.post("/undo", params={"user": "anna", "since": "2020-01-01"}).json()["taken_back"] == 1
-    )
-    assert anna.get(f"/history/{name}").json()["own"] == ""
-
-
 # ---- quarantine
 
 
