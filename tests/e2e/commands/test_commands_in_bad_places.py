@@ -121,7 +121,9 @@ for line in sys.stdin:
         if os.getuid() == 0:
             os.setgroups([]); os.setgid(65534); os.setuid(65534)
         sys.stdin = open(0)
-        sys.exit(main(arguments))
+        status = main(arguments)
+        sys.stdout.flush()
+        os._exit(status)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
