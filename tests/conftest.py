@@ -67,11 +67,12 @@ def pytest_configure(config: pytest.Config) -> None:
 NIGHTLY = {
     f"test_{name}.py"
     for name in (
-        "container", "debian_package", "grafana", "other_servers", "packaging", "recipes",
-        "sendmail_asks", "several_machines",
+        "container", "debian_package", "exim_asks", "grafana", "other_servers", "packaging",
+        "recipes", "sendmail_asks", "several_machines", "two_primaries",
     )
 }  # fmt: skip
-"""Whole systems, installations and servers of others: `.ci/nightly` runs these."""
+"""Whole systems, installations and servers of others: `.ci/nightly` runs these, beside the tests
+that say so themselves."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

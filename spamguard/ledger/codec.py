@@ -7,8 +7,7 @@ bits as a bitmap in which the i-th set bit stands at high[i] + i. The low part i
 whole bytes or half bytes, because those decode in a few array operations for a whole batch.
 
 Which width of the low part? Bytes of a receipt of n uniform tokens, 12 traits and 10 numbers
-(entropy: log2 of "2**32 choose n", tokens only; zlib: level 6 over 32-bit deltas, tokens only;
-tests/bench/bench_ledger.py prints it):
+(entropy: log2 of "2**32 choose n", tokens only; zlib: level 6 over 32-bit deltas, tokens only):
 
     n        entropy    24 bits    20 bits    zlib       choice
     300          945      1,013      1,343    1,126      24

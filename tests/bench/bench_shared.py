@@ -141,7 +141,7 @@ def _has_pgbench_tables(server: PostgresServer) -> bool:
 
 def results(seconds: float, rows: int) -> Iterator[tuple[str, str]]:
     """What is measured, in words."""
-    with running_server() as server, server.database() as place:
+    with running_server(durable=True) as server, server.database() as place:
         bench = Bench(place, seconds)
         for clients in (1, 4):
             yield f"pgbench -N, clients: {clients}", pgbench(server, clients, seconds)

@@ -54,8 +54,5 @@ class Rival:
         """Teach it this message."""
         raise NotImplementedError
 
-    def bulk_taught(self) -> None:
-        """A bulk of lessons has ended, and there is time for upkeep; most filters need none."""
-
     def close(self) -> None:
         """End its processes; most have none."""

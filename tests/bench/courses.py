@@ -6,8 +6,7 @@ runs. It never compares.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,10 +45,10 @@ def roca_difference(
 
 
 def online(
-    rival: Rival, mail: Sequence[Mail], *, corrections: bool = False, first: int = 1
+    rival: Rival, mail: Sequence[Mail], *, corrections: bool = False
 ) -> Iterator[ScoredMessage]:
     """Judge, then teach, every message; with corrections only mistakes and doubtful messages."""
-    for number, (label, path) in enumerate(mail, first):
+    for number, (label, path) in enumerate(mail, 1):
         said = rival.judge(path)
         trained = not corrections or said.label != label or said.doubt
         if trained:
@@ -57,46 +56,15 @@ def online(
         yield ScoredMessage(number, label, said.label, said.score, trained)
 
 
-def frozen(rival: Rival, mail: Sequence[Mail]) -> list[ScoredMessage]:
-    """Judge, and teach nothing."""
-    said = rival.judge_all([path for _, path in mail])
-    return [
-        ScoredMessage(n, one.label, answer.label, answer.score, False)
-        for n, (one, answer) in enumerate(zip(mail, said, strict=True), 1)
-    ]
-
-
-def kept(
-    directory: Path,
-    stream: str,
-    name: str,
-    protocol: str,
-    run: Callable[[Rival], Sequence[ScoredMessage]],
-) -> list[ScoredMessage]:
-    """The scores of a run: for a peer from its file if there is one, otherwise from the run, which
-    writes the file.
-    """
-    path = directory / f"{stream}__{name}__{protocol}.csv"
-    if name == OURS or not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        with trial(RIVALS[name]) as rival:
-            write_scores(path, run(rival))
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            ScoredMessage(int(n), gold, label, float(score), trained == "1")
-            for n, gold, label, score, trained in list(csv.reader(file))[1:]
-        ]
-
-
 def course(
     directory: Path, stream: str, name: str, mail: Sequence[Mail], *, corrections: bool = False
 ) -> list[ScoredMessage]:
-    """A whole stream online, with its scores stored."""
-    protocol = "corrections" if corrections else "online"
-    return kept(
-        directory,
-        stream,
-        name,
-        protocol,
-        lambda rival: list(online(rival, mail, corrections=corrections)),
-    )
+    """The scores of a whole stream online: of a peer from its file if there is one, otherwise from
+    a run, which writes the file.
+    """
+    path = directory / f"{stream}__{name}__{'corrections' if corrections else 'online'}.csv"
+    if name == OURS or not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        with trial(RIVALS[name]) as rival:
+            write_scores(path, online(rival, mail, corrections=corrections))
+    return read_scores(path)

@@ -31,11 +31,11 @@ KEY = b"the key of every filter on trial"
 class Spamguard(Rival):
     """This package, from Python; settles when the daemon would. Reads each file once."""
 
-    def __init__(self, place: Path, profile: str = "default", key: bytes = KEY) -> None:
+    def __init__(self, place: Path) -> None:
         super().__init__(place)
-        keys.store_key(place / "key", key)
-        self.filter = Filter.open(place, profile=profile, _durable=False)
-        self._preparer = ExampleReader(key)
+        keys.store_key(place / "key", KEY)
+        self.filter = Filter.open(place, _durable=False)
+        self._preparer = ExampleReader(KEY)
         self._read: dict[Path, Example] = {}
 
     def ready(self, path: Path) -> Example:
@@ -50,9 +50,6 @@ class Spamguard(Rival):
     def teach(self, path: Path, label: str) -> None:
         self.filter.learn_examples([self.ready(path)], label)
         self.filter.settle_if_due()
-
-    def bulk_taught(self) -> None:
-        self.filter.settle()
 
     def close(self) -> None:
         self.filter.close()

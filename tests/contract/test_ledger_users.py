@@ -204,9 +204,10 @@ def test_compacting_keeps_what_was_replaced_lately(ledger):
 USERS = ("", "anna", "ben", "ben@example.org", "zoe")
 
 
-@pytest.fixture
-def crowded(ledger):
+@pytest.fixture(scope="module")
+def crowded(lasting_shelf):
     """400 votes of five users on 60 messages within ten days, many replaced, many taken back."""
+    ledger = lasting_shelf.open("a")
     dice = random.Random(3)
     for _ in range(400):
         label = dice.choice(("spam", "ham", "news", None))

@@ -156,7 +156,7 @@ def ok(answer: tuple[str, object]) -> None:
 
 
 @contextmanager
-def watching(state: Path, server: Dovecot, *arguments: str) -> Iterator[tuple[Daemon, int]]:
+def watching(state: Path, server: Dovecot) -> Iterator[tuple[Daemon, int]]:
     """The daemon in front of Dovecot, its eye on everybody's Maildir; and its port."""
     port = free_port()
     hop = f"lmtp:{server.lmtp_socket}"
@@ -167,7 +167,6 @@ def watching(state: Path, server: Dovecot, *arguments: str) -> Iterator[tuple[Da
         hop,
         "--watch",
         f"{server.root}/mail/*",
-        *arguments,
     )
     with daemon.running(state, *line, port=port) as running:
         yield running, port

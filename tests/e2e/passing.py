@@ -25,7 +25,6 @@ class ProxySite:
     ports: dict[str, int]
     hop: Hop
     each: Hop
-    poor: Hop
 
     def client(self, name: str = "before-queue") -> Client:
         """A client past its EHLO."""
@@ -33,10 +32,9 @@ class ProxySite:
 
     def reset(self) -> ProxySite:
         """Let the next hops forget all sessions and give the usual replies."""
-        for hop in (self.hop, self.each, self.poor):
+        for hop in (self.hop, self.each):
             hop.forget()
             hop.answers = dict(USUAL)
-        self.poor.answers["EHLO"] = b"250 hop\r\n"
         return self
 
 
@@ -44,17 +42,15 @@ class ProxySite:
 def passing(directory: Path) -> Iterator[ProxySite]:
     """The daemon, while it runs."""
     state = daemon.taught(directory / "state", messages=60)
-    hop, each, poor = Hop(), Hop(each=True), Hop({"EHLO": b"250 hop\r\n"})
-    ports = {
-        name: free_port() for name in (*POSITIONS, "lmtp", "smtp-to-lmtp", "lmtp-to-smtp", "poor")
-    }
+    hop, each = Hop(), Hop(each=True)
+    ports = {name: free_port() for name in (*POSITIONS, "lmtp", "smtp-to-lmtp", "lmtp-to-smtp")}
     lines = ["workers: 1", "listeners:"]
     for name, port in ports.items():
         behind = {
             "lmtp": f"lmtp://127.0.0.1:{each.port}",
             "smtp-to-lmtp": f"lmtp://127.0.0.1:{each.port}",
         }
-        target = behind.get(name, f"smtp://127.0.0.1:{poor.port if name == 'poor' else hop.port}")
+        target = behind.get(name, f"smtp://127.0.0.1:{hop.port}")
         lines += [
             f"  - listen: {'lmtp' if name.startswith('lmtp') else 'smtp'}://127.0.0.1:{port}",
             f"    position: {name if name in POSITIONS else 'before-queue'}",
@@ -69,12 +65,11 @@ def passing(directory: Path) -> Iterator[ProxySite]:
     with (
         hop.serving(),
         each.serving(),
-        poor.serving(),
         daemon.running(
-            state, "--config", str(file), port=ports["poor"], command=command
+            state, "--config", str(file), port=ports["lmtp"], command=command
         ) as running,
     ):
-        yield ProxySite(running, ports, hop, each, poor)
+        yield ProxySite(running, ports, hop, each)
 
 
 def body(raw: bytes) -> bytes:

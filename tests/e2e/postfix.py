@@ -123,9 +123,9 @@ class Postfix:
 
 @contextmanager
 def running(
-    position: str | None, *, replace: dict[str, str] | None = None, main: str = ""
+    position: str, *, replace: dict[str, str] | None = None, main: str = ""
 ) -> Iterator[Postfix]:
-    """A Postfix with the snippets of a position, or a plain one. replace: texts changed in them.
+    """A Postfix with the snippets of a position. replace: texts changed in them.
     main: more lines of main.cf.
     """
     with open_directory() as root:
@@ -150,7 +150,7 @@ def _postfix(root: Path, what: str) -> None:
     assert done.returncode == 0, f"postfix {what}: {done.stdout}{done.stderr}"
 
 
-def _configure(postfix: Postfix, position: str | None, replace: dict[str, str], more: str) -> None:
+def _configure(postfix: Postfix, position: str, replace: dict[str, str], more: str) -> None:
     root = postfix.root
     for name in ("etc", "queue", "data", "mail"):
         (root / name).mkdir(parents=True)
@@ -164,9 +164,9 @@ def _configure(postfix: Postfix, position: str | None, replace: dict[str, str], 
     (root / "etc" / "master.cf").write_text(_SERVICES + _moved(door + master, postfix, replace))
 
 
-def _snippet(position: str | None, kind: str) -> str:
+def _snippet(position: str, kind: str) -> str:
     file = SNIPPETS / f"{position}.{kind}.cf"
-    return file.read_text() if position and file.exists() else ""
+    return file.read_text() if file.exists() else ""
 
 
 def _moved(text: str, postfix: Postfix, replace: dict[str, str]) -> str:

@@ -11,14 +11,11 @@ from pathlib import Path
 
 import yaml
 
-from corpora import synthetic
 from spamguard import keys
 from spamguard.config.options import SharedSettings
 from spamguard.config.schema import to_plain
 from spamguard.engine.filter import Filter
-from spamguard.ledger import codec
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.records import EXTRACTOR, Vote
 from spamguard.shared.status import SharedStatus, read_status
 from tests.e2e import daemon
 from tests.e2e.ports import free_port, wait_for_port
@@ -26,7 +23,7 @@ from tests.support.partition import Partition, partition
 from tests.support.postgres import PostgresServer, TestDatabase
 from tests.support.processes import command, descendants
 from tests.support.waiting import eventually
-from tests.unit.filters import KEY, READER
+from tests.unit.filters import KEY
 
 FINGERPRINT = keys.key_fingerprint(KEY)
 
@@ -73,18 +70,6 @@ class SharedNode:
         """Teach as a command does, by a process beside the daemon, which is this one."""
         self.teacher.learn(raw, label)
 
-    def merge(self, count: int) -> None:
-        """Take in so many lessons of another machine at once."""
-        lessons = synthetic.generate(50, 5)
-        packed = [codec.pack(READER.read_example(raw).features) for _, raw in lessons]
-        self.teacher.ledger.merge(
-            Vote(
-                b"%16d" % number, "", number + 1, "elsewhere", ("ham", "spam")[number % 2],
-                packed[number % 50], b"", "folder", 1_700_000_000, EXTRACTOR,
-            )
-            for number in range(count)
-        )  # fmt: skip
-
     def score(self, raw: bytes) -> float:
         """What the daemon says of a message."""
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -93,14 +78,6 @@ class SharedNode:
             return float(json.loads(client.getresponse().read())["score"])
         finally:
             client.close()
-
-    def not_scanned(self) -> float:
-        """How many messages could not be judged so far."""
-        return sum(
-            float(line.split()[-1])
-            for line in self.ask("/metrics")[1].splitlines()
-            if line.startswith("spamguard_messages_total") and "not-scanned" in line
-        )
 
     def ask(self, path: str) -> tuple[int, str]:
         """What monitors get."""

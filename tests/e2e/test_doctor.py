@@ -75,6 +75,7 @@ def test_the_daemon_learns_the_move_of_doctor_and_nothing_remains(tmp_path):
     assert outcomes["lesson"] == "ok"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not PROGRAM or os.getuid() != 0, reason="needs root, and an Exim")
 @pytest.mark.parametrize(
     ("junk", "filing"), [("", "failed"), ("${if eq{$h_X-Spam-Flag:}{YES}{/.Junk}}", "ok")]

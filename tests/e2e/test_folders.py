@@ -7,14 +7,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spamguard.engine.filter import Filter
-from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from tests.e2e import daemon, dovecot
 from tests.e2e.moving import (
     MOVED,
     all_seen,
-    append,
-    copy,
     mail_program,
     move,
     needs_dovecot,
@@ -22,7 +18,6 @@ from tests.e2e.moving import (
     said,
     send,
     sibling,
-    uid,
     votes,
     watching,
 )
@@ -58,69 +53,6 @@ def test_a_move_changes_the_verdict_on_the_siblings(state: Path) -> None:
         assert said(state) == {"anna": "ham ham ham ham"}
 
 
-@needs_dovecot
-def test_however_a_mail_program_does_it(state: Path) -> None:
-    """Moved, copied and expunged, stored anew: to Junk, out of it, and what is no move."""
-    ways = (move, copy, append)
-    with dovecot.running() as server, watching(state, server) as (running, port):
-        box = server.root / "mail" / "anna"
-        send(port, *(sibling(number) for number in range(6)))
-        all_seen(state, box, 6)
-        with mail_program(server) as client:
-            for number, way in enumerate(ways):
-                way(client, number, "INBOX", "Junk")
-            running.lines("class=spam", 3)
-            all_seen(state, box, 3, ".Junk")
-            for folder in ("Archive", "Trash"):
-                ok(client.create(folder))
-            for number, way in enumerate(ways):
-                way(client, number, "Junk", "INBOX")
-                way(client, number + 3, "INBOX", "Trash")
-            running.lines("class=ham", 3)
-            ok(client.select("INBOX"))
-            ok(client.uid("STORE", "1:*", "+FLAGS", r"(\Seen \Answered $Junk)"))
-            ok(client.uid("STORE", uid(client, 0), "+FLAGS", r"(\Deleted)"))
-            ok(client.expunge())
-        all_seen(state, box, 2)
-        all_seen(state, box, 3, ".Trash")
-        assert said(state) == {"anna": "ham ham ham"}
-        assert len(running.lines("lesson ")) == 6
-
-
-@needs_dovecot
-def test_compressed_mail_teaches_too(state: Path) -> None:
-    extra = "mail_plugins = $mail_plugins zlib\nplugin {\n  zlib_save = gz\n}\n"
-    with dovecot.running(extra) as server, watching(state, server) as (running, port):
-        send(port, sibling(1))
-        box = server.root / "mail" / "anna"
-        all_seen(state, box, 1)
-        assert next((box / "new").iterdir()).read_bytes().startswith(b"\x1f\x8b")
-        with mail_program(server) as client:
-            move(client, 1, "INBOX", "Junk")
-        running.lines("class=spam")
-        (vote,) = votes(state)
-        with Filter.open(state) as spam_filter:
-            assert vote.digest == spam_filter._reader.digest(sibling(1))
-
-
-@needs_dovecot
-def test_users_may_disagree_and_what_happens_meanwhile_is_made_up_for(state: Path) -> None:
-    with dovecot.running() as server:
-        boxes = {user: server.root / "mail" / user for user in ("anna", "ben")}
-        with watching(state, server) as (_, port):
-            for user, box in boxes.items():
-                send(port, sibling(1), sibling(2), to=f"{user}@example.net")
-                all_seen(state, box, 2)
-        with mail_program(server) as anna, mail_program(server, "ben") as ben:
-            ok(ben.create("Archive"))
-            move(anna, 1, "INBOX", "Junk")
-            move(ben, 1, "INBOX", "Archive")
-            move(ben, 2, "INBOX", "Junk")
-        with watching(state, server) as (running, _):
-            running.lines("lesson ", 3)
-        assert said(state) == {"anna": "spam", "ben": "ham spam"}
-
-
 def message_name(line: str) -> str:
     """What a line of the log calls the message."""
     named = re.search(r" message=(\w{12})\b", line)
@@ -146,30 +78,3 @@ def test_without_any_configuration_moving_teaches(state: Path) -> None:
     assert [str(vote.label) for vote in votes(state)] == ["spam"] * len(
         MOVED
     )  # what we filed ourselves teaches nothing
-
-
-def test_what_we_filed_and_a_person_took_back_at_once_is_ham(state: Path) -> None:
-    """It is first seen where it was put back to, and our own signature says that it was filed as
-    spam.
-    """
-    port = free_port()
-    box = state / "Maildir"
-    junk = box / ".Junk" / "new"
-    with Filter.open(state) as spam_filter:
-        for number in range(100, 110):
-            spam_filter.learn(sibling(number), "spam")
-    with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:
-        send(port, sibling(1), sibling(2))
-        running.lines("verdict=spam", 2)
-        all_seen(state, box, 2, ".Junk")
-    with Sightings.open(state / SIGHTINGS_FILE) as sightings:
-        filed = sightings.name_keys(str(box), ".Junk").tolist()
-        sightings.update(
-            str(box), [], [(".Junk", name) for name in filed]
-        )  # as if none had been seen
-    taken = next(junk.iterdir())
-    taken.rename(box / "new" / taken.name)
-    with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:
-        running.lines("class=ham")
-        all_seen(state, box, 1, ".Junk")
-    assert list(said(state).values()) == ["ham"]

@@ -163,15 +163,3 @@ def test_prometheus_finds_no_fault_in_the_metrics(site: tuple[Prometheus, str]) 
         ["promtool", "check", "metrics"], input=site[1], text=True, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-def test_panels_have_a_place_of_their_own() -> None:
-    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
-    cells = [
-        (place["x"] + column, place["y"] + line)
-        for place in (panel["gridPos"] for panel in PANELS)
-        for column in range(place["w"])
-        for line in range(place["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert max(cells)[0] < 24

@@ -23,12 +23,11 @@ import pytest
 
 from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from tests.e2e import daemon, postfix
-from tests.e2e.bodies import BODIES, HEAD
 from tests.e2e.peers import Client, Hop
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields, send
 from tests.support.processes import children
-from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
     shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
@@ -148,14 +147,6 @@ def test_mail_is_judged_and_tagged(place: MilterSite, label: str) -> None:
     assert "client=127.0.0.1" in line
 
 
-@pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)
-def test_bodies_arrive_as_they_were_sent(place: MilterSite, text: bytes) -> None:
-    raw = place.sent(HEAD + text, b"<a@example.org> BODY=8BITMIME")
-    assert body(raw) == text.replace(b"\r\n", b"\n")
-    assert len(fields(raw, "X-Spamguard")) == 1
-    assert "not-scanned" not in fields(raw, "X-Spamguard")[0]
-
-
 ODD = {
     "no blank behind the colon": b"Subject:x\r\nFrom:a@example.org\r\n\r\ntext\r\n",
     "many blanks": b"Subject:   x  \r\nFrom:\ta@example.org\r\n\r\ntext\r\n",
@@ -209,149 +200,6 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: MilterSite, raw: b
     assert answer.startswith(b"{")
     third = place.running.lines(f"listener=rspamd://127.0.0.1:{place.rspamd}")[-1]
     assert place.row(ID.search(third)[1]).digest == first.digest
-
-
-def test_several_messages_and_aborted_ones_between_them(place: MilterSite) -> None:
-    with Client(place.server.smtp_port, 60) as client:
-        client.hello()
-        raws = []
-        for label in ("spam", "ham", "spam"):
-            client.begin(b"<anna@example.net>")
-            assert client.ask(b"RSET").startswith(b"250")
-            assert client.ask(b"XYZZY").startswith(b"500")
-            assert client.ask(b"EHLO again.example").startswith(b"250")
-            raws.append(
-                place.arrives(
-                    lambda label=label: client.begin(b"<anna@example.net>").data(
-                        stuffed(MAIL[label][0])
-                    )
-                )
-            )
-    assert [fields(raw, "X-Spam-Flag") for raw in raws] == [["YES"], [], ["YES"]]
-    assert "helo=again.example" in place.running.lines(name_of(raws[2]))[0]
-
-
-def test_a_client_that_goes_in_the_middle_of_its_message(place: MilterSite) -> None:
-    judged = len(place.running.lines("verdict=", 0))
-    with Client(place.server.smtp_port) as client:
-        client.hello().begin(b"<anna@example.net>")
-        assert client.ask(b"DATA").startswith(b"354")
-        client.send(b"Subject: half\r\n\r\nhalf a mess")
-    place.sent(MAIL["ham"][3])
-    assert len(place.running.lines("verdict=", judged + 1)) == judged + 1
-
-
-def test_several_recipients_get_one_verdict(place: MilterSite) -> None:
-    with Client(place.server.smtp_port) as client:
-        raw = place.arrives(
-            lambda: (
-                client.hello()
-                .begin(b"<anna@example.net>", b"<ben@example.net>")
-                .data(stuffed(MAIL["spam"][3]))
-            )
-        )
-    (other,) = place.server.delivered(1, "ben")
-    assert name_of(raw) == name_of(other)
-    assert list(place.row(name_of(raw)).recipients) == ["anna@example.net", "ben@example.net"]
-
-
-def test_mail_of_programs_of_this_machine(place: MilterSite) -> None:
-    def sending() -> bytes:
-        line = [
-            "sendmail",
-            "-C",
-            place.server.root / "etc",
-            "-f",
-            "root@example.org",
-            "anna@example.net",
-        ]
-        done = subprocess.run(
-            line,
-            input=MAIL["spam"][0].replace(b"\r\n", b"\n"),
-            capture_output=True,
-            check=False,
-            timeout=COMMAND_SECONDS,
-        )
-        assert done.returncode == 0, done.stderr
-        return b"250 2.0.0 Ok: queued"
-
-    raw = place.arrives(sending)
-    assert fields(raw, "X-Spam-Flag") == ["YES"]
-
-
-def test_swaks(place: MilterSite) -> None:
-    if shutil.which("swaks") is None:
-        pytest.skip("needs swaks: apt-get install swaks")
-    line = [
-        "swaks",
-        "--server",
-        f"127.0.0.1:{place.server.smtp_port}",
-        "--to",
-        "anna@example.net",
-        "--from",
-        "a@example.org",
-    ]
-
-    def sending() -> bytes:
-        done = subprocess.run(
-            [*line, "--body", "line one\n.\n..two\n"],
-            capture_output=True,
-            check=False,
-            timeout=COMMAND_SECONDS,
-        )
-        assert done.returncode == 0, done.stdout
-        return b"250 2.0.0 Ok: queued"
-
-    raw = place.arrives(sending)
-    assert body(raw).startswith(b"line one\n.\n..two\n")
-    assert len(fields(raw, "X-Spam-Status")) == 1
-
-
-def test_very_many_forged_fields(place: MilterSite) -> None:
-    raw = place.sent(b"X-Spam-Flag: NO\r\n" * 900 + MAIL["spam"][1])
-    assert "NO" not in fields(raw, "X-Spam-Flag")
-    assert len(fields(raw, "X-Spam-Status")) == 1
-
-
-def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: MilterSite) -> None:
-    if shutil.which("smtp-source") is None:
-        pytest.skip("needs smtp-source: apt-get install postfix")
-    before, said = len(place.server.delivered(0)), len(place.server.log())
-    line = [
-        "smtp-source",
-        "-s",
-        "8",
-        "-m",
-        "600",
-        "-l",
-        "3000",
-        "-d",
-        "-f",
-        "a@example.org",
-        "-t",
-        "anna@example.net",
-    ]
-    with subprocess.Popen([*line, f"127.0.0.1:{place.server.smtp_port}"]) as source:
-        place.server.delivered(before + 20)
-        place.running.process.send_signal(signal.SIGHUP)
-        place.running.lines("has drained", 2)
-        assert source.wait(PATIENCE) == 0
-    messages = place.server.delivered(before + 600)
-    assert all(len(fields(raw, "X-Spamguard")) == 1 for raw in messages[before:])
-    told = place.server.log()[said:].splitlines()
-    assert [one for one in told if "milter-reject" in one or "warning: milter" in one] == []
-
-
-@pytest.mark.parametrize("version", [2, 3, 4])
-def test_older_protocols(state: Path, tmp_path: Path, version: int) -> None:
-    with asked(tmp_path, state, main=f"milter_protocol = {version}\n") as place:
-        raw = place.sent(
-            b"X-Spam-Flag: NO\r\nSubject:tight\r\n folded\r\n\r\n"
-            + MAIL["spam"][0].partition(b"\r\n\r\n")[2]
-        )
-        assert [len(fields(raw, name)) for name in ("X-Spam-Status", "X-Spamguard")] == [1, 1]
-        assert fields(raw, "X-Spam-Flag") in ([], ["YES"])
-        assert fields(raw, "Subject") == ["tight\n folded"]
 
 
 def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Path) -> None:
@@ -482,8 +330,3 @@ def until_taken(server: postfix.Postfix, raw: bytes) -> int:
         assert time.monotonic() < until
         time.sleep(0.2)
     raise AssertionError
-
-
-def test_no_daemon_listens(tmp_path: Path) -> None:
-    with postfix.running("milter") as server:
-        assert outcome(server, MAIL["ham"][0]) == 451

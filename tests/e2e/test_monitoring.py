@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
-import shutil
 import signal
 import smtplib
-import socket
 import subprocess
-import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +22,12 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from spamguard import __version__
-from spamguard.engine.filter import Filter
-from spamguard.web.app import MAX_CONNECTIONS
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
-from tests.e2e.ports import free_port, open_directory
+from tests.e2e.ports import free_port
 from tests.support.processes import children, descendants
-from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE
 
 Values = dict[tuple[str, ...], float]
 
@@ -105,14 +96,6 @@ class Monitored:
         while (reply := self.ask(page))[0] != status or not re.search(line, reply[1], re.MULTILINE):
             assert time.monotonic() < until, f"never so: {page} {status} {line}; last: {reply}"
             time.sleep(0.1)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Monitored, Daemon]]:
-    """A daemon for tests that leave its processes and files as they were."""
-    site = Monitored(daemon.taught(tmp_path_factory.mktemp("shared") / "state"))
-    with site.running() as running:
-        yield site, running
 
 
 def status(state: Path, *options: str, **settings: Any) -> subprocess.CompletedProcess[str]:
@@ -198,33 +181,6 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
         assert all(last[name] >= value for name, value in growing(before).items())
 
 
-def test_lessons_by_other_processes_are_counted(shared: tuple[Monitored, Daemon]) -> None:
-    site, _ = shared
-    spam, ham = daemon.unseen("spam", 2), daemon.unseen("ham", 1)
-    assert not any(
-        name[0] == "spamguard_last_lesson_by_person_timestamp_seconds" for name in site.values()
-    )
-    with Filter.open(site.state) as spam_filter:
-        assert all(
-            spam_filter.learn(raw, "spam", user="anna", origin="folder Junk") for raw in spam
-        )
-        assert spam_filter.learn(ham[0], "ham", origin="cli")
-    lessons = {("spam", "folder"): 2.0, ("ham", "cli"): 1.0}
-
-    def counted() -> bool:  # whoever looked while they were taught may have seen some of them only
-        values = site.values()
-        return {key: values.get(("spamguard_lessons_total", *key)) for key in lessons} == lessons
-
-    eventually(counted, "lessons are counted")
-    values = site.values()
-    assert 0 <= time.time() - values["spamguard_last_lesson_by_person_timestamp_seconds",] < 3600
-    ledger = site.state / "ledger.sqlite"
-    eventually(
-        lambda: site.values()["spamguard_ledger_bytes",] == ledger.stat().st_size,
-        "it grows as it is settled",
-    )
-
-
 def test_it_is_ready_while_the_next_hop_answers(state: Path) -> None:
     hop = Hop()
     endpoint = f"smtp://127.0.0.1:{hop.port}"
@@ -246,119 +202,6 @@ def test_it_is_ready_while_the_next_hop_answers(state: Path) -> None:
             site.becomes("readyz", 200, "^ready$")
 
 
-def test_it_is_not_ready_without_its_ledger(state: Path) -> None:
-    site = Monitored(state)
-    with site.running():
-        site.becomes("readyz", 200, "^ready$")
-        (state / "ledger.sqlite").rename(state / "elsewhere")
-        site.becomes("readyz", 503, "^state: ledger .*there is none$")
-        assert site.values()["spamguard_state_usable",] == 0
-        (state / "elsewhere").rename(state / "ledger.sqlite")
-        site.becomes("readyz", 200, "^ready$")
-        (tables,) = state.glob("tables-*.bin")
-        whole = tables.read_bytes()
-        tables.write_bytes(whole[:1000])
-        site.becomes("readyz", 503, "^state: .*tables")
-        tables.write_bytes(whole)
-        site.becomes("readyz", 200, "^ready$")
-
-
-def test_a_hanging_worker_is_reported(shared: tuple[Monitored, Daemon]) -> None:
-    site, running = shared
-    worker = children(running.process.pid, "daemon.worker")[0]
-    time.sleep(
-        3
-    )  # it has been heard thrice: who was never heard is starting, which may take its time
-    os.kill(worker, signal.SIGSTOP)
-    try:
-        site.becomes("healthz", 503, f"^worker {worker}: not heard for ")
-    finally:
-        os.kill(worker, signal.SIGCONT)
-    site.becomes("healthz", 200, "^alive$")
-
-
-def test_a_reload_lets_monitors_ask_and_ends_that(state: Path) -> None:
-    site = Monitored(state)
-    site.configure(metrics=None)
-    with daemon.running(state, "--config", str(site.file), port=site.port) as running:
-        site.send(daemon.unseen("ham", 1)[0])
-        running.lines("verdict=")
-        assert children(running.process.pid, "daemon.web") == []
-        site.configure()
-        running.process.send_signal(signal.SIGHUP)
-        running.lines("monitors may ask")
-        assert counted(site.values()) == verdicts_of_log(running)
-        site.configure(metrics=None)
-        running.process.send_signal(signal.SIGHUP)
-        eventually(lambda: children(running.process.pid, "daemon.web") == [], "nobody may ask")
-        with pytest.raises((urllib.error.URLError, ConnectionError)):
-            site.ask("metrics")
-
-
-def test_an_address_that_is_taken_costs_no_mail(state: Path) -> None:
-    site = Monitored(state)
-    site.configure(metrics=f"127.0.0.1:{site.port}")
-    with daemon.running(state, "--config", str(site.file), port=site.port) as running:
-        running.lines("for monitors (")
-        site.send(daemon.unseen("ham", 1)[0])
-        running.lines("verdict=")
-
-
-def test_a_page_without_a_port_costs_monitors_nothing(state: Path) -> None:
-    site = Monitored(state)
-    site.configure(web=f"127.0.0.1:{site.port}")
-    with site.running() as running:
-        running.lines("page and API cannot be served")
-        assert site.values()["spamguard_state_usable",] == 1
-        site.becomes("readyz", 200, "^ready$")
-        site.becomes("healthz", 503, "^page and API: nobody serves them for ")
-
-
-def test_monitors_are_answered_while_the_page_is_busy(state: Path) -> None:
-    """Judging takes all its time, and silent clients all its connections."""
-    site, port = Monitored(state), free_port()
-    site.configure(web=f"127.0.0.1:{port}")
-    raw = daemon.unseen("spam", 1)[0]
-    created = subprocess.run(
-        [*COMMAND, "--state", str(state), "token", "create", "busy", "--operator"],
-        env=ENVIRONMENT,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=COMMAND_SECONDS,
-    )
-    statuses: list[int] = []
-    done = threading.Event()
-
-    def judge() -> None:
-        headers = {
-            "Authorization": f"Bearer {created.stdout.split()[-1]}",
-            "Content-Type": "message/rfc822",
-        }
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", headers=headers) as client:
-            while not done.is_set():
-                answer = client.post("/judge", content=raw, timeout=PATIENCE)
-                statuses.append(answer.status_code)
-
-    with site.running() as running, ExitStack() as stack, ThreadPoolExecutor(8) as threads:
-        running.lines("page and API on")
-        for letter in [*daemon.unseen("spam", 20), *daemon.unseen("ham", 20)]:
-            site.send(letter)
-        for _ in range(MAX_CONNECTIONS):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        asking = [threads.submit(judge) for _ in range(8)]
-        try:
-            eventually(lambda: 200 in statuses, "a verdict is there")
-            for page in ("healthz", "readyz", "metrics") * 5:
-                began = time.monotonic()
-                assert site.ask(page)[0] == 200
-                assert time.monotonic() - began < 5
-        finally:
-            done.set()
-        for each in asking:
-            each.result()
-
-
 def test_no_process_of_the_daemon_loads_what_only_evaluate_needs(state: Path) -> None:
     """Nor what estimators need. Each of these packages maps libraries of its own."""
     site, port = Monitored(state), free_port()
@@ -375,91 +218,6 @@ def test_no_process_of_the_daemon_loads_what_only_evaluate_needs(state: Path) ->
         for pid in processes:
             mapped = Path(f"/proc/{pid}/maps").read_text()
             assert re.findall(r"/(sklearn|scipy|matplotlib|pandas)/", mapped) == [], pid
-
-
-def test_status_of_a_running_daemon(state: Path) -> None:
-    site = Monitored(state)
-    assert json.loads(status(state, "--json").stdout)["daemon"] is None
-    assert "daemon     none runs on this state directory\n" in status(state).stdout
-    with site.running() as running:
-        for raw in [*daemon.unseen("spam", 2), *daemon.unseen("ham", 2)]:
-            site.send(raw)
-        running.lines("verdict=", 4)
-        site.becomes("readyz", 200, "^ready$")
-        answer = json.loads(status(state, "--json").stdout)["daemon"]
-        assert (answer["pid"], answer["version"], answer["ready"]) == (
-            running.process.pid,
-            __version__,
-            True,
-        )
-        assert sum(message["number"] for message in answer["messages"]) == 4
-        assert {worker["pid"] for worker in answer["workers"]} == set(
-            children(running.process.pid, "daemon.worker")
-        )
-        text = status(state).stdout
-        assert f"daemon     ready, pid {running.process.pid}, for " in text
-        assert f"listens on smtp://127.0.0.1:{site.port} (standalone), hands on to maildir:" in text
-        assert "4 messages: " in text
-        os.kill(running.process.pid, signal.SIGSTOP)
-        try:
-            stuck = status(state)
-            assert f"daemon     pid {running.process.pid} runs and does not answer" in stuck.stdout
-            assert json.loads(status(state, "--json").stdout)["daemon"]["ready"] is False
-        finally:
-            os.kill(running.process.pid, signal.SIGCONT)
-    assert "daemon     none runs" in status(state).stdout
-
-
-def test_status_after_a_daemon_that_was_killed(state: Path) -> None:
-    site = Monitored(state)
-    with daemon.running(state, "--config", str(site.file), port=site.port) as running:
-        eventually((state / "daemon.sock").exists, "it can be asked")
-        running.process.kill()
-        running.process.wait()
-        assert (state / "daemon.sock").exists()
-        assert json.loads(status(state, "--json").stdout)["daemon"] is None
-        restarted = subprocess.Popen(
-            [*COMMAND, "run", "--config", str(site.file)],
-            env=ENVIRONMENT,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            eventually(
-                lambda: (json.loads(status(state, "--json").stdout)["daemon"] or {}).get("ready"),
-                "it is ready again",
-            )
-        finally:
-            restarted.terminate()
-            restarted.wait(PATIENCE)
-        running.process.returncode = 0  # what is looked at in the end
-
-
-def runs_as(user: int) -> bool:
-    try:
-        subprocess.run([sys.executable, "-c", ""], user=user, check=True, timeout=COMMAND_SECONDS)
-    except PermissionError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(
-    os.getuid() != 0 or not runs_as(pwd.getpwnam("nobody").pw_uid),
-    reason="needs root, and a Python that is not root's alone",
-)
-def test_status_for_root_and_for_the_user_of_the_service(taught: Path) -> None:
-    nobody = pwd.getpwnam("nobody")
-    with open_directory() as place:
-        state = Path(shutil.copytree(taught, place / "state"))
-        for path in (state, *state.rglob("*")):
-            os.chown(path, nobody.pw_uid, nobody.pw_gid)
-        site = Monitored(state, f"maildir:{state}/Maildir")
-        with site.running() as running:
-            for who in ({}, {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}):
-                answer = status(state, "--json", **who)
-                assert json.loads(answer.stdout)["daemon"]["pid"] == running.process.pid, (
-                    answer.stderr
-                )
-            assert (state / "daemon.sock").stat().st_uid == nobody.pw_uid
 
 
 def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from tests.e2e.moving import all_seen, said
 from tests.e2e.ports import free_port, open_directory
 from tests.support.processes import children
 from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
-from tests.unit.daemon.test_master import Listener, is_stopped
 from tests.unit.folders.maildirs import deliver, maildir
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
@@ -239,41 +238,6 @@ def test_only_root_and_the_user_of_the_daemon_may_ask(place: Place) -> None:
         place.logged(f"uid {OWNER.pw_uid} has asked and is refused")
 
 
-@needs_root
-def test_new_patterns_are_taken_on(place: Place) -> None:
-    other = maildir(place.directory / "ben", ".Junk")
-    with (
-        place.opening() as opener,
-        daemon.running(
-            place.state, "--config", str(place.file), port=place.port, log=place.directory / "log"
-        ) as running,
-    ):
-        all_seen(place.state, place.box, 10)
-        place.configure(str(other))
-        running.process.send_signal(signal.SIGHUP)
-        running.lines("its `watch` is not ours")
-        opener.send_signal(signal.SIGHUP)
-        place.logged("opening messages of", 2)
-        place.file.write_text("nonsense: 1\n")
-        opener.send_signal(signal.SIGHUP)
-        place.logged("the old settings stay in force")
-        place.configure(str(other))
-        place.move("", ".Junk")
-        eventually(lambda: said(place.state) == {"anna": "spam"}, "with the new patterns, too")
-
-
-def test_a_reload_that_the_system_refuses_ends_nobody(place: Place) -> None:
-    """As where the directory one was started in is gone: that is no mistake of the file."""
-    gone = place.directory / "gone"
-    gone.mkdir()
-    with place.opening(("env", "-C", str(gone), "SPAMGUARD_STATE=state")) as opener:
-        place.logged("opening messages of")
-        gone.rmdir()
-        opener.send_signal(signal.SIGHUP)
-        place.logged("the old settings stay in force")
-        assert opener.poll() is None
-
-
 def _welcomes(line: bytes) -> bool:
     with suppress(OSError):
         return bool(broker.unpack_answer(line))
@@ -303,123 +267,6 @@ def test_a_flood_of_connections_and_nonsense(place: Place) -> None:
             assert time.monotonic() < until
         assert opener.poll() is None
     assert "Traceback" not in place.log.read_text()
-
-
-@needs_root
-def test_what_was_filed_before_is_taught_without_any_right(place: Place) -> None:
-    """By the daemon's user, who could not read it."""
-    if not place.user:
-        pytest.skip("this interpreter lies where only root can use it")
-    place.move("", ".Junk", 4)
-
-    def taught() -> subprocess.CompletedProcess[str]:
-        command = [
-            "setpriv",
-            f"--reuid={place.user}",
-            "--clear-groups",
-            *COMMAND,
-            "--state",
-            str(place.state),
-        ]
-        asked = [*command, "teach-folders", "--config", str(place.file)]
-        return subprocess.run(
-            asked,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_SECONDS,
-        )
-
-    with place.opening():
-        done = taught()
-    assert (done.returncode, done.stdout) == (
-        0,
-        "anna: taught 6 messages as ham, 4 messages as spam\n",
-    ), done.stderr
-    done = taught()
-    assert done.returncode == 2
-    assert "no mailbox broker there" in done.stderr
-
-
-def test_systemd_is_told(place: Place) -> None:
-    with Listener(f"@spamguard-opener-{os.getpid()}") as systemd:
-        with place.opening(
-            ("env", f"NOTIFY_SOCKET={systemd.address}", "WATCHDOG_USEC=600000")
-        ) as opener:
-            eventually(
-                lambda: systemd.heard("READY=1\nSTATUS=opening messages of"),
-                "it says that it is ready",
-            )
-            eventually(lambda: systemd.heard("WATCHDOG=1", 3), "it says that it lives")
-            opener.send_signal(signal.SIGHUP)
-            eventually(
-                lambda: systemd.heard("RELOADING=1") and systemd.heard("READY=1", 2),
-                "it says that it has reloaded",
-            )
-            opener.send_signal(signal.SIGSTOP)
-            eventually(lambda: is_stopped(opener.pid), "it is stopped")
-            systemd.read()
-            systemd.messages.clear()
-            time.sleep(1)
-            assert not systemd.read()
-            opener.send_signal(signal.SIGCONT)
-        assert systemd.heard("STOPPING=1")
-
-
-def test_a_second_one_leaves_the_first_its_place(place: Place) -> None:
-    with place.opening():
-        before = place.socket.stat().st_ino
-        command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", OPENER]
-        done = subprocess.run(
-            command,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
-        assert done.returncode not in (0, 78)
-        assert (
-            f"{place.socket}: another `open-mailboxes` listens there: stop that one" in done.stderr
-        )
-        assert place.socket.stat().st_ino == before
-
-
-def test_mistakes_have_their_exit_status(place: Place) -> None:
-    def tried() -> tuple[int, str]:
-        command = [
-            *COMMAND,
-            "open-mailboxes",
-            "--config",
-            str(place.file),
-            "--user",
-            "no-such-user",
-        ]
-        done = subprocess.run(
-            command,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stderr
-
-    if os.getuid() == 0:
-        assert tried() == (
-            2,
-            (
-                "spamguard: there is no user 'no-such-user' to run as: create it, or name "
-                "another with --user\n"
-            ),
-        )
-    place.file.write_text(place.file.read_text().replace("watch_socket", "# "))
-    status, told = tried()
-    assert (status, "`watch_socket` is not set" in told) == (78, True)
-    place.file.write_text("listeners: []\n")
-    assert tried()[0] == 78
 
 
 CONFINED = (sys.executable, str(daemon.ROOT / "tests/support/confined.py"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import shutil
 import smtplib
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +16,8 @@ import pytest
 from tests.e2e import daemon, postfix
 from tests.e2e.daemon import Daemon
 from tests.e2e.peers import Hop
-from tests.e2e.ports import free_port
 from tests.e2e.postfix import Postfix
-from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
     shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
@@ -127,50 +125,6 @@ def test_before_queue_a_refusal_reaches_the_sender(state: Path) -> None:
         assert len(server.delivered(1)) == 1
 
 
-@pytest.mark.parametrize("plain", ["standalone"], indirect=True)
-def test_standalone_the_next_hop_decides_about_recipients(plain: tuple[Postfix, Daemon]) -> None:
-    server, _ = plain
-    before = server.delivered(0)
-    with smtplib.SMTP("127.0.0.1", server.filter_port, timeout=PATIENCE) as client:
-        client.ehlo("client.example")
-        assert client.mail("a@example.org")[0] == 250
-        code, text = client.rcpt("somebody@elsewhere.example")
-        assert (code, text.split(b":")[0]) == (554, b"5.7.1 <somebody@elsewhere.example>")
-        assert client.rcpt("nobody@example.net")[0] == 550
-        assert client.rcpt("anna@example.net")[0] == 250
-        assert client.data(b"Subject: to one of three\r\n\r\nhello\r\n")[0] == 250
-    raw = comes(server, before)
-    assert len(fields(raw, "Received")) == 2
-    assert "client.example" in fields(raw, "Received")[1]
-
-
-@pytest.mark.parametrize("plain", ["after-queue"], indirect=True)
-def test_swaks_through_postfix_and_back(plain: tuple[Postfix, Daemon]) -> None:
-    if shutil.which("swaks") is None:
-        pytest.skip("needs swaks: apt-get install swaks")
-    server, _ = plain
-    before = {user: server.delivered(0, user) for user in ("anna", "ben")}
-    line = [
-        "swaks",
-        "--server",
-        f"127.0.0.1:{server.smtp_port}",
-        "--to",
-        "anna@example.net,ben@example.net",
-        "--from",
-        "a@example.org",
-    ]
-    done = subprocess.run(
-        [*line, "--body", "line one\n.\n..two\n"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=COMMAND_SECONDS,
-    )
-    assert done.returncode == 0, done.stdout
-    for user, known in before.items():
-        assert body(comes(server, known, user)).startswith(b"line one\n.\n..two\n")
-
-
 def test_recipients_come_one_by_one_if_configured(state: Path, tmp_path: Path) -> None:
     """Without that all recipients but the first are deferred, because there is one reply for all
     after the data.
@@ -238,17 +192,6 @@ def test_restrictions_on_clients_do_not_apply_to_spamguard(
         for message in daemon.unseen("ham", 2):
             send(server.filter_port, message)
         server.delivered(2)
-
-
-def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> None:
-    nobody = Postfix(tmp_path, free_port(), free_port(), free_port())
-    file = configuration(tmp_path / "spamguard.yaml", nobody, "standalone")
-    with (
-        daemon.running(state, "--config", str(file), port=nobody.filter_port),
-        smtplib.SMTP("127.0.0.1", nobody.filter_port) as client,
-    ):
-        client.ehlo("client.example")
-        assert client.mail("a@example.org")[0] == 451
 
 
 def test_rules_for_other_destinations_do_not_apply_to_spamguard(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import daemon, dovecot
-from tests.e2e.ports import free_port, open_directory
+from tests.e2e.ports import open_directory
 from tests.e2e.test_positions import fields
 from tests.support.recipes import command, snippet
 from tests.support.waiting import COMMAND_SECONDS
@@ -180,25 +180,4 @@ def test_fetchmail_with_maildrop(home: Path) -> None:
         fetched(home, server, **{'.mailfilter"': f'{home}/.mailfilter"'})
     for label in ("spam", "ham"):
         (raw,) = lies(home / "Maildir" / ".Junk" if label == "spam" else home / "Maildir")
-        is_judged(raw, MAIL[label], label)
-
-
-@needs_dovecot
-@needs("fetchmail")
-def test_fetchmail_with_the_daemon(home: Path, tmp_path: Path) -> None:
-    """The other way that its snippet names."""
-    state, port = home / ".local" / "state" / "spamguard", free_port()
-    with (
-        dovecot.running() as server,
-        daemon.running(
-            state, "--listen", f"smtp://127.0.0.1:{port}", port=port, log=tmp_path / "log"
-        ),
-    ):
-        provider(server)
-        assert "smtphost 127.0.0.1/10025" in snippet("fetchmail/fetchmailrc")
-        fetched(
-            home, server, **{'mda "/usr/bin/maildrop .mailfilter"': f"smtphost 127.0.0.1/{port}"}
-        )
-    for label, box in (("spam", state / "Maildir" / ".Junk"), ("ham", state / "Maildir")):
-        (raw,) = lies(box)
         is_judged(raw, MAIL[label], label)

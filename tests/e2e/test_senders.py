@@ -97,15 +97,6 @@ def test_genuine_mail_gains_forged_mail_does_not_and_it_is_taken_back(state: Pat
         assert "sender" not in anna.get(f"/history/{fifth['id']}/why").json()["now"]["experts"]
 
 
-def test_nobody_is_believed_before_the_queue(state: Path) -> None:
-    site = ApiSite(state, listener={"position": "before-queue"}, **SETTINGS)
-    with site.running():
-        anna = site.client("--user", "anna")
-        site.send(letters(1)[0], ANNA)
-        (first,) = passed(anna, 1)
-        assert anna.get(f"/history/{first['id']}").json()["authenticated"] is False
-
-
 def test_no_forged_field_is_believed_unless_the_server_strips_it(state: Path) -> None:
     """The message has no Received, as a milter sees it; at doors without and with the option."""
     head = GENUINE.replace(b"{0}", SHOP.encode()).replace(b"{1}", b"shop.example")
@@ -137,12 +128,6 @@ def test_no_forged_field_is_believed_unless_the_server_strips_it(state: Path) ->
             passed(olga, number)
         found = [olga.get(f"/history/{row['id']}").json() for row in passed(olga, 5)]
     assert [row["authenticated"] for row in reversed(found)] == [False, False, True, False, True]
-
-
-def test_a_word_that_would_not_count_is_refused(state: Path) -> None:
-    site = ApiSite(state, listener=BEHIND)  # as installed
-    with site.running(), pytest.raises(AssertionError, match=r"authserv_ids: .*personal: true"):
-        site.command("learn", "--as", "ham", "--sender", SHOP, "--user", "anna")
 
 
 @needs_browser

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import daemon, sendmail
 from tests.e2e.peers import Client, Hop
 from tests.e2e.ports import free_port
-from tests.e2e.test_milter import MAIL, killed_while_judging, stuffed
+from tests.e2e.test_milter import MAIL, stuffed
 from tests.e2e.test_positions import body, fields
 from tests.support.waiting import eventually
 
@@ -116,21 +116,3 @@ def test_transactions_aborted_between_messages(tmp_path: Path) -> None:
             assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
         assert "hanging up" not in place.running.log()
         assert "gone@example.net" not in place.running.log()
-
-
-def test_refused_and_put_off_where_that_is_asked_for(tmp_path: Path) -> None:
-    with asked(tmp_path, STRICT) as place:
-        assert place.sent(MAIL["spam"][0]).startswith(b"550 5.7.1 ")
-        assert place.sent(MAIL["ham"][0]).startswith(b"250 ")
-        place.arrived(1)
-
-
-def test_killed_in_between(tmp_path: Path) -> None:
-    """The client gets a 451, and all works again once there is a worker."""
-    with asked(tmp_path) as place:
-        place.sent(MAIL["ham"][0])
-        assert killed_while_judging(place.running, place.port, MAIL["ham"][1]).startswith(b"451 ")
-        eventually(
-            lambda: place.sent(MAIL["ham"][2]).startswith(b"250 "), "mail goes on with a new worker"
-        )
-        assert [len(fields(raw, "X-Spamguard")) for raw in place.arrived(2)] == [1, 1]

@@ -302,6 +302,7 @@ def steps(output: str) -> list[tuple[str, list[str], int]]:
 SENT = sorted(f"{when}.{number}" for when in ("during", "after") for number in range(10))
 
 
+@pytest.mark.nightly
 def test_each_position_follows_each_other_and_is_removed(tmp_path: Path) -> None:
     output = run_inside(BEGIN + POSTFIX, tmp_path)
     changes = steps(output)
@@ -312,6 +313,7 @@ def test_each_position_follows_each_other_and_is_removed(tmp_path: Path) -> None
     assert output.endswith("=== as it was:\nnothing is left\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not all(map(Path.is_dir, DEBIANS_EXIM)), reason="needs .ci/packages")
 def test_exim_passes_mail_and_is_as_it_was(tmp_path: Path) -> None:
     output = run_inside(BEGIN + EXIM, tmp_path, EXIM=" ".join(map(str, DEBIANS_EXIM)))

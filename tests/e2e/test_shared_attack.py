@@ -7,14 +7,11 @@ import time
 from hashlib import blake2b, sha256
 
 import httpx
-import psycopg
-import pytest
 
 from spamguard.ledger.events import encode_event
 from spamguard.ledger.votes import add_version, make_class_vote
 from tests.e2e.test_shared_page import SPAM, PageSite, postgres_server, shared_database, site
 from tests.e2e.test_shared_settling import lineage, settle
-from tests.support.postgres import MAC as NODES
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.support.waiting import eventually
 
@@ -54,30 +51,6 @@ def write_rows(database: TestDatabase) -> None:
         sha256(b"tables").digest(),
         MAC,
     )
-
-
-def test_who_has_the_password_alone_can_call_nothing(site: PageSite) -> None:
-    a, _ = site.join(2)
-    settings = site.site.database.settings(tls=False)
-    assert settings.password_file is not None
-    password = settings.password_file.read_text().strip()
-    before = site.site.database.query("SELECT * FROM spamguard.log")
-    with psycopg.connect(settings.database, password=password, autocommit=True) as stranger:
-        for call in (
-            "take_lease('settle', 'evil', 600)",
-            "end_credential('0')",
-            "burn_link('0')",
-            "put_chunk('x', 0, 'x')",
-            "compact(1, 1, 1, 1, 1)",
-        ):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                stranger.execute(f"SELECT spamguard.{call}".encode())
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            stranger.execute("SELECT lo_create(0)")
-        shown = stranger.execute("SELECT query FROM pg_stat_activity").fetchall()
-    assert NODES.secret not in str(shown)
-    assert site.site.database.query("SELECT * FROM spamguard.log") == before
-    assert a.node.status().forged == 0
 
 
 def test_rows_without_our_mac_are_ignored_counted_and_stop_nobody(site: PageSite) -> None:

@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from spamguard.config.options import SharedSettings
 from tests.e2e import daemon
 from tests.e2e.shared_chaos import (
@@ -169,6 +171,7 @@ def check_all(
     check_tables(nodes, unseen_mail(), nodes[0].count_lessons())
 
 
+@pytest.mark.nightly
 def test_a_standby_that_lacks_the_end_of_the_log_gets_it_from_the_nodes(tmp_path: Path) -> None:
     lost = max(240, LESSONS // 10)
     with (

@@ -6,7 +6,6 @@ import os
 import signal
 import smtplib
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,13 +16,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from selenium.webdriver import Chrome
 
-from spamguard.web.auth import CredentialKind, CredentialStore, Person, login_url
+from spamguard.web.auth import CredentialKind, CredentialStore, Person
 from tests.e2e.daemon import unseen
 from tests.e2e.ports import free_port, wait_for_port
 from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
-from tests.support.browser import chromium, complaints, log_in, needs_browser, press, shows, texts
 from tests.support.postgres import TestDatabase, needs_postgres, postgres_server, shared_database
 from tests.support.processes import children
 from tests.support.waiting import PATIENCE, eventually
@@ -32,7 +29,6 @@ pytestmark = needs_postgres
 __all__ = ["postgres_server", "shared_database"]
 OPERATOR = Person("olga", operator=True)
 SPAM = unseen("spam", 6)
-LINKS = 100
 
 
 @dataclass
@@ -53,11 +49,6 @@ class PageNode:
         now = int(time.time())
         with closing(CredentialStore.open(self.node.state)) as store:
             return store.create(kind, person, now, name=name, expires=now + 600)
-
-    def credentials(self, kind: CredentialKind) -> int:
-        """How many there are here."""
-        with closing(CredentialStore.open(self.node.state)) as store:
-            return sum(one.kind is kind for one in store.list_valid(int(time.time())))
 
     def client(self, token: str = "") -> httpx.Client:
         """A program with a token, or a browser without."""
@@ -219,89 +210,3 @@ def test_history_lessons_and_held_mail_of_three_machines(site: PageSite) -> None
     assert len(rows(at_a, 4)["absent"]) == 1
     a.node.running.lines("did not answer: ", 1)
     assert at_a.get("/peer/history").status_code == 401
-
-
-def test_a_link_works_once_on_two_machines(site: PageSite) -> None:
-    """Each is used at the same moment on both, a hundred times."""
-    a, b = site.join(2)
-    links = [a.secret(CredentialKind.LINK, Person(f"user{number}")) for number in range(LINKS)]
-    eventually(lambda: b.credentials(CredentialKind.LINK) == LINKS, "all are known elsewhere")
-    statuses: list[list[int]] = [[] for _ in links]
-    barrier = threading.Barrier(2, timeout=PATIENCE)
-
-    def use(client: httpx.Client) -> None:
-        for number, link in enumerate(links):
-            client.cookies.clear()
-            barrier.wait()
-            answer = client.post("/login", data={"link": link, "csrf": ""})
-            statuses[number].append(answer.status_code)
-
-    threads = [threading.Thread(target=use, args=(node.client(),)) for node in (a, b)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE * 4)
-    assert [sorted(pair) for pair in statuses] == [[303, 401]] * LINKS
-    eventually(lambda: a.credentials(CredentialKind.LINK) == 0, "none is left")
-    eventually(
-        lambda: (
-            a.credentials(CredentialKind.SESSION) == b.credentials(CredentialKind.SESSION) == LINKS
-        ),
-        "sessions are good on both",
-    )
-
-    # While the database is away, nobody can tell: the link stays good.
-    link = a.secret(CredentialKind.LINK, Person("anna"))
-    eventually(lambda: b.credentials(CredentialKind.LINK) == 1, "it is known elsewhere")
-    for node in (a, b):
-        node.node.proxy.refuse()
-    for node in (a, b):
-        answer = node.client().post("/login", data={"link": link, "csrf": ""})
-        assert answer.status_code == 410
-        assert "try again" in answer.text
-    for node in (a, b):
-        node.node.proxy.pass_on()
-    client = b.client()
-    eventually(
-        lambda: client.post("/login", data={"link": link, "csrf": ""}).status_code == 303,
-        "it works again",
-    )
-    assert client.get("/history").status_code == 200
-
-
-@needs_browser
-def test_the_page_in_a_browser(site: PageSite) -> None:
-    a, b = site.join(2)
-    a.send(SPAM[0])
-    b.send(SPAM[1])
-    with chromium() as browser:
-        log_in(browser, login_url(a.url, a.secret(CredentialKind.LINK, Person("anna"))))
-
-        def are_there() -> bool:
-            browser.get(f"{a.url}/history")
-            return len(texts(browser, ".mail li")) == 2
-
-        eventually(are_there, "mail of both machines is there")
-        _teach_newest(browser)
-        process = b.web_process()
-        os.kill(process, signal.SIGSTOP)
-        try:
-            browser.get(f"{a.url}/quarantine")
-            shows(browser, "did not answer", "#absent")
-            browser.get(f"{a.url}/history")
-            shows(browser, b.node.state.name, "#absent")
-            assert len(texts(browser, ".mail li")) == 1
-        finally:
-            os.kill(process, signal.SIGCONT)
-        eventually(lambda: len(texts(browser, ".mail li")) == 2, "the script brings it back")
-        eventually(lambda: texts(browser, "#absent p") == [], "and takes the line away")
-        assert complaints(browser) == []
-
-
-def _teach_newest(browser: Chrome) -> None:
-    """It passed the other machine."""
-    press(browser, "Ham", ".mail li:first-child")
-    shows(browser, "Learnt as ham", "#notice")
-    shows(browser, "You said: ham", ".mail li:first-child")
-    press(browser, "Undo", "#notice")
-    shows(browser, "Taken back", "#notice")

@@ -4,14 +4,10 @@ other tests cover `Compress`.
 
 from __future__ import annotations
 
-import random
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -38,10 +34,6 @@ def spamc(where: ScannerSite, *arguments: str, raw: bytes = b"") -> tuple[int, b
         command, input=raw, capture_output=True, timeout=COMMAND_SECONDS, check=False
     )
     return done.returncode, done.stdout
-
-
-def test_ping(here: ScannerSite) -> None:
-    assert spamc(here, "-K")[0] == 0
 
 
 def test_verdicts(here: ScannerSite) -> None:
@@ -73,22 +65,6 @@ def test_a_message_comes_back_but_for_our_fields(here: ScannerSite) -> None:
     assert unix.endswith(SPAM[1].replace(b"\r\n", b"\n"))
 
 
-def test_messages_over_the_limit_of_the_client_come_back_unchanged(here: ScannerSite) -> None:
-    large = SPAM[2] + random.Random(1).randbytes(800_000)
-    assert spamc(here, raw=large) == (0, large)  # more than its own limit of 500 kB
-    status, output = spamc(here, "-s", "10000000", raw=large)
-    assert (status, output.endswith(large)) == (0, True)
-    assert len(output) > len(large)
-
-
-def test_beyond_our_limit(tmp_path: Path) -> None:
-    with site(tmp_path, "spamd", "    limits: {message_size: 100KiB}\n") as small:
-        large = SPAM[2] + b"x" * 400_000
-        assert spamc(small, raw=large) == (0, large)
-        assert spamc(small, "-x", raw=large)[0] >= 64  # sysexits.h
-        assert spamc(small, "-c", raw=SPAM[0])[0] == 1
-
-
 def test_teaching_and_taking_back(here: ScannerSite) -> None:
     raw = SPAM[3]
     before = spamc(here, "-c", "-u", "anna", raw=raw)
@@ -106,30 +82,3 @@ def test_teaching_and_taking_back(here: ScannerSite) -> None:
     assert b"already" in spamc(here, "-L", "forget", "-u", "anna", raw=raw)[1]
     eventually(lambda: spamc(here, "-c", "-u", "anna", raw=raw) == before, "it is taken back")
     assert "user=anna" in here.running.lines("class=- ")[0]
-
-
-def test_reporting_to_others_is_not_done_but_learning_is(here: ScannerSite) -> None:
-    spamc(here, "-C", "report", "-u", "ben", raw=SPAM[4])
-    here.running.lines("lesson user=ben by=spamd class=spam")
-
-
-def test_only_teachers_teach(tmp_path: Path) -> None:
-    with site(tmp_path, "spamd") as found:
-        status, told = spamc(found, "-L", "spam", raw=SPAM[5])
-        assert status != 0 or b"successfully" not in told
-        assert "lesson" not in found.running.log().replace("lessons", "")
-
-
-def test_a_reload_loses_no_request(here: ScannerSite) -> None:
-    """Clients go on asking meanwhile: none of them is refused."""
-    usual = spamc(here, "-x", "-c", raw=SPAM[0])[0]
-
-    def ask(_: int) -> int:
-        return spamc(here, "-x", "-c", raw=SPAM[0])[0]
-
-    with ThreadPoolExecutor(4) as clients:
-        replies = clients.map(ask, range(60))
-        here.running.process.send_signal(signal.SIGHUP)
-        assert list(replies) == [usual] * 60
-    assert usual in (0, 1)
-    here.running.lines("has drained", 2)

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from spamguard.cli import arguments, common
-from spamguard.config.load import load_settings
 from tests.e2e.daemon import ROOT
 from tests.support.confined import options
 from tests.support.waiting import COMMAND_SECONDS
@@ -61,13 +60,6 @@ def test_systemd_finds_no_fault(units: Path) -> None:
 
 
 @analyze
-def test_a_fault_would_be_found(units: Path) -> None:
-    unit = units / SERVICES[0]
-    unit.write_text(unit.read_text().replace("ProtectHome=yes", "ProtectHouse=yes"))
-    assert "ProtectHouse" in ran("systemd-analyze", "verify", "--man=no", unit).stderr
-
-
-@analyze
 @pytest.mark.parametrize("name", SERVICES)
 def test_little_is_exposed(name: str) -> None:
     done = ran("systemd-analyze", "security", "--offline=true", "--no-pager", UNITS / name)
@@ -104,46 +96,6 @@ def test_a_reload_fails_when_the_file_has_mistakes(name: str, tmp_path: Path) ->
     done = ran(*confined, *command)
     assert done.returncode != 0
     assert f"{file}:1" in done.stderr
-
-
-def test_the_broker_of_mailboxes_has_no_network() -> None:
-    watch = options(UNITS / SERVICES[1])
-    assert watch["RestrictAddressFamilies"] == ["AF_UNIX"]
-    assert watch["PrivateNetwork"] == ["yes"]
-    assert watch["CapabilityBoundingSet"] == watch["AmbientCapabilities"] == ["CAP_DAC_READ_SEARCH"]
-    daemon = options(UNITS / SERVICES[0])
-    assert daemon["CapabilityBoundingSet"] == daemon["AmbientCapabilities"] == [""]
-    assert daemon["ProtectHome"] == ["yes"]
-    assert daemon["User"] != watch["User"]
-
-
-def test_the_socket_is_where_the_smallest_configuration_listens() -> None:
-    (listener,) = load_settings(ROOT / "config/minimal.yaml").listeners
-    assert options(UNITS / "spamguard.socket")["ListenStream"] == [
-        f"{listener.listen.host}:{listener.listen.port}"
-    ]
-
-
-def test_the_socket_comes_back_with_the_daemon() -> None:
-    # While the configuration has mistakes, each client makes systemd start the daemon, until it
-    # gives up both: who mends the file and starts the daemon would have it without the socket, and
-    # cannot start that beside it.
-    assert "spamguard.socket" in options(UNITS / SERVICES[0])["Wants"]
-
-
-def test_the_socket_is_opened_before_its_address_is_there() -> None:
-    assert options(UNITS / "spamguard.socket")["FreeBind"] == ["yes"]
-
-
-def test_the_socket_of_mailboxes_is_in_the_directory_that_is_made_for_it() -> None:
-    shown = re.search(
-        r"^# watch_socket: /run/([^/\n]+)/[^/\n]+$",
-        (ROOT / "config/spamguard.yaml").read_text("utf-8"),
-        re.M,
-    )
-    assert shown is not None
-    assert options(UNITS / SERVICES[1])["RuntimeDirectory"] == [shown[1]]
-    assert shown[0].removeprefix("# ") in (UNITS / SERVICES[1]).read_text()
 
 
 @needs_root

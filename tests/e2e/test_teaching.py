@@ -10,7 +10,6 @@ import pwd
 import shutil
 import smtplib
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import EmailMessage
@@ -21,18 +20,15 @@ import pytest
 
 from spamguard.engine.filter import Filter
 from spamguard.records import Vote
-from tests.e2e import daemon, dovecot, postfix
+from tests.e2e import daemon, dovecot
 from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
 from tests.e2e.moving import append, copy, mail_program, move, ok, sibling, uid
 from tests.e2e.ports import free_port
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import eventually
 
 SNIPPETS = daemon.ROOT / "config" / "dovecot"
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
-# half of what is between two settlings, for which nobody may wait; below 0.3 on a machine that does
-# nothing else
-HOOK_SECONDS = 30.0
 CLIENT_FILES = (
     "__init__.py",
     "__main__.py",
@@ -228,18 +224,6 @@ def test_a_user_whose_name_has_blanks_teaches(place):
 
 
 @needs_sieve
-def test_the_same_again_is_a_success(place):
-    with place.spamguard() as running, mail_program(place.server) as client:
-        store(client, 1)
-        ok(client.select("INBOX"))
-        for _ in range(2):
-            ok(client.uid("COPY", uid(client, 1), "Junk"))
-        running.lines("by=teach-pipe", 2)
-        assert place.votes() == [("anna", "spam")]
-        assert "exit" not in place.log()
-
-
-@needs_sieve
 def test_lessons_wait_in_the_spool_while_the_daemon_is_down(place):
     with mail_program(place.server) as client:
         store(client, 1, 2)
@@ -257,24 +241,6 @@ def test_lessons_wait_in_the_spool_while_the_daemon_is_down(place):
 
 
 @needs_sieve
-def test_moving_is_not_slowed_down(place):
-    with place.spamguard(), mail_program(place.server) as client:
-        store(client, *range(8))
-        times = []
-        for number in range(8):
-            ok(client.select("INBOX"))
-            name, start = uid(client, number), time.monotonic()
-            ok(client.uid("MOVE", name, "Junk"))
-            times.append(time.monotonic() - start)
-        place.come(*[("anna", "spam")] * 8)
-        print(
-            f"MOVE with the hook: median {sorted(times)[4] * 1e3:.0f} ms, most "
-            f"{max(times) * 1e3:.0f} ms"
-        )
-        assert sorted(times)[4] < HOOK_SECONDS
-
-
-@needs_sieve
 def test_tagged_mail_is_filed_and_moving_it_back_teaches(place):
     spam = daemon.unseen("spam", 1)[0]
     with place.spamguard() as running, mail_program(place.server) as client:
@@ -286,17 +252,6 @@ def test_tagged_mail_is_filed_and_moving_it_back_teaches(place):
         assert place.votes() == []  # what a script files is no person's word
         ok(client.uid("MOVE", name, "INBOX"))
         place.come(("anna", "ham"))
-
-
-@needs_sieve
-def test_a_lesson_that_cannot_be_kept_hinders_no_move(place):
-    (place.server.root / "left").rmdir()
-    with mail_program(place.server) as client:
-        store(client, 1)
-        move(client, 1, "INBOX", "Junk")
-        ok(client.select("Junk"))
-        assert uid(client, 1)
-    eventually(lambda: "could not be left in" in place.log(), "Dovecot's log tells why")
 
 
 # ---- mail to addresses that teach
@@ -362,51 +317,3 @@ def test_forwarded_mail_teaches_its_attachments(tmp_path):
             file for part in ("new", "cur") for file in (state / "Maildir").rglob(f"{part}/*")
         ]
         assert b"Subject: Fwd: this one" in delivered.read_bytes()
-
-
-def test_acknowledged_lessons_survive_a_kill(tmp_path):
-    state = daemon.taught(tmp_path / "state")
-    with forwarding(state) as (running, port):
-        with smtplib.SMTP("127.0.0.1", port) as client:
-            client.sendmail(
-                "anna@example.net", "spam@example.net", report(*map(sibling, range(20)))
-            )
-        running.process.kill()
-        running.process.wait(PATIENCE)
-        running.process.returncode = 0  # killed, and meant to be
-    with forwarding(state):
-        eventually(lambda: forwarded(state) == [("anna", "spam")] * 20, "all of them are learnt")
-
-
-@pytest.mark.skipif(
-    shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
-)
-@pytest.mark.parametrize("position", ["after-queue", "before-queue"])
-def test_forwarding_behind_a_real_postfix(tmp_path, position):
-    """ben's address teaches; Postfix knows it as a mailbox. The client's address
-    comes by XFORWARD.
-    """
-    state, file = daemon.taught(tmp_path / "state"), tmp_path / "spamguard.yaml"
-    with postfix.running(position) as server:
-        file.write_text(f"""
-listeners:
-  - listen: smtp://127.0.0.1:{server.filter_port}
-    position: {position}
-    next_hop: smtp://127.0.0.1:{server.back_port}
-    teach:
-      addresses: {{ben@example.net: spam}}
-      senders: ["*@example.net"]
-      clients: [127.0.0.0/8]
-""")
-        with (
-            daemon.running(state, "--config", str(file), port=server.filter_port),
-            smtplib.SMTP("127.0.0.1", server.smtp_port) as client,
-        ):
-            client.sendmail("anna@example.net", "ben@example.net", report(sibling(1)))
-            eventually(
-                lambda: forwarded(state) == [("anna@example.net", "spam")],
-                f"it is learnt; the log ends:\n{server.log()[-3000:]}",
-            )
-            client.sendmail("carl@elsewhere.example", "ben@example.net", report(sibling(2)))
-            assert b"Fwd: this one" in server.delivered(1, "ben")[0]
-            assert len(forwarded(state)) == 1

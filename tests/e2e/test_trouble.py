@@ -7,10 +7,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -20,7 +18,7 @@ from tests.e2e.peers import USUAL, Client, Hop
 from tests.e2e.ports import free_port
 from tests.support.processes import children
 from tests.support.taken import taken
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import eventually
 
 MESSAGE = b"Subject: hello\r\n\r\nsome text %d\r\n"
 
@@ -59,27 +57,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TroubleSite]:
     directory = tmp_path_factory.mktemp("trouble")
     state = daemon.taught(directory / "state", messages=60)
     hop = Hop()
-    ports = {name: free_port() for name in ("pass", "defer", "held", "impatient", "small")}
+    ports = {name: free_port() for name in ("pass", "defer", "held")}
     extra = {
         "defer": "    on_error: defer\n",
         "held": "    rules: [{when: unsure, action: quarantine}]\n",
-        "small": (
-            "    limits: {message_size: 1MiB, recipients: 3, connections: 8, "
-            "connections_per_client: 8}\n"
-        ),
     }
-    impatient = {
-        "command_timeout": 3.0,
-        "data_timeout": 3.0,
-        "message_timeout": 4.0,
-        "idle_commands": 10,
-        "wrong_commands": 5,
-    }
-    command = tuned.command(
-        (0, "next_hop", {"command": 2.0, "data": 3.0, "connect": 1.0}),
-        (ports["impatient"], "limits", impatient),
-        (ports["small"], "limits", {"header_size": 10 << 10, "size_in_flight": 1200 << 10}),
-    )
+    command = tuned.command((0, "next_hop", {"command": 2.0, "data": 3.0, "connect": 1.0}))
     text = "workers: 1\nscoring: {deadline: 3s}\nlisteners:\n" + "".join(
         f"  - listen: smtp://127.0.0.1:{port}\n    position: before-queue\n"
         f"    next_hop: smtp://127.0.0.1:{hop.port}\n{extra.get(name, '')}"
@@ -90,7 +73,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TroubleSite]:
     with (
         hop.serving(),
         daemon.running(
-            state, "--config", str(file), port=ports["small"], command=command
+            state, "--config", str(file), port=ports["pass"], command=command
         ) as running,
     ):
         yield TroubleSite(running, ports, hop)
@@ -111,37 +94,6 @@ def place(shared: TroubleSite) -> TroubleSite:
 # ---- the next hop
 
 
-@pytest.mark.parametrize("step", ["RCPT", "DATA"])
-def test_a_session_lost_before_the_data_is_opened_again_once(place: TroubleSite, step: str) -> None:
-    place.hop.answers[step] = lost_once = RepliesInTurn(None, USUAL.get(step, b"250 2.0.0 ok\r\n"))
-    with place.client() as client:
-        assert client.begin().data(MESSAGE) == b"250 2.0.0 ok\r\n"
-    assert lost_once.calls == 2
-    assert len(place.hop.messages) == 1
-    assert len(place.hop.lines(b"MAIL")) == 2
-
-
-class RepliesInTurn:
-    """Gives one reply after the other; the last one for ever."""
-
-    def __init__(self, *replies: bytes | None) -> None:
-        self.replies = list(replies)
-        self.calls = 0
-
-    def __call__(self, heard: object, line: bytes) -> bytes | None:
-        self.calls += 1
-        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-
-
-def test_other_answers_on_the_new_session_are_temporary(place: TroubleSite) -> None:
-    place.hop.answers["DATA"] = RepliesInTurn(None, USUAL["DATA"])
-    with place.client() as client:
-        client.begin()
-        place.hop.answers["RCPT"] = b"550 5.1.1 no\r\n"
-        assert client.data(MESSAGE).startswith(b"451 4.")
-    assert place.hop.messages == []
-
-
 @pytest.mark.parametrize(
     "said", [None, b"", b"nonsense\r\n", b"354 again\r\n", b"421 4.0.0 gone\r\n"], ids=str
 )
@@ -154,79 +106,7 @@ def test_after_the_final_dot_there_is_one_attempt(place: TroubleSite, said: byte
         assert client.begin().data(MESSAGE).startswith(b"250")
 
 
-def test_a_hop_that_refuses_in_the_middle_of_the_data(place: TroubleSite) -> None:
-    def refuse(heard: object, line: bytes) -> bytes | None:
-        return b"354 go on\r\n552 5.3.4 too big for me\r\n"
-
-    place.hop.answers["DATA"] = refuse
-    with place.client() as client:
-        assert client.begin().data(MESSAGE + b"x" * 70 + b"\r\n") == b"552 5.3.4 too big for me\r\n"
-        assert client.ask(b"NOOP").startswith(b"250")
-
-
-@pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "dot"])
-def test_a_hop_that_says_nothing_is_not_waited_for_ever(place: TroubleSite, step: str) -> None:
-    place.hop.answers[step] = b""
-    begun = time.monotonic()
-    with place.client() as client:
-        replies = [client.ask(b"MAIL FROM:<a@b>"), client.ask(b"RCPT TO:<c@d>")]
-        if step in ("DATA", "dot"):
-            replies.append(client.data(MESSAGE))
-        assert replies[-1].startswith((b"451 4.4.2", b"503"))
-    assert time.monotonic() - begun < PATIENCE
-
-
-# ---- the client
-
-
-def test_the_answer_may_come_when_the_client_has_gone(place: TroubleSite) -> None:
-    def slowly(heard: object, line: bytes) -> bytes:
-        time.sleep(0.7)
-        return b"250 2.0.0 late\r\n"
-
-    place.hop.answers["dot"] = slowly
-    before = len(_lines(place))
-    with place.client() as client:
-        client.begin()
-        assert client.ask(b"DATA").startswith(b"354")
-        client.send(MESSAGE + b".\r\n")
-    eventually(lambda: len(_lines(place)) > before)
-    assert 'reply="250 2.0.0 late"' in _lines(place)[-1]
-    assert len(place.hop.messages) == 1
-
-
-def _lines(place: TroubleSite) -> list[str]:
-    return [line for line in place.running.log().splitlines() if " verdict=" in line]
-
-
-def test_a_half_close_behind_the_final_dot_is_answered(place: TroubleSite) -> None:
-    with place.client() as client:
-        client.send(b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n" + MESSAGE + b".\r\n")
-        client.socket.shutdown(socket.SHUT_WR)
-        assert [client.reply()[:3] for _ in range(5)] == [b"250", b"250", b"354", b"250", b""]
-
-
-@pytest.mark.parametrize("how", ["close", "reset", "half"])
-def test_a_client_that_goes_within_the_data_has_sent_nothing(place: TroubleSite, how: str) -> None:
-    with place.client() as client:
-        client.begin()
-        assert client.ask(b"DATA").startswith(b"354")
-        client.send(MESSAGE + b"." if how == "close" else MESSAGE + b".\r")
-        if how == "half":
-            client.socket.shutdown(socket.SHUT_WR)
-            assert client.reply() == b""
-        if how == "reset":
-            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    with place.client() as client:
-        assert client.begin().data(MESSAGE).startswith(b"250")
-    assert len(place.hop.messages) == 1
-
-
 # ---- our own parts
-
-
-def fields(raw: bytes) -> bytes:
-    return raw.partition(b"\r\n\r\n")[0]
 
 
 def judged(place: TroubleSite) -> None:
@@ -288,88 +168,6 @@ def test_a_worker_that_is_killed_is_replaced_and_its_mail_comes_again(place: Tro
     place.running.lines(f"worker {worker} was ended by SIGKILL: replaced")
     judged(place)
     assert not list((place.running.state / "spool").iterdir())
-
-
-# ---- too much, and too slow
-
-
-def test_a_message_that_is_too_large_is_refused_and_the_session_goes_on(place: TroubleSite) -> None:
-    with place.client("small") as client:
-        assert b"250-SIZE 1048576\r\n" in client.ask(b"EHLO client.example")
-        assert client.ask(b"MAIL FROM:<a@b> SIZE=1048577").startswith(b"552 5.3.4")
-        assert client.begin().data(MESSAGE + b"0123456789\r\n" * 90_000).startswith(b"552 5.3.4")
-        assert (
-            client.begin()
-            .data(b"Subject: x\r\nX-Long: " + b"y" * 11_000 + b"\r\n\r\n")
-            .startswith(b"552 5.3.4")
-        )
-        assert client.begin().data(MESSAGE + b"0123456789\r\n" * 80_000).startswith(b"250")
-        client.begin(b"<a@b>", b"<b@b>", b"<c@b>")
-        assert client.ask(b"RCPT TO:<d@b>").startswith(b"452 4.5.3")
-        assert client.data(MESSAGE).startswith(b"250")
-    assert len(place.hop.messages) == 2
-
-
-def test_bytes_in_flight_are_shared(place: TroubleSite) -> None:
-    with place.client("small") as first, place.client("small") as second:
-        first.begin()
-        assert first.ask(b"DATA").startswith(b"354")
-        first.send(MESSAGE + b"0123456789\r\n" * 75_000)
-        taken(first.socket)
-        assert second.begin().data(MESSAGE + b"0123456789\r\n" * 50_000).startswith(b"452 4.3.1")
-        assert second.begin().data(MESSAGE).startswith(b"250")
-        first.send(b".\r\n")
-        assert first.reply().startswith(b"250")
-        assert second.begin().data(MESSAGE + b"0123456789\r\n" * 50_000).startswith(b"250")
-
-
-def test_connections_are_limited(place: TroubleSite) -> None:
-    clients = [place.client("small").begin() for _ in range(8)]  # idle ones would make room
-    with Client(place.ports["small"]) as one_more:
-        assert one_more.reply().startswith(b"421 4.7.0")
-        assert one_more.reply() == b""
-    for client in clients:
-        client.close()
-
-    def welcome() -> bool:
-        with Client(place.ports["small"]) as client:
-            return client.reply().startswith(b"220")
-
-    eventually(welcome)
-
-
-@pytest.mark.parametrize(
-    ("line", "count"),
-    [(b"NOOP", 10), (b"HELP", 10), (b"RSET", 10), (b"VRFY x", 10), (b"WHAT", 6), (b"MAIL x", 6)],
-)
-def test_patience_ends(place: TroubleSite, line: bytes, count: int) -> None:
-    """EHLO is one of the idle ones."""
-    with place.client("impatient") as client:
-        client.send((line + b"\r\n") * 500)
-        replies = [client.reply() for _ in range(count + 2)]
-    assert replies[-2].startswith(b"421 4.7.0")
-    assert replies[-1] == b""
-
-
-@pytest.mark.parametrize(("within", "drop"), [(b"", b"N"), (b"DATA\r\n", b"x"), (b"DATA\r\n", b"")])
-def test_a_slow_client_is_cut_off_and_delays_no_other(
-    place: TroubleSite, within: bytes, drop: bytes
-) -> None:
-    begun = time.monotonic()
-    with place.client("impatient") as slow:
-        if within:
-            slow.begin()
-            assert slow.ask(within.strip()).startswith(b"354")
-        slow.socket.settimeout(0.25)
-        said = b""
-        while not said and time.monotonic() - begun < PATIENCE:
-            with suppress(OSError):
-                slow.send(drop)
-            with suppress(TimeoutError):
-                said = slow.socket.recv(100)
-            with place.client() as other:
-                assert other.begin().data(MESSAGE).startswith(b"250")
-        assert said.startswith(b"421 4.4.2")
 
 
 # ---- what is left behind

@@ -222,26 +222,6 @@ def test_forms_of_other_hosts_and_forged_fields(behind: Behind) -> None:
         assert "secure" in answer.headers["set-cookie"].lower()
 
 
-def test_programs_ask_there_too(behind: Behind) -> None:
-    token = behind.site.command("token", "create", f"for{len(behind.root)}", "--operator").split()[
-        -1
-    ]
-    with _client(behind) as client:
-        client.headers["Authorization"] = f"Bearer {token}"
-        found = client.get(f"{behind.url}/api/v1/openapi.json").json()
-        assert found["servers"] == [{"url": behind.root or "/"}]
-        letter = client.post(
-            f"{behind.url}/api/v1/judge",
-            content=sibling(2),
-            headers={"Content-Type": "message/rfc822"},
-        )
-        assert (letter.status_code, letter.json()["label"]) in (
-            (200, "unsure"),
-            (200, "spam"),
-            (200, "ham"),
-        )
-
-
 # ---- single sign-on
 
 

@@ -25,7 +25,6 @@ from tests.support.browser import (
     shows,
     steadily,
     text,
-    texts,
 )
 from tests.support.waiting import eventually
 
@@ -146,74 +145,6 @@ def test_mail_shows_up_and_one_click_teaches(site: Site, browser: Chrome) -> Non
     assert complaints(browser) == []
 
 
-def test_undo_in_the_notice_changes_the_row(shared: Site, who: str, browser: Chrome) -> None:
-    shared.send(sibling(1), sibling(2), to=[address(who)])
-    log_in(browser, shared.link("--user", who))
-    browser.get(f"{shared.url}/history?label=unsure")
-    seen(browser, subject(2))
-    press(browser, "Spam", row(browser, subject(1)))
-    shows(browser, "Learnt as spam.", "#notice")
-    shows(browser, "You said: spam", row(browser, subject(1)))
-    press(browser, "Undo", "#notice")
-    shows(browser, "Taken back: you had said spam.", "#notice")
-    eventually(lambda: "You said" not in text(browser, row(browser, subject(1))), "undone")
-    assert "label=unsure" in browser.current_url  # what was looked for is still shown
-    assert complaints(browser) == []
-
-
-def test_no_mail_is_left_out_of_a_list_that_grows(site: Site, browser: Chrome) -> None:
-    """However much comes between two looks."""
-    site.send(sibling(1))
-    log_in(browser, site.link("--operator"))
-    browser.get(f"{site.url}/history")
-    seen(browser, subject(1))
-    site.send(
-        *(
-            b"From: a@b.example\r\nSubject: letter %d\r\n\r\nhello\r\n" % number
-            for number in range(70)
-        )
-    )
-    seen(browser, "letter 69")
-    found = set(texts(browser, ".mail .subject"))
-    while browser.find_elements("css selector", "a[rel=next]"):
-        press(browser, "Older")
-        shows(browser, "Newest")
-        found |= set(texts(browser, ".mail .subject"))
-    assert found == {subject(1), *(f"letter {number}" for number in range(70))}
-
-
-def test_why_then_and_now(shared: Site, who: str, browser: Chrome) -> None:
-    shared.send(sibling(1), to=[address(who)])
-    shared.delivered(subject(1).encode())
-    log_in(browser, shared.link("--user", who))
-    browser.get(f"{shared.url}/history")
-    seen(browser, subject(1))
-    press(browser, subject(1))
-    press(browser, "Spam", ".say-it")
-    shows(browser, "Learnt as spam.", "#notice")
-    shows(browser, "You said: spam", ".say-it")
-    then, now = texts(browser, ".verdicts > div")[:2]
-    assert (then.split()[0], now.split()[0]) == ("Then", "Now")
-    assert then.split()[1:] != now.split()[1:]
-    press(browser, "Undo", "#notice")
-    shows(browser, "Taken back: you had said spam.", "#notice")
-    assert complaints(browser) == []
-
-
-def test_people_see_their_own_mail_only(shared: Site, who: str, browser: Chrome) -> None:
-    shared.send(sibling(1), to=[address("somebody")])
-    shared.send(sibling(2), to=[address(who)])
-    shared.delivered(subject(2).encode())
-    log_in(browser, shared.link("--user", who))
-    browser.get(f"{shared.url}/history")
-    seen(browser, subject(2))
-    assert subject(1) not in text(browser)
-    press(browser, "Log out", "header")
-    shows(browser, "You are not logged in")
-    browser.get(f"{shared.url}/history")
-    shows(browser, "spamguard login-link")
-
-
 def search(browser: Chrome, words: str) -> None:
     """By the one search box of a page."""
     field = browser.find_element("name", "q")
@@ -221,75 +152,6 @@ def search(browser: Chrome, words: str) -> None:
     field.send_keys(words)
     press(browser, "Search")
     eventually(lambda: f"q={quote_plus(words)}" in browser.current_url, "searched")
-
-
-def test_searching(shared: Site, who: str, browser: Chrome) -> None:
-    shared.send(*(sibling(number) for number in range(1, 5)), to=[address(who)])
-    shared.send(daemon.unseen("spam", 1)[0], sender="offers@pills.example", to=[address(who)])
-    log_in(browser, shared.link("--user", who))
-    browser.get(f"{shared.url}/history")
-    eventually(
-        lambda: (
-            browser.get(f"{shared.url}/history")
-            or len(browser.find_elements("css selector", ".mail li")) == 5
-        ),
-        "five messages",
-    )
-    search(browser, subject(3).upper())
-    assert texts(browser, ".mail .subject") == [subject(3)]
-    search(browser, "from:offers@PILLS verdict:spam")
-    assert len(browser.find_elements("css selector", ".mail li")) == 1
-    assert "offers@pills.example" in text(browser, ".mail")
-    press(browser, "not scanned")
-    shows(browser, "No message matches")
-    assert complaints(browser) == []
-
-
-def test_release_from_quarantine(site: Site, browser: Chrome) -> None:
-    raw, other = daemon.unseen("spam", 6)[-2:]  # of which there is no doubt
-    site.send(raw, other, held=True)
-    log_in(browser, site.link("--operator"))
-    browser.get(f"{site.url}/quarantine")
-    assert len(browser.find_elements("css selector", ".mail li")) == 2
-    browser.find_element("css selector", ".mail li:last-child .subject").click()
-    shows(browser, "Header")
-    assert any("X-Spam-Flag: YES" in shown for shown in texts(browser, "pre"))
-    press(browser, "Release as ham")
-    shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
-    assert len(list(site.box.glob("**/new/*"))) == 1
-    press(browser, "Delete…", ".mail li:first-child")
-    shows(browser, "Delete this message for good?")
-    press(browser, "Delete for good")
-    shows(browser, "Deleted.", "#notice")
-    shows(browser, "released", ".mail")
-    assert len(browser.find_elements("css selector", ".mail li")) == 1
-    assert complaints(browser) == []
-
-
-def test_teach_by_upload(shared: Site, who: str, browser: Chrome, tmp_path: Path) -> None:
-    file = tmp_path / "message.eml"
-    file.write_bytes(sibling(5))
-    log_in(browser, shared.link("--user", who))
-    browser.get(f"{shared.url}/teach")
-    browser.find_element("id", "file").send_keys(str(file))
-    browser.find_element("css selector", "input[name=class][value=spam]").click()
-    press(browser, "Teach")
-    shows(browser, "Learnt as spam.", "#notice")
-    press(browser, "Undo", "#notice")
-    shows(browser, "Taken back: you had said spam.", "#notice")
-    browser.find_element("id", "source").send_keys(sibling(6).decode())
-    browser.find_element("css selector", "input[name=class][value=ham]").click()
-    press(browser, "Teach")
-    shows(browser, "Learnt as ham.", "#notice")
-    press(browser, "Undo", "#notice")
-    assert complaints(browser) == []
-
-
-def test_today(shared: Site, browser: Chrome) -> None:
-    log_in(browser, shared.link("--operator"))
-    shows(browser, "Lessons per hour")
-    shows(browser, "What has been learnt")
-    assert complaints(browser) == []
 
 
 EVIL = (

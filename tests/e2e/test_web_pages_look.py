@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import ActionChains, Chrome, Keys
 
-from spamguard.errors import HistoryError
-from spamguard.records import Clue
 from spamguard.web.auth import CredentialKind, Person
 from spamguard.web.models import JudgementPage, LessonReceipt, ReleaseResult
 from spamguard.web.queries import Search
@@ -43,7 +41,6 @@ pytestmark = needs_browser
 
 NARROWEST = (320, 740)
 """On which nothing is to be scrolled sideways (WCAG 2.2, 1.4.10): that is 1280 pixels at 400 %."""
-EVIL_CLUE = Clue("x-evil:<b>bold</b>", 1.0, {"ham": 0, "spam": 4}, "clues")
 LONG = {"ham": False, "spam": True, "family-and-friends-of-the-house": False}
 
 
@@ -190,107 +187,6 @@ def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[
         assert not too_wide(browser)
 
 
-def test_an_explanation_begins_with_a_sentence_and_groups_that_add_up(
-    tmp_path: Path, browser: Chrome
-) -> None:
-    clues = [Clue(f"word{number}", 2.0 / (1 + number), {}) for number in range(300)]
-    clues += [Clue("host:shop_example", -3.0, {"ham": 5, "spam": 0}, "clues"), EVIL_CLUE]
-    service = Fixed()
-    total = sum(clue.part for clue in clues)
-    service.reasons = replace(
-        service.reasons, clues=clues, log_odds=total, prior=0.0, biases=0.0, traits={}, numbers={}
-    )
-    with served(tmp_path, service=service) as server:
-        enter(browser, server)
-        browser.get(f"{server.url}/history/{NAME}")
-        assert text(browser, ".sentence").startswith("Spam: the words of its text")
-        rows = browser.find_elements("css selector", "table.groups tbody tr")
-        cells = [row.text.split("\n") for row in rows]
-        assert [row.find_element("tag name", "th").text for row in rows] == [
-            "Words",
-            "Sender and servers",
-            "Links",
-        ], cells
-        parts = [_number(row.find_elements("tag name", "td")[0].text) for row in rows]
-        whole = _number(text(browser, "table.groups tfoot td"))
-        assert sum(parts) == pytest.approx(whole, abs=1e-9)
-        widths = [
-            float(row.find_element("css selector", ".bar rect:last-child").get_attribute("width"))
-            for row in rows
-        ]
-        longest = max(map(abs, parts))
-        assert widths == pytest.approx([50 * abs(part) / longest for part in parts], abs=0.5)
-        first = browser.find_element("css selector", "table")
-        assert "groups" in first.get_attribute("class")
-        kinds = browser.find_elements("css selector", "table.features .kind")
-        assert kinds
-        assert all(kind.get_attribute("title").endswith(".") for kind in kinds)
-        names = set(texts(browser, "table.features tbody th"))
-        while browser.find_elements("link text", "Weaker features"):
-            press(browser, "Weaker features")
-            names |= set(texts(browser, "table.features tbody th"))
-        assert {f"word{number}" for number in range(300)} <= names
-        assert "x-evil: <b>bold</b>" in names
-        assert complaints(browser) == []
-
-
-def _number(text: str) -> float:
-    return float(text.replace("−", "-"))
-
-
-def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None:
-    """No column of the table of mistakes is out of sight; labels of axes are not tiny and do not
-    touch.
-    """
-    with served(tmp_path) as server:
-        enter(browser, server)
-        shape(browser, PHONE)
-        browser.get(server.url)
-        hidden, heights, gaps = browser.execute_script(
-            """const places = [...document.querySelectorAll("#main .chart .across")]
-                .map((one) => one.getBoundingClientRect());
-            const table = document.querySelector(".wide"),
-                next = (at) => places.find((one) => one.top === at.top && one.left > at.left);
-            return [table.scrollWidth - table.clientWidth, places.map((one) => one.height),
-                places.filter(next).map((one) => next(one).left - one.right)];"""
-        )
-        assert hidden == 0
-        assert min(heights) >= 11
-        assert min(gaps) > 1
-
-
-@pytest.mark.parametrize("width", [1280, 360])
-def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: int) -> None:
-    """WCAG 2.2, 1.4.4, also in a browser that only has larger letters: nothing is cut off but
-    addresses, and nothing needs scrolling sideways.
-    """
-    with served(
-        tmp_path,
-        service=Fixed([judgement(taught="ham", action="quarantine", held=True), judgement(OTHER)]),
-    ) as server:
-        enter(browser, server)
-        for path in [
-            "/history?subject=Solar",
-            f"/history/{NAME}",
-            "/quarantine",
-            f"/quarantine/{NAME}",
-        ]:
-            browser.get(server.url + path)
-            shape(browser, (width, 740))
-            browser.execute_script("document.documentElement.style.fontSize = '200%'")
-            assert too_wide(browser) == 0, path
-            cut, narrow = browser.execute_script(
-                """const all = (what) => [...document.querySelectorAll(what)];
-                return [
-                    all("main .chip").filter((one) => one.scrollWidth > one.clientWidth)
-                        .map((one) => one.innerText),
-                    all(".mail .what, .mail .when").map((one) => one.clientWidth / 32)
-                        .filter((rem) => rem < 4.5)];"""
-            )
-            assert (cut, narrow) == ([], []), path
-        shape(browser, DESK)
-
-
 def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
     """The first stop skips the navigation; the next are the help, the fields and the first button,
     which teaches by Space; the message follows it.
@@ -350,66 +246,6 @@ def test_enter_opens_why_and_never_teaches_or_releases(
         assert service.calls == []
 
 
-@pytest.mark.parametrize("path", ["/queue", "/history", "/quarantine"])
-def test_on_a_phone_a_list_begins_on_the_first_screen(
-    tmp_path: Path, browser: Chrome, path: str
-) -> None:
-    """What the list is, and its keys, stand behind the question mark."""
-    service = Fixed([judgement(label="unsure")])
-    with served(tmp_path, service=service) as server:
-        enter(browser, server)
-        shape(browser, PHONE)
-        browser.get(server.url + path)
-        first = browser.find_element("css selector", ".mail li").rect
-        assert first["y"] + first["height"] < PHONE[1]
-        assert not browser.find_element("id", "keys").is_displayed()
-        ActionChains(browser).send_keys("?").perform()
-        assert "Enter why" in text(browser, "#keys")
-        assert not too_wide(browser)
-        shape(browser, DESK)
-
-
-def test_times_are_the_readers_own(tmp_path: Path, browser: Chrome) -> None:
-    with served(tmp_path, service=Fixed([judgement()])) as server:
-        enter(browser, server)
-        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Auckland"})
-        browser.get(f"{server.url}/history/{NAME}")
-        time = browser.find_element("css selector", ".facts time")
-        assert (time.get_attribute("datetime"), time.get_attribute("title")) == (
-            "2026-09-21T14:13:20Z",
-            "2026-09-21 14:13:20 UTC",
-        )
-        assert "22" in time.text  # the 21st in UTC
-        assert "2:13:20" in time.text  # on the page of one message to the second, as the log has it
-        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
-
-
-def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
-    mail = tmp_path / "dropped.eml"
-    mail.write_bytes(b"Subject: dropped\n\nx")
-    with served(tmp_path) as server:
-        enter(browser, server)
-        browser.get(f"{server.url}/teach")
-        place = browser.find_element("id", "file").rect
-        carried = {"items": [], "files": [str(mail)], "dragOperationsMask": 1}
-        over = {"x": place["x"] + place["width"] - 5, "y": place["y"] + 5, "data": carried}
-        for step in ("dragEnter", "dragOver", "drop"):
-            browser.execute_cdp_cmd("Input.dispatchDragEvent", {"type": step, **over})
-        browser.find_element("css selector", "input[value=ham]").click()
-        press(browser, "Teach")
-        shows(browser, "Learnt as ham.", "#notice")
-        assert [call[2] for call in server.service.calls] == [b"Subject: dropped\n\nx"]
-
-
-def test_a_lost_session_is_shown(tmp_path: Path, browser: Chrome) -> None:
-    with served(tmp_path) as server:
-        enter(browser, server)
-        browser.get(f"{server.url}/history")
-        browser.delete_all_cookies()
-        shows(browser, "You are not logged in")
-        complaints(browser)
-
-
 def test_a_lesson_without_an_answer_shows_an_error_on_the_page(
     tmp_path: Path, browser: Chrome
 ) -> None:
@@ -431,44 +267,6 @@ def test_a_lesson_without_an_answer_shows_an_error_on_the_page(
         press(browser, "Ham")
         shows(browser, "Learnt as ham.", "#notice")
         complaints(browser)
-
-
-def test_buttons_stand_beside_a_message_where_there_is_room(
-    tmp_path: Path, browser: Chrome
-) -> None:
-    """On a tablet, too; on a phone below it."""
-    with served(tmp_path, service=Fixed([judgement()])) as server:
-        enter(browser, server)
-        browser.get(f"{server.url}/history")
-        beside = {}
-        for width in (1400, 800, 360):
-            shape(browser, (width, 740))
-            beside[width] = browser.execute_script(
-                """const [button, what] = [".mail button", ".mail .what"]
-                    .map((one) => document.querySelector(one).getBoundingClientRect());
-                return button.left >= what.right && button.top < what.bottom;"""
-            )
-        assert beside == {1400: True, 800: True, 360: False}
-        shape(browser, DESK)
-
-
-def test_a_long_subject_is_cut_at_its_end(tmp_path: Path, browser: Chrome) -> None:
-    """Which is to the left where one writes from right to left."""
-    subject = "\u05d0 " + "\u05d1" * 150 + " \u05d2"
-    with served(tmp_path, service=Fixed([judgement(subject=subject)])) as server:
-        enter(browser, server)
-        browser.get(f"{server.url}/history")
-        first, last, left, right = browser.execute_script(
-            """const shown = document.querySelector(".mail .subject");
-            const text = shown.querySelector("bdi").firstChild;
-            const at = (number) => { const range = document.createRange();
-                range.setStart(text, number); range.setEnd(text, number + 1);
-                return range.getBoundingClientRect().left; };
-            const place = shown.getBoundingClientRect();
-            return [at(0), at(text.length - 1), place.left, place.right];"""
-        )
-        assert left <= first <= right
-        assert not left <= last <= right
 
 
 def test_a_double_click_is_one_click(tmp_path: Path, browser: Chrome) -> None:
@@ -582,23 +380,4 @@ def test_a_click_after_the_session_has_ended_tells_so(tmp_path: Path, browser: C
         press(browser, "Ham")
         shows(browser, "You are not logged in")
         assert service.calls == []
-        complaints(browser)
-
-
-def test_a_click_whose_list_cannot_be_shown_afterwards_teaches_once_and_tells_so(
-    tmp_path: Path, browser: Chrome
-) -> None:
-    class Damaged(Fixed):
-        async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
-            self.failure = HistoryError("damaged")
-            return await super().learn_passed(person, name, label)
-
-    service = Damaged([judgement()])
-    with served(tmp_path, service=service) as server:
-        enter(browser, server)
-        browser.get(f"{server.url}/history")
-        press(browser, "Ham")
-        shows(browser, "Only the page that follows cannot be shown")
-        shows(browser, "Learnt as ham.", "#notice")
-        assert len(service.calls) == 1
         complaints(browser)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from selenium.webdriver import ActionChains, Chrome, Keys
+from selenium.webdriver import ActionChains, Chrome
 
 from tests.e2e import daemon
 from tests.e2e.moving import sibling
@@ -147,75 +147,4 @@ def test_without_scripts(site: Site) -> None:
         press(browser, "Spam", ".several")
         shows(browser, "Learnt as spam: ", "#notice")
         has(browser, subjects[:1])
-        assert complaints(browser) == []
-
-
-def test_an_error_is_shown_and_the_rows_stay(site: Site) -> None:
-    """Here the form is too old."""
-    with chromium() as browser:
-        log_in(browser, site.link("--operator"))
-        browser.get(f"{site.url}/queue")
-        browser.execute_script("document.querySelector('#queue [name=csrf]').value = 'old'")
-        keys(browser, "s")
-        shows(browser, "This form is too old")
-        browser.get(f"{site.url}/queue")
-        assert len(texts(browser, ".mail li")) > 0
-
-
-def test_held_mail_is_released_several_at_a_time(site: Site) -> None:
-    spam = daemon.unseen("spam", 6)[-2:]  # of which there is no doubt
-    site.send(*spam, held=True, to=[address("anna")])
-    with chromium() as browser:
-        log_in(browser, site.link("--operator"))
-        browser.get(f"{site.url}/quarantine")
-        assert len(texts(browser, ".mail li")) == 2
-        assert all("%" in line for line in texts(browser, ".mail .probability"))
-        press(browser, "Select all")
-        browser.find_element("css selector", ".mail input").click()
-        press(browser, "Release", ".several")
-        shows(browser, "Released: 1 message.", "#notice")
-        search(browser, "to:anna")
-        press(browser, "Select all")
-        press(browser, "Delete", ".several")
-        shows(browser, "Delete 2 messages for good?")
-        press(browser, "Delete for good")
-        shows(browser, "Deleted: 2 messages", "#notice")
-        search(browser, "to:anna")
-        shows(browser, "No held message matches")
-        assert complaints(browser) == []
-
-
-def test_keys_in_history_and_quarantine(site: Site) -> None:
-    site.send(*daemon.unseen("spam", 6)[-4:-2], held=True, to=[address("clara")])
-    with chromium() as browser:
-        log_in(browser, site.link("--user", "clara"))
-
-        def listed(path: str) -> int:
-            browser.get(f"{site.url}{path}")
-            return len(texts(browser, ".mail li"))
-
-        eventually(lambda: listed("/history") == 2, "the history has them")
-        keys(browser, "jj")
-        second = focused(browser)
-        keys(browser, "h")
-        shows(browser, "You said: ham", ".mail li:nth-child(2)")
-        assert "You said" not in text(browser, ".mail li")
-        assert focused(browser) == second
-        keys(browser, "u")
-        shows(browser, "Ham", ".mail li:nth-child(2)")
-        keys(browser, Keys.ENTER)
-        shows(browser, "All features", "h2")
-        assert text(browser, "h1") == second
-
-        assert listed("/quarantine") == 2
-        assert counted(browser, "Quarantine") == 2
-        keys(browser, "jr")
-        shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
-        shows(browser, "released", ".mail li")
-        assert counted(browser, "Quarantine") == 1
-        keys(browser, "jkr")  # it has nothing to release any more
-        keys(browser, "j")
-        assert focused(browser) == texts(browser, ".mail .subject")[1]
-        keys(browser, Keys.ENTER)
-        shows(browser, "All features", "h2")
         assert complaints(browser) == []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -91,14 +90,18 @@ def _apply(
 
 
 def _copy(words: list[str], image: Image, sources: Path, stages: dict[str, Image]) -> None:
-    """The contents of a directory, or files into a directory."""
+    """The contents of a directory, or files into a directory. Caches of the sources, which tests
+    write meanwhile, are left out.
+    """
+    left_out = shutil.ignore_patterns("__pycache__")
     if words[0].startswith("--from="):
+        left_out = None
         sources = stages[words.pop(0).removeprefix("--from=")].debian.root
     *names, target = words
     place = image.debian.root / Path(image.directory, target).relative_to("/")
     for source in (sources / name.lstrip("/") for name in names):
         if source.is_dir():
-            subprocess.run(["cp", "-a", f"{source}/.", place], check=True)
+            shutil.copytree(source, place, symlinks=True, ignore=left_out, dirs_exist_ok=True)
         elif target.endswith("/"):
             place.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, place / source.name)

@@ -1,7 +1,8 @@
 """A PostgreSQL of Debian's package for tests: a server of its own, with a database for each test.
 
-The server keeps its data in a temporary directory, syncs to the disk, speaks TLS with a self-made
-certificate and asks for passwords. Nothing of it outlives the tests.
+The server keeps its data in a temporary directory, speaks TLS with a self-made certificate and asks
+for passwords. Nothing of it outlives the tests: they kill it, but cut no power, so it need not sync
+to the disk.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ MAC = RowMac(KEY)
 """Of the nodes in tests."""
 _ACCOUNT = "postgres"  # PostgreSQL refuses to run as root
 _CONFIGURATION = """
-fsync = on
 ssl = on
 ssl_cert_file = 'server.pem'
 ssl_key_file = 'server.key'
@@ -87,7 +87,7 @@ class PostgresServer:
         """The node's password."""
         return self.directory / "password"
 
-    def create(self) -> None:
+    def create(self, *, durable: bool) -> None:
         """Make the server's files."""
         owner = pwd.getpwnam(_ACCOUNT) if os.getuid() == 0 else None
         self.directory.chmod(0o755)
@@ -107,7 +107,7 @@ class PostgresServer:
         shutil.copy(self.authority, self.data / "server.pem")
         (self.directory / "localhost.key").rename(self.data / "server.key")
         with (self.data / "postgresql.conf").open("a") as file:
-            file.write(_CONFIGURATION)
+            file.write(f"{_CONFIGURATION}fsync = {'on' if durable else 'off'}\n")
         (self.data / "pg_hba.conf").write_text(_ADMITTED)
         for name in ("server.pem", "server.key"):
             (self.data / name).chmod(0o600)
@@ -271,12 +271,12 @@ def _directory() -> Iterator[Path]:
 
 
 @contextmanager
-def running_server() -> Iterator[PostgresServer]:
-    """A server that runs until the end."""
+def running_server(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """A server that runs until the end. durable: its data would survive a power cut."""
     with _directory() as directory:
         server = PostgresServer(directory, free_port())
         try:
-            server.create()
+            server.create(durable=durable)
             server.start()
             yield server
         finally:

@@ -37,11 +37,6 @@ def alive(process: int) -> bool:
     return False
 
 
-def started_at(process: int) -> int:
-    """When the process was started, in clock ticks since the machine was (proc(5))."""
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
-
-
 def own_descriptors() -> int:
     """The number of files that this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))

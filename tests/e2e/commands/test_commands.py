@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -132,46 +131,6 @@ def as_mbox(corpus, number):
     for path in sorted((corpus / "data").iterdir())[:number]:
         bytes_io.write(b"From a@example.org Thu Jan  4 10:11:12 2024\n" + path.read_bytes() + b"\n")
     return bytes_io.getvalue()
-
-
-@pytest.mark.parametrize("command", [["judge"], ["status"], ["explain"]])
-def test_an_answer_that_cannot_be_written(taught, corpus, command):
-    paths = [] if command == ["status"] else [str(corpus / "data" / "00001")]
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*COMMAND, "--state", str(taught), *command, *paths],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert done.stderr == b"spamguard: No space left on device: make room and try again\n"
-
-
-def test_filter_tells_the_delivery_agent_when_mail_could_not_be_written(taught):
-    with Path("/dev/full").open("wb") as full:
-        line = [*COMMAND, "--state", str(taught), "filter"]
-        done = subprocess.run(
-            line,
-            input=b"Subject: x\n\nx\n",
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-            check=False,
-        )
-    assert done.returncode == 75
-    assert done.stderr.count(b"\n") == 1
-
-
-def test_names_that_are_no_text(taught, tmp_path, corpus):
-    name = os.fsencode(tmp_path) + b"/\xff\x1b[31m.eml"
-    Path(os.fsdecode(name)).write_bytes((corpus / "data" / "00001").read_bytes())
-    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
-    line = [*map(str, COMMAND), "--state", str(taught), "judge", name]
-    done = subprocess.run(line, capture_output=True, env=environment, check=False)
-    assert done.returncode in (0, 1, 3)
-    assert b"\\xff\\x1b[31m.eml" in done.stdout
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

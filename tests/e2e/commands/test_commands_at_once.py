@@ -18,7 +18,6 @@ from corpora import synthetic
 from spamguard.engine.filter import Filter
 from spamguard.ledger.sqlite import SqliteLedger
 from tests.e2e.commands.command import (
-    COMMAND,
     ENVIRONMENT,
     assert_receipts_and_tables_agree,
     spamguard,
@@ -66,44 +65,6 @@ def test_four_processes_teach_and_judge_at_once(state):
     with Filter.open(state) as spam_filter:
         assert dict(spam_filter.status().classes) == expected
     assert_receipts_and_tables_agree(state)
-
-
-def test_a_lesson_is_in_force_in_another_process_at_its_next_judgement(taught, corpus, tmp_path):
-    """One process stays and judges; another one teaches it the opposite of everything."""
-    messages = [path.read_bytes() for path in sorted((corpus / "data").iterdir())[:5]]
-    with Filter.open(taught) as resident:
-        for number, raw in enumerate(messages):
-            before = resident.judge(raw)
-            assert resident.judge(raw) == before
-            known = max(before.probabilities, key=lambda name: before.probabilities[name])
-            other = "ham" if known == "spam" else "spam"
-            (tmp_path / "message").write_bytes(raw)
-            assert spamguard(taught, "learn", "--as", other, tmp_path / "message").returncode == 0
-            after = resident.judge(raw)
-            assert after.probabilities[other] > before.probabilities[other], number
-            with Filter.open(taught) as fresh:
-                assert fresh.judge(raw) == after
-
-
-def test_a_single_lesson_is_not_kept_waiting_by_bulk_teaching(taught, corpus, tmp_path):
-    synthetic.write(tmp_path / "much", 1500, 8)
-    bulk = subprocess.Popen(
-        [*COMMAND, "--state", str(taught), "learn", str(tmp_path / "much")],
-        stdout=subprocess.PIPE,
-        env=ENVIRONMENT,
-    )
-    waits, started = [], time.perf_counter()
-    with bulk, SqliteLedger.open(taught / "ledger.sqlite", fingerprint_of(taught)) as ledger:
-        while bulk.poll() is None:
-            begun = time.perf_counter()
-            ledger.set_meta("test", "x")
-            waits.append(time.perf_counter() - begun)
-            time.sleep(0.005)
-    assert bulk.returncode == 0
-    assert len(waits) > 20
-    assert max(waits) < max(
-        2.0, (time.perf_counter() - started) / 4
-    )  # on a busy machine all takes longer
 
 
 def fingerprint_of(state):
@@ -178,6 +139,7 @@ def slices(tmp_path_factory):
     return sorted(place.iterdir())
 
 
+@pytest.mark.nightly
 def test_killed_a_hundred_times(state, slices):
     """Learning and forgetting are killed at random moments. Each batch is there whole or not at
     all, and the tables follow the receipts.
