@@ -6,6 +6,7 @@ runs. It never compares.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -67,4 +68,8 @@ def course(
         directory.mkdir(parents=True, exist_ok=True)
         with trial(RIVALS[name]) as rival:
             write_scores(path, online(rival, mail, corrections=corrections))
-    return read_scores(path)
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            ScoredMessage(int(n), gold, label, float(score), trained == "1")
+            for n, gold, label, score, trained in list(csv.reader(file))[1:]
+        ]

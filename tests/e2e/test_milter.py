@@ -202,6 +202,35 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: MilterSite, raw: b
     assert place.row(ID.search(third)[1]).digest == first.digest
 
 
+def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: MilterSite) -> None:
+    if shutil.which("smtp-source") is None:
+        pytest.skip("needs smtp-source: apt-get install postfix")
+    before, said = len(place.server.delivered(0)), len(place.server.log())
+    line = [
+        "smtp-source",
+        "-s",
+        "8",
+        "-m",
+        "600",
+        "-l",
+        "3000",
+        "-d",
+        "-f",
+        "a@example.org",
+        "-t",
+        "anna@example.net",
+    ]
+    with subprocess.Popen([*line, f"127.0.0.1:{place.server.smtp_port}"]) as source:
+        place.server.delivered(before + 20)
+        place.running.process.send_signal(signal.SIGHUP)
+        place.running.lines("has drained", 2)
+        assert source.wait(PATIENCE) == 0
+    messages = place.server.delivered(before + 600)
+    assert all(len(fields(raw, "X-Spamguard")) == 1 for raw in messages[before:])
+    told = place.server.log()[said:].splitlines()
+    assert [one for one in told if "milter-reject" in one or "warning: milter" in one] == []
+
+
 def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Path) -> None:
     """And by a socket that Postfix reaches from its own directory."""
     with postfix.running("milter") as server:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import time
@@ -13,8 +15,9 @@ from unittest.mock import ANY
 import pytest
 
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, unseen
-from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
+from tests.e2e.shared_nodes import SharedNode, SharedSite, adopt, shared_site
 from tests.support.postgres import (
+    PostgresServer,
     TestDatabase,
     needs_postgres,
     postgres_server,
@@ -82,6 +85,36 @@ def test_while_the_database_is_away_mail_and_lessons_go_on(site):
     assert len(a.events()) == last + 5
 
 
+def test_nodes_refill_a_database_that_was_lost(site, postgres_server: PostgresServer):
+    a, b = site.join(), site.join()
+    a.teach(MAIL[0], "ham")
+    site.converge()
+    before = {event[1:] for event in a.events()}
+    with postgres_server.database() as empty:
+        adopt(empty)
+        for node in (a, b):
+            node.proxy.target = empty.server.port
+            node.proxy.cut()
+        site.converge()
+        assert a.events() == b.events()
+        assert {event[1:] for event in a.events()} == before
+
+
+def test_a_courier_that_is_killed_forgets_nothing(site):
+    a, b = site.join(), site.join()
+    site.converge()
+    last = a.status().last
+    a.proxy.refuse()
+    eventually(lambda: a.status().away_since, "it notices")
+    a.teach(MAIL[0], "ham")
+    os.kill(a.courier_pid(), signal.SIGKILL)
+    a.proxy.pass_on()
+    a.running.lines("the courier has ended")
+    eventually(lambda: a.status().position == last + 1, "it is back")
+    site.converge()
+    assert a.events() == b.events()
+
+
 def command(*words: str) -> tuple[int, str]:
     """Exit status of a command, and what it says."""
     done = subprocess.run(
@@ -108,6 +141,29 @@ def test_a_node_that_does_not_come_back_is_told_and_forgotten(site):
     assert command(*forget, "node2") == (0, ANY)
     eventually(lambda: not a.status().alarms and len(a.status().nodes) == 2, "it is forgotten")
     eventually(lambda: not b.status().alarms, "on the other node too")
+
+
+def test_two_machines_with_one_id_are_told(site):
+    a = site.join()
+    a.teach(MAIL[0], "ham")
+    eventually(lambda: not a.status().waiting and not a.status().alarms, "all is well")
+    sockets = shutil.ignore_patterns("*.sock", "*.nudge")
+    copy = shutil.copytree(a.state, site.root / "copy", ignore=sockets)
+    b = site.start(copy)
+    for node in (a, b):
+        eventually(lambda node=node: "127.0.0.1 has the id of" in " ".join(node.status().alarms))
+    b.running.stop()
+    state = ["--state", str(copy), "shared"]
+    assert command(*state, "leave")[0] == 0
+    dsn = f"{site.database.settings().database} sslmode=disable"
+    secrets = ["--password-file", str(site.database.server.password_file)]
+    assert command(*state, "join", dsn, *secrets)[0] == 0
+    b = site.start(copy)
+    site.nodes = [a, b]
+    site.converge()
+    eventually(lambda: a.status().node != b.status().node, "they have two ids")
+    eventually(lambda: not a.status().alarms and not b.status().alarms, "all is well again")
+    eventually(lambda: a.events() == b.events(), "their logs are equal")
 
 
 @contextmanager

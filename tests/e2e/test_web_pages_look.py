@@ -187,6 +187,38 @@ def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[
         assert not too_wide(browser)
 
 
+@pytest.mark.parametrize("width", [1280, 360])
+def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: int) -> None:
+    """WCAG 2.2, 1.4.4, also in a browser that only has larger letters: nothing is cut off but
+    addresses, and nothing needs scrolling sideways.
+    """
+    with served(
+        tmp_path,
+        service=Fixed([judgement(taught="ham", action="quarantine", held=True), judgement(OTHER)]),
+    ) as server:
+        enter(browser, server)
+        for path in [
+            "/history?subject=Solar",
+            f"/history/{NAME}",
+            "/quarantine",
+            f"/quarantine/{NAME}",
+        ]:
+            browser.get(server.url + path)
+            shape(browser, (width, 740))
+            browser.execute_script("document.documentElement.style.fontSize = '200%'")
+            assert too_wide(browser) == 0, path
+            cut, narrow = browser.execute_script(
+                """const all = (what) => [...document.querySelectorAll(what)];
+                return [
+                    all("main .chip").filter((one) => one.scrollWidth > one.clientWidth)
+                        .map((one) => one.innerText),
+                    all(".mail .what, .mail .when").map((one) => one.clientWidth / 32)
+                        .filter((rem) => rem < 4.5)];"""
+            )
+            assert (cut, narrow) == ([], []), path
+        shape(browser, DESK)
+
+
 def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
     """The first stop skips the navigation; the next are the help, the fields and the first button,
     which teaches by Space; the message follows it.
@@ -244,6 +276,38 @@ def test_enter_opens_why_and_never_teaches_or_releases(
             press_enter(".several button", number)
         browser.get(server.url + path)
         assert service.calls == []
+
+
+def test_times_are_the_readers_own(tmp_path: Path, browser: Chrome) -> None:
+    with served(tmp_path, service=Fixed([judgement()])) as server:
+        enter(browser, server)
+        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Auckland"})
+        browser.get(f"{server.url}/history/{NAME}")
+        time = browser.find_element("css selector", ".facts time")
+        assert (time.get_attribute("datetime"), time.get_attribute("title")) == (
+            "2026-09-21T14:13:20Z",
+            "2026-09-21 14:13:20 UTC",
+        )
+        assert "22" in time.text  # the 21st in UTC
+        assert "2:13:20" in time.text  # on the page of one message to the second, as the log has it
+        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
+    mail = tmp_path / "dropped.eml"
+    mail.write_bytes(b"Subject: dropped\n\nx")
+    with served(tmp_path) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/teach")
+        place = browser.find_element("id", "file").rect
+        carried = {"items": [], "files": [str(mail)], "dragOperationsMask": 1}
+        over = {"x": place["x"] + place["width"] - 5, "y": place["y"] + 5, "data": carried}
+        for step in ("dragEnter", "dragOver", "drop"):
+            browser.execute_cdp_cmd("Input.dispatchDragEvent", {"type": step, **over})
+        browser.find_element("css selector", "input[value=ham]").click()
+        press(browser, "Teach")
+        shows(browser, "Learnt as ham.", "#notice")
+        assert [call[2] for call in server.service.calls] == [b"Subject: dropped\n\nx"]
 
 
 def test_a_lesson_without_an_answer_shows_an_error_on_the_page(

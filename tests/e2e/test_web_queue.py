@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from selenium.webdriver import ActionChains, Chrome
+from selenium.webdriver import ActionChains, Chrome, Keys
 
 from tests.e2e import daemon
 from tests.e2e.moving import sibling
@@ -147,4 +147,40 @@ def test_without_scripts(site: Site) -> None:
         press(browser, "Spam", ".several")
         shows(browser, "Learnt as spam: ", "#notice")
         has(browser, subjects[:1])
+        assert complaints(browser) == []
+
+
+def test_keys_in_history_and_quarantine(site: Site) -> None:
+    site.send(*daemon.unseen("spam", 6)[-4:-2], held=True, to=[address("clara")])
+    with chromium() as browser:
+        log_in(browser, site.link("--user", "clara"))
+
+        def listed(path: str) -> int:
+            browser.get(f"{site.url}{path}")
+            return len(texts(browser, ".mail li"))
+
+        eventually(lambda: listed("/history") == 2, "the history has them")
+        keys(browser, "jj")
+        second = focused(browser)
+        keys(browser, "h")
+        shows(browser, "You said: ham", ".mail li:nth-child(2)")
+        assert "You said" not in text(browser, ".mail li")
+        assert focused(browser) == second
+        keys(browser, "u")
+        shows(browser, "Ham", ".mail li:nth-child(2)")
+        keys(browser, Keys.ENTER)
+        shows(browser, "All features", "h2")
+        assert text(browser, "h1") == second
+
+        assert listed("/quarantine") == 2
+        assert counted(browser, "Quarantine") == 2
+        keys(browser, "jr")
+        shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
+        shows(browser, "released", ".mail li")
+        assert counted(browser, "Quarantine") == 1
+        keys(browser, "jkr")  # it has nothing to release any more
+        keys(browser, "j")
+        assert focused(browser) == texts(browser, ".mail .subject")[1]
+        keys(browser, Keys.ENTER)
+        shows(browser, "All features", "h2")
         assert complaints(browser) == []
