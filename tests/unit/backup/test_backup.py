@@ -4,10 +4,6 @@ the same filter.
 
 import shutil
 import sqlite3
-import stat
-import subprocess
-import sys
-import time
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -16,102 +12,16 @@ import pytest
 
 from spamguard import backup, keys
 from spamguard.backup import BackupReader
-from spamguard.engine.fold import build_tables
 from spamguard.errors import LedgerError, UsageError
 from tests.support.disks import small_disk
 from tests.support.killing import killed_at
 from tests.unit.backup.places import LESSONS, command, names, state_of
-from tests.unit.filters import BITS, ROOT, bits_of, held, opened, teach
+from tests.unit.filters import held, opened, teach
 
 pytestmark = pytest.mark.slow
 
 
-def test_there_and_back_it_is_the_same_filter(state, file, tmp_path):
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert command(tmp_path / "new", "restore", file) == 0
-    assert {"key", "ledger.sqlite", "sightings.sqlite"} < set(names(tmp_path / "new"))
-    assert not [name for name in names(tmp_path / "new") if name.startswith((".", "before"))]
-    assert state_of(tmp_path / "new") == state_of(state)
-    with opened(tmp_path / "new") as one, opened(state) as other:
-        assert one.key == other.key
-        label, raw = LESSONS[0]
-        assert one.learn(raw, label) is False
-        assert list(one.ledger.all_votes()) == list(other.ledger.all_votes())
-
-
-def test_what_is_restored_is_a_node_of_its_own(state, file, tmp_path):
-    command(tmp_path / "new", "restore", file)
-    with opened(tmp_path / "new") as one, opened(state) as other:
-        assert one.ledger.node != other.ledger.node
-        teach(one, [("spam", LESSONS[30][1])])
-        teach(other, [("ham", LESSONS[31][1])])
-        one.ledger.merge(other.ledger.all_votes())
-        other.ledger.merge(one.ledger.all_votes())
-        one.settle()
-        other.settle()
-        assert held(one) == held(other)
-        assert sum(one.status().classes.values()) == 32
-
-
-TEACHING = """
-import itertools
-with opened(Path(sys.argv[1])) as one:
-    print(flush=True)
-    for number in itertools.count():
-        teach(one, [(label, raw + b"%d" % number) for label, raw in mail(20)])
-"""
-
-
-def test_while_others_teach_it_is_one_moment(tmp_path):
-    with opened(tmp_path / "state") as one:
-        teach(one, LESSONS)
-    head = "import sys; from pathlib import Path; from tests.unit.filters import *\n"
-    teacher = subprocess.Popen(
-        [sys.executable, "-c", head + TEACHING, str(tmp_path / "state")],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        teacher.stdout.readline()
-        for number in range(4):
-            time.sleep(0.2)
-            assert command(tmp_path / "state", "backup", tmp_path / f"{number}") == 0
-        assert teacher.poll() is None
-    finally:
-        teacher.kill()
-        teacher.communicate()
-    ends = []
-    for number in range(4):
-        assert command(tmp_path / f"state{number}", "restore", tmp_path / f"{number}") == 0
-        with opened(tmp_path / f"state{number}") as one, opened(tmp_path / "state") as other:
-            ends.append(one.ledger.last_seq())
-            assert held(one) == bits_of(build_tables(other.ledger, ends[-1], BITS))
-    assert ends == sorted(ends)
-    assert ends[0] < ends[-1]
-
-
 # Refusals
-
-
-def test_what_is_there_is_not_overwritten_unasked(state, file, capsys):
-    before = state_of(state)
-    assert command(state, "restore", file) == 2
-    assert "say --replace to put it aside" in capsys.readouterr().err
-    assert state_of(state) == before
-
-
-def test_replacing_keeps_what_was_there(state, file):
-    with opened(state) as one:
-        teach(one, LESSONS[30:])
-        one.settle()
-        later = held(one)
-    assert command(state, "restore", "--replace", file) == 0
-    with opened(state) as one:
-        assert sum(one.status().classes.values()) == 30
-    (aside,) = state.glob("before-restore-*")
-    assert stat.S_IMODE(aside.stat().st_mode) == 0o700
-    assert state_of(aside) == later
-    assert len(list(state.glob("tables-*.bin"))) == 1
 
 
 def test_nobody_may_have_it_open(state, file, capsys):
@@ -144,19 +54,6 @@ def test_ledgers_stay_such_that_readers_and_writers_do_not_wait_for_each_other(s
     assert command(state, "restore", "--replace", file) == 0
     (aside,) = state.glob("before-restore-*")
     assert mode_of(aside) == mode_of(state) == "wal"
-
-
-def test_one_taught_with_another_key_is_replaced_too(tmp_path, file):
-    other = tmp_path / "other"
-    other.mkdir()
-    keys.store_key(other / "key", b"another key altogether, of 32 b.")
-    with opened(other) as one:
-        teach(one, LESSONS[:3])
-    assert command(other, "restore", "--replace", file) == 0
-    with opened(other) as one:
-        assert sum(one.status().classes.values()) == 30
-    (aside,) = other.glob("before-restore-*")
-    assert (aside / "key").read_bytes() == b"another key altogether, of 32 b."
 
 
 @pytest.mark.parametrize("damage", [b"", b"rubbish" * 1000])
@@ -220,15 +117,6 @@ def test_a_damaged_ledger_is_not_backed_up(tmp_path, capsys, damage):
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_damaged_receipt_is_not_backed_up(state, tmp_path, capsys):
-    """It could not be restored, and would take the place of a backup that can."""
-    with closing(sqlite3.connect(state / "ledger.sqlite")) as db, db:
-        db.execute("UPDATE events SET packed = CAST(packed || x'00' AS BLOB) WHERE seq = 7")
-    assert command(state, "backup", tmp_path / "backup") == 2
-    assert "no backup was made: restore it from an earlier one [message " in capsys.readouterr().err
-    assert not (tmp_path / "backup").exists()
-
-
 def test_no_room(state, tmp_path, capsys):
     made = []
     for size in range(20, 900, 40):  # kB
@@ -243,31 +131,7 @@ def test_no_room(state, tmp_path, capsys):
     assert {*made} == {False, True}
 
 
-def test_no_filter_and_no_file(tmp_path, capsys):
-    assert command(tmp_path / "none", "backup", tmp_path / "backup") == 2
-    assert command(tmp_path / "none", "restore", tmp_path / "backup") == 2
-    assert "no filter there" in capsys.readouterr().err
-    assert names(tmp_path) == []
-
-
 # Killed
-
-
-def test_a_backup_that_is_killed_leaves_the_old_one_or_the_new_one(state, tmp_path):
-    file = tmp_path / "place" / "backup"
-    file.parent.mkdir()
-    command(state, "backup", file)
-    with opened(state) as one:
-        teach(one, LESSONS[30:])
-    for step in count():
-        status = killed_at(step, lambda: command(state, "backup", file))
-        with file.open("rb") as stream:
-            assert BackupReader("it", stream).verify()
-        if status == 0:
-            break
-    assert step > 5
-    with pytest.raises(UsageError):
-        backup.check_overwrite(state, replace=False)
 
 
 def fits(place: Path) -> bool:
