@@ -12,13 +12,10 @@ import pytest
 import sklearn.naive_bayes as theirs
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import csr_array, csr_matrix
 from sklearn.utils.estimator_checks import (
-    check_dataframe_column_names_consistency,
     parametrize_with_checks,
 )
 
-from spamguard import bayes
 from spamguard.bayes import estimators
 from spamguard.bayes.naive_bayes import NaiveBayes
 from tests.unit.bayes.support import labels, repeatable, seeds
@@ -122,16 +119,6 @@ def test_gaussian(teach: Teach, seed: int) -> None:
     np.testing.assert_allclose(mine.var_, reference.var_, rtol=1e-9)
 
 
-@pytest.mark.parametrize("family", ["BernoulliNB", "MultinomialNB"])
-@pytest.mark.parametrize("form", [csr_array, csr_matrix])
-@pytest.mark.parametrize("teach", [in_one_go, in_pieces])
-def test_sparse_input(family: str, form: Any, teach: Teach) -> None:
-    random = np.random.default_rng(5)
-    X, y = random.poisson(0.4, (60, 30)), labels(random, 60)
-    mine = teach(getattr(bayes, family)(), form(X), y)
-    assert_agree(mine, getattr(theirs, family)().fit(X, y), form(random.poisson(0.4, (20, 30))))
-
-
 FAMILIES = [
     estimators.BernoulliNB(),
     estimators.MultinomialNB(),
@@ -143,9 +130,3 @@ FAMILIES = [
 @parametrize_with_checks(FAMILIES)
 def test_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
-
-
-@pytest.mark.parametrize("estimator", FAMILIES, ids=lambda each: type(each).__name__)
-def test_contract_of_scikit_learn_for_data_frames(estimator: Any) -> None:
-    pytest.importorskip("pandas")
-    check_dataframe_column_names_consistency(type(estimator).__name__, estimator)

@@ -9,40 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
-import spamguard
-from spamguard import bayes
 from spamguard.bayes.estimators import BernoulliNB, CategoricalNB, MultinomialNB
-
-
-def test_the_families_are_exported() -> None:
-    assert [getattr(spamguard.bayes, name).__name__ for name in bayes.__all__] == bayes.__all__
-    with pytest.raises(AttributeError, match="ComplementNB"):
-        bayes.ComplementNB  # noqa: B018  asking for it fails
-
-
-@pytest.mark.parametrize(
-    "model", [BernoulliNB(alpha=0), MultinomialNB(alpha=0), CategoricalNB(alpha=0)]
-)
-def test_where_every_class_is_impossible_the_prior_answers(model: Any) -> None:
-    model.fit([[1, 0], [1, 0], [0, 1]], ["ham", "ham", "spam"])
-    assert model.predict_joint_log_proba([[1, 1]]).tolist() == [[-np.inf, -np.inf]]
-    np.testing.assert_allclose(model.predict_proba([[1, 1]]), [[2 / 3, 1 / 3]], rtol=1e-14)
-    assert model.predict([[1, 1]]).tolist() == ["ham"]
-
-
-def test_a_class_that_comes_later() -> None:
-    model = MultinomialNB(class_alpha=1.0).partial_fit([[2, 1]], ["ham"], classes=["ham", "spam"])
-    assert (model.predict_proba([[1, 1]]) > 0.0).all()
-    model.partial_fit([[0, 5]], ["spam"])
-    assert model.predict([[0, 1]]).tolist() == ["spam"]
-
-
-def test_an_unseen_category_is_judged_like_one_never_counted() -> None:
-    model = CategoricalNB(alpha=0.5).fit([[0], [0], [1]], ["ham", "ham", "spam"])
-    expected = np.log([2 / 3 * 0.5 / 3.0, 1 / 3 * 0.5 / 2.0])
-    np.testing.assert_allclose(
-        model.predict_joint_log_proba([[2], [10**9]]), [expected, expected], rtol=1e-14
-    )
 
 
 def test_a_sparse_entry_in_two_parts_is_one_value() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -86,32 +85,6 @@ def test_a_step_goes_towards_the_true_class(nats: list[float], data: st.DataObje
     assert (logistic.bias_steps(error) * np.sign(error) >= 0).all()
 
 
-def test_a_step_is_rate_times_error_times_root() -> None:
-    error = np.array([ONE // 2, -ONE // 4])
-    found = logistic.weight_steps(
-        error, logistic.LEARNING_RATE * logistic.inverse_roots(np.array([4]))
-    )
-    assert found.tolist() == [
-        logistic.LEARNING_RATE * ONE // 64,
-        -logistic.LEARNING_RATE * ONE // 128,
-    ]
-
-
-def test_what_both_classes_have_moves_less() -> None:
-    ham, others = (
-        np.array([0, 500, 5, 30, 3, 1 << 30], np.int32),
-        np.array([[900, 0, 5, 5, 30, 1 << 30], [0, 0, 0, 0, 0, -1]], np.int32),
-    )
-    found = logistic.step_shares(ham, others)
-    assert found[0, :4].tolist() == [ONE, ONE, ONE // 2, ONE // 2]
-    assert ONE // 2 < found[0, 4] < ONE
-    assert 0 < found[0, 5] < ONE // 400
-    assert found[1].tolist() == [ONE] * 6
-    moves = np.array([[1 << 28, -(1 << 28), 101, -101, 0, 1]], np.int32)
-    exact = moves * (found[:1] / ONE)
-    assert np.abs(logistic.weight_moves(moves, found[:1], NOTHING, NOTHING) - exact).max() <= 0.5
-
-
 @repeatable
 @given(st.lists(st.integers(-(10**6), 10**6), min_size=1), st.integers(0, 5000))
 def test_shares_are_rounded_the_same_way_up_and_down(moves: list[int], lessons: int) -> None:
@@ -122,14 +95,6 @@ def test_shares_are_rounded_the_same_way_up_and_down(moves: list[int], lessons: 
     )
     back, forth = (logistic.weight_moves(each, share, NOTHING, NOTHING) for each in (some, -some))
     assert (np.abs(back + forth) <= (some * share.astype(np.int64) % ONE == ONE // 2)).all()
-
-
-def test_who_is_all_but_certain_is_not_taught() -> None:
-    sure = np.array([logistic.MIN_ERROR, -logistic.MIN_ERROR])
-    assert logistic.weight_steps(sure, np.array([logistic.LEARNING_RATE << 20])).tolist() == [0, 0]
-    assert logistic.weight_steps(
-        sure + np.sign(sure), np.array([logistic.LEARNING_RATE << 20])
-    ).all()
 
 
 @repeatable
@@ -180,66 +145,3 @@ def test_each_lesson_that_is_given_up_takes_its_part(
     for gone in range(1, 30):
         left = logistic.remove_lesson_share(left, np.maximum(lessons - gone, 1), sign)
     assert not (left * sign > 0).any()
-
-
-def test_extremes_neither_overflow_nor_warn() -> None:
-    far = np.array([[10**15], [-(10**15)]])
-    assert logistic.errors(far, np.array([[0], [1]])).tolist() == [[-ONE], [ONE]]
-    heaviest = np.array([(1 << 28) * 100_000_000])
-    root = logistic.inverse_roots(np.array([100_000_000]))
-    assert logistic.margins(heaviest, np.array([0]), root)[0] > 0
-    limit = np.array([2**31 - 1, -(2**31)], np.int32)
-    assert logistic.cap_weights(limit).tolist() == [1 << 28, -(1 << 28)]
-    assert logistic.cap_weights(limit).dtype == np.int32
-
-
-def test_a_little_corpus_is_learnt() -> None:
-    """Features 0-4 speak for one class, 5-9 for the other: whole numbers find what gradient descent
-    on floats finds.
-    """
-    random = np.random.default_rng(1)
-    weights, exact = np.zeros((10, 1), np.int64), np.zeros((10, 1))
-    root = logistic.inverse_roots(np.array([3]))
-    for _ in range(300):
-        target = int(random.integers(2))
-        seen = 5 * target + random.permutation(5)[:3]
-        error = logistic.errors(
-            logistic.margins(weights[seen].sum(axis=0), np.array([0]), root), np.array([target])
-        )
-        weights[seen] += logistic.weight_steps(error, logistic.LEARNING_RATE * root)
-        slope = target - softmax(exact[seen].sum(axis=0) / np.sqrt(3))[1]
-        exact[seen] += (
-            logistic.LEARNING_RATE
-            / 16
-            * (slope if abs(slope) > logistic.MIN_ERROR / ONE else 0.0)
-            / np.sqrt(3)
-        )
-    assert np.abs(weights / ONE - exact).max() < 0.01
-    assert (weights[:5] < 0).all()
-    assert (weights[5:] > 0).all()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 800, 1 << 20])
-def test_one_sum_is_weighed_as_an_array_of_them(size: int) -> None:
-    root, sums, biases = (
-        logistic.inverse_roots(np.array([size])),
-        np.array([-(1 << 33), 12345]),
-        np.array([7, -7]),
-    )
-    assert [logistic.inverse_root(size)] == root.tolist()
-    alone = [
-        logistic.margin(total, bias, logistic.inverse_root(size))
-        for total, bias in zip(sums.tolist(), biases.tolist(), strict=True)
-    ]
-    assert alone == logistic.margins(sums, biases, root).tolist()
-
-
-def test_weights_that_move_fade_and_others_do_not() -> None:
-    fades = logistic.weight_decay(np.array([0, 1, 100, 10_000]))
-    assert fades.tolist() == [49152, 49152, 491, 4]
-    weights = np.array([[-(1 << 28), 1 << 28, 100 * ONE, 100 * ONE]], np.int32)
-    none, some = np.zeros((1, 4), np.int32), np.full((1, 4), 5, np.int32)
-    shares = np.full((1, 4), ONE, np.int32)
-    assert not logistic.weight_moves(none, shares, weights, fades).any()
-    exact = 5 - weights * (fades / ONE)
-    assert np.abs(logistic.weight_moves(some, shares, weights, fades) - exact).max() <= 0.5

@@ -12,10 +12,8 @@ from spamguard.bayes.tables import (
     BASE_CLASSES,
     N_TOKEN_SETS,
     Tables,
-    ensure_class_index,
     make_evidence,
     read_rows,
-    table_bits,
 )
 from spamguard.errors import TableError
 from spamguard.records import Features
@@ -134,30 +132,6 @@ def test_the_order_of_lessons_and_the_appearance_of_classes_do_not_matter(
     assert counted(folded(lessons[at] for at in order)) == counted(folded(lessons))
 
 
-def test_a_new_class_starts_with_a_count_of_zero_for_every_word_in_use() -> None:
-    tables = folded(made_up(5, 10))
-    index = ensure_class_index(tables, "beta")
-    assert (index, tables.classes) == (2, ["ham", "spam", "beta"])
-    assert tables.histogram[index].tolist() == [
-        tables.vocabulary[0],
-        *[0] * (tables.histogram.shape[1] - 1),
-    ]
-    assert ensure_class_index(tables, "alpha") == 2
-    assert tables.classes == ["ham", "spam", "alpha", "beta"]
-
-
-def test_tokens_that_share_a_bucket_are_counted_once() -> None:
-    top = np.uint32(1) << np.uint32(32 - BITS)
-    tokens = np.array(
-        [0, 1, top - 1, top, 2 * top, 2**30, 2**30 + 5, 2**32 - 2, 2**32 - 1], np.uint32
-    )
-    seen = make_evidence(
-        Features(tokens, np.zeros(TRAITS, np.uint8), np.zeros(NUMBERS, np.int16)), BITS
-    )
-    assert seen.buckets.tolist() == [0, 1, 2, 1 << (BITS - 2), (1 << BITS) - 1]
-    assert (seen.sizes.tolist(), seen.starts.tolist()) == ([3, 1, 0, 1], [0, 3, 4, 4])
-
-
 @repeatable
 @given(seeds, st.sampled_from((BASE_CLASSES, CLASSES)))
 def test_what_is_read_of_rows_is_a_copy_of_every_class(seed: int, classes: tuple[str, ...]) -> None:
@@ -173,24 +147,3 @@ def test_what_is_read_of_rows_is_a_copy_of_every_class(seed: int, classes: tuple
     assert rows.weights.shape == (len(tables.classes) - 1, len(buckets))
     rows.counts += 1
     assert counted(tables) == before
-
-
-def test_every_change_is_told_to_caches() -> None:
-    tables = empty()
-    lesson = made_up(6, 1)[0]
-    seen = [tables.changes]
-    for change in (add, take_away, add):
-        change(tables, lesson)
-        seen.append(tables.changes)
-    assert seen == sorted(set(seen))
-
-
-def test_tables_have_so_many_buckets_for_each_lesson_within_bounds() -> None:
-    for least in (8, 14, 22):
-        full = 1 << (least - 8)
-        assert [table_bits(lessons, least) for lessons in (0, 1, full)] == [least] * 3
-        assert [table_bits(lessons, least) for lessons in (full + 1, 2 * full, 2 * full + 1)] == [
-            least + 1
-        ] * 3
-        assert table_bits(10**9, least) == least + 1
-    assert [table_bits(10**9, least) for least in (24, 25, 26, 27, 28)] == [25, 26, 26, 27, 28]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from scipy.sparse import csr_array
 
 from spamguard.bayes.estimators import (
     BernoulliNB,
@@ -80,16 +79,6 @@ def test_order_portions_and_detours_leave_no_trace(
 
 
 @every_model
-def test_everything_can_be_unlearned(model: NaiveBayes, sample: Any) -> None:
-    random = np.random.default_rng(1)
-    X, y = sample(random), labels(random, 40)
-    empty = deepcopy(model).fit(X, y).unlearn(X, y)
-    assert empty.class_count_.tolist() == [0.0, 0.0, 0.0]
-    np.testing.assert_allclose(empty.predict_proba(X), np.full((40, 3), 1 / 3), rtol=1e-12)
-    assert_same_knowledge(empty.partial_fit(X, y), deepcopy(model).fit(X, y))
-
-
-@every_model
 def test_what_was_never_taught_cannot_be_unlearned(model: NaiveBayes, sample: Any) -> None:
     random = np.random.default_rng(2)
     X, y = sample(random), labels(random, 40)
@@ -111,23 +100,3 @@ def test_unlearning_half_of_a_presence_is_noticed() -> None:
     model = BernoulliNB().fit([[1], [1], [0]], [0, 0, 1])
     with pytest.raises(TableError):
         model.unlearn([[0]], [0])
-
-
-def test_unlearning_sparse_samples() -> None:
-    random = np.random.default_rng(3)
-    X, y = csr_array(random.poisson(0.5, (40, 9))), labels(random, 40)
-    for family in (BernoulliNB, MultinomialNB):
-        kept = family().partial_fit(X[:25], y[:25], np.unique(y))
-        assert_same_knowledge(family().fit(X, y).unlearn(X[25:], y[25:]), kept)
-
-
-def test_categories_come_by_teaching_and_go_by_unteaching() -> None:
-    model = CategoricalNB(min_categories=[2, 3]).fit([[0, 1], [1, 0]], ["ham", "spam"])
-    assert model.n_categories_.tolist() == [2, 3]
-    model.partial_fit([[7, 0]], ["spam"])
-    assert model.n_categories_.tolist() == [8, 3]
-    assert [counts.shape for counts in model.category_count_] == [(2, 8), (2, 3)]
-    model.unlearn([[7, 0]], ["spam"])
-    assert_same_knowledge(
-        model, CategoricalNB(min_categories=[2, 3]).fit([[0, 1], [1, 0]], ["ham", "spam"])
-    )
