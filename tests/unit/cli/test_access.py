@@ -63,16 +63,6 @@ def test_impossible_arguments_are_refused(run, state, arguments, words):
     assert run(state, "token", *arguments).failed(*words)
 
 
-def test_an_empty_list_of_tokens(run, state):
-    done = run(state, "token", "list")
-    assert (done.status, done.out, done.err) == (
-        0,
-        "",
-        "spamguard: note: there are neither tokens nor sessions\n",
-    )
-    assert run(state, "token", "list", "--json").json == []
-
-
 def test_a_token_name_is_unique(run, state):
     run(state, "token", "create", "x", "--operator")
     assert run(state, "token", "create", "x", "--user", "anna").failed("already")

@@ -5,31 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import yaml
 
 from spamguard.cli import common
-from spamguard.config.load import DEFAULT_LISTEN
 from tests.support.reachable import let_others_pass
 from tests.support.waiting import PATIENCE
-
-SHIPPED = Path(__file__).parents[3] / "config" / "spamguard.yaml"
-
-
-def test_the_shipped_configuration_is_valid(run):
-    done = run(None, "check", SHIPPED)
-    assert (done.status, done.err) == (0, "")
-    assert yaml.safe_load(done.out)["listeners"][0]["limits"]["message_size"] == "64MiB"
-
-
-def test_defaults_without_a_file(run, tmp_path):
-    settings = yaml.safe_load(run(tmp_path, "check").out)
-    assert settings["state"] == str(tmp_path)
-    assert settings["listeners"][0]["listen"] == DEFAULT_LISTEN
-    assert settings["listeners"][0]["next_hop"]["to"] == f"maildir:{tmp_path}/Maildir"
-    assert not (tmp_path / "Maildir").exists()
 
 
 def test_every_mistake_is_a_line_or_a_text_in_json(run, tmp_path):
@@ -102,19 +83,6 @@ def test_what_root_types_is_about_the_service(run, taught, tmp_path, monkeypatch
     file.write_text("stat: 1\n")  # a mistake keeps nobody from looking
     monkeypatch.setattr(common, "SERVICE_STATE", taught)
     assert run(None, "status").status == 0
-
-
-def test_a_warning_is_no_mistake(run, tmp_path):
-    assert run(None, "check", SHIPPED).out.endswith("\n# ok\n")
-    file = tmp_path / "x.yaml"
-    rules = "rules: [{when: spam, action: tag}, {when: spam, action: quarantine}]"
-    file.write_text(SHIPPED.read_text().replace("rules: []", rules, 1))
-    done = run(None, "check", file)
-    assert (done.status, done.err.count("\n")) == (0, 1)
-    assert "warning: " in done.err
-    assert "rule 2 for spam never fits" in done.err
-    assert "action: quarantine" in done.out
-    assert done.out.endswith("\n# ok\n")
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("teach-folders", "--dry-run")])

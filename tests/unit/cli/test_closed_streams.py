@@ -85,20 +85,3 @@ def test_help_on_a_full_disk(asked, unbuffered):
         )
     expected = b"spamguard: No space left on device: make room and try again\n"
     assert (done.returncode, done.stderr) in [(2, expected)] + ([(0, b"")] if unbuffered else [])
-
-
-def test_help_into_a_closed_pipe():
-    line = '"$0" -m spamguard judge --help | true; exit ${PIPESTATUS[0]}'
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        ["bash", "-c", line, sys.executable],
-        capture_output=True,
-        cwd=ROOT,
-        env=environment,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_without_standard_error_the_exit_status_has_to_do(state, tmp_path):
-    assert closed(2, state, "judge", tmp_path / "nothing") == (2, b"", b"")

@@ -13,18 +13,7 @@ from spamguard.doctor import proof
 from spamguard.folders import roles
 from spamguard.storage import Owner
 from tests.support.reachable import let_others_pass
-from tests.unit.filters import upgraded
 from tests.unit.folders.maildirs import maildir
-
-
-def test_all_is_well(run, taught):
-    done = run(taught, "doctor")
-    assert done.status == 0, done.out
-    lines = done.out.splitlines()
-    assert all(line.startswith(("ok ", "- ")) for line in lines)
-    assert any("lesson: learnt as spam" in line for line in lines)
-    assert lines[-1].endswith("all counts are as before, bit for bit")
-    assert done.err == ""
 
 
 def test_json(run, taught):
@@ -32,17 +21,6 @@ def test_json(run, taught):
     assert answer["ok"]
     assert {"step": "state directory"}.items() <= {"step": answer["steps"][0]["name"]}.items()
     assert set(answer["steps"][0]) == {"name", "outcome", "detail", "remedy"}
-
-
-def test_lessons_of_an_older_version(run, taught):
-    upgraded(taught)
-    done = run(taught, "doctor")
-    assert done.status == 1
-    assert "FAILED  lessons: " in done.out
-    assert (
-        "no use until the mail is read again -> the daemon does that with what lies in "
-        "watched folders"
-    ) in done.out
 
 
 def test_a_mailbox_that_is_not_watched(run, taught, tmp_path, monkeypatch):
@@ -116,25 +94,6 @@ def failures(done) -> list[str]:
         line.removeprefix("FAILED").strip()
         for line in done.out.splitlines()
         if line.startswith("FAILED")
-    ]
-
-
-def test_the_configuration_is_compared_with_the_machine(run, configuration, tmp_path):
-    done = run(None, "doctor", "--config", configuration)
-    assert done.status == 1
-    assert failures(done) == [
-        (
-            "daemon: none runs on this state directory -> start it: `systemctl start "
-            "spamguard` where it is a service"
-        ),
-        (
-            "watcher: none has run with this state directory -> start the daemon, with "
-            "`watch` in its configuration"
-        ),
-        (
-            f"next hop: lmtp:{tmp_path}/none: connect: No such file or directory -> start "
-            "it, or correct `next_hop` in the configuration"
-        ),
     ]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -106,33 +105,6 @@ def test_with_receipts_everything_comes_in(run, taught, tmp_path, keyed, corpus)
         run(tmp_path / "new", "judge", "--json", corpus / "data").out
         == run(taught, "judge", "--json", corpus / "data").out
     )
-
-
-def test_twice_changes_nothing(run, tmp_path, keyed):
-    run(tmp_path / "new", "import", keyed)
-    before = knowledge(tmp_path / "new")
-    assert run(tmp_path / "new", "import", keyed).out == "imported 120 receipts, 0 of them new\n"
-    assert_same(before, knowledge(tmp_path / "new"))
-
-
-def test_receipts_are_added_to_what_is_here(
-    run, status_of, taught, tmp_path, keyed, corpus, counts
-):
-    run(tmp_path / "new", "import", keyed)
-    run(tmp_path / "new", "forget", corpus / "spam")
-    run(taught, "forget", corpus / "ham.mbox")
-    assert run(taught, "export", keyed).status == 0
-    assert run(tmp_path / "new", "import", keyed).status == 0
-    assert all(row["messages"] == 0 for row in status_of(tmp_path / "new")["classes"].values())
-
-
-def test_the_file_is_private_and_says_nothing_of_the_key(run, taught, file):
-    assert run(taught, "export", file).status == 0
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    key = (taught / "key").read_bytes()
-    assert key.hex().encode() not in file.read_bytes()
-    assert key not in file.read_bytes()
-    assert [path.name for path in file.parent.iterdir() if "spamguard" in path.name] == [file.name]
 
 
 def test_a_pipe(run, taught, tmp_path):
@@ -307,26 +279,6 @@ def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(
     assert status_of(state)["events"] == 0
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"clock": 2**62}, {"time": -1}, {"digest": b""}, {"label": None}, {"packed": b"x"}],
-    ids=str,
-)
-def test_an_invalid_vote_is_refused_before_any_is_imported(run, status_of, state, file, change):
-    with Filter.open(state) as spam_filter:
-        head = header(fingerprint=spam_filter.ledger.fingerprint)
-    votes = [
-        Vote(bytes((1, number)), "", 1, "n", "spam", codec.pack(EMPTY), b"", "", 0, 1)
-        for number in range(256)
-    ]  # merged at once
-    assert run(
-        state,
-        "import",
-        written(file, head, *votes, votes[0]._replace(**{"digest": b"d", **change})),
-    ).failed("nothing was imported")
-    assert status_of(state)["events"] == 0
-
-
 VOTES = st.builds(
     Vote,
     st.binary(min_size=1, max_size=40),
@@ -350,16 +302,3 @@ def test_a_vote_is_read_as_it_was_written(tmp_path_factory, votes):
     with closing(transfer.ExportReader("file", path)) as reader:
         assert reader.check()[2] == len(votes)
         assert list(reader.read_votes()) == votes
-
-
-def test_sqlite_reads_an_export(run, taught, file):
-    """Other programs can read the receipts."""
-    run(taught, "export", file)
-    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert db.execute("SELECT count(*) FROM votes").fetchone() == (120,)
-
-
-def test_a_backup_is_not_imported_but_restored(run, state, file):
-    assert run(state, "backup", file).status == 0
-    assert run(state, "import", file).failed("`spamguard restore`")

@@ -17,7 +17,6 @@ from spamguard.records import Word
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
 from tests.unit.cli.conftest import lessons, new_mail
-from tests.unit.cli.test_explain import tables
 from tests.unit.proxy.history_rows import row
 
 ID = new_id(1.7e9, b"abcd")
@@ -42,75 +41,6 @@ def remember(state, raw=SPAM, **values):
     return scan
 
 
-def test_then_and_now(run, taught):
-    scan = remember(taught)
-    done = run(taught, "explain", ID)
-    assert done.status == 0
-    then, _, now = done.out.partition("\nnow\n")
-    assert f"then: {scan.verdict.label}: probability {scan.verdict.probability:.4f}" in then
-    assert "tag; answered: 250 2.0.0 Ok" in then
-    assert 'from <a1@example.org> at 192.0.2.1 to b@example.org, ü@example.org\n"Grüße 1"' in then
-    assert f"{scan.words[0].part:+9.3f}  {scan.words[0].text}" in then
-    _, (by_expert, first), (by_feature, second) = tables(now)
-    assert (
-        sum(by_expert) == first == second == sum(by_feature) == round(scan.verdict.log_odds * 1000)
-    )
-
-
-@pytest.mark.parametrize(
-    ("author", "expected"),
-    [
-        (
-            "Sunny Roofs <hello@roofs.example>",
-            "Sunny Roofs <hello@roofs.example>, envelope sender <a1@example.org>",
-        ),
-        ("Sunny Roofs <A1@example.org>", "Sunny Roofs <A1@example.org>"),
-        ("a1@example.org", "<a1@example.org>"),
-    ],
-)
-def test_the_author_is_shown_beside_the_sender(run, taught, author, expected):
-    remember(taught, author=author)
-    assert f"from {expected} at 192.0.2.1 to b@example.org, " in run(taught, "explain", ID).out
-    (why,) = run(taught, "explain", "--json", ID).lines
-    assert (why["then"]["author"], why["then"]["from"]) == (author, "a1@example.org")
-
-
-def test_the_verdict_of_now_equals_that_of_the_message_itself(run, taught, tmp_path):
-    scan = remember(taught)
-    (tmp_path / "message.eml").write_bytes(SPAM)
-    run(taught, "learn", "--as", "spam", tmp_path / "message.eml")
-    (of_file,) = run(taught, "explain", "--json", tmp_path / "message.eml").lines
-    (of_id,) = run(taught, "explain", "--json", "--words", "5", ID).lines
-    then = of_id.pop("then")
-    assert (of_id["name"], of_id["experts"], of_id["traits"]) == (
-        ID,
-        of_file["experts"],
-        of_file["traits"],
-    )
-    assert then["log_odds"] == scan.verdict.log_odds != of_id["log_odds"] == of_file["log_odds"]
-    assert (then["label"], then["action"], then["next_hop"]) == (
-        scan.verdict.label,
-        "tag",
-        "250 2.0.0 Ok",
-    )
-    assert then["words"][0]["text"] == scan.words[0].text
-    parts = sum(word["part"] for word in of_id["words"]) + of_id["other_words"]
-    assert parts + sum(of_id["traits"].values()) + sum(of_id["numbers"].values()) + of_id[
-        "biases"
-    ] + of_id["prior"] == pytest.approx(of_id["sum"], abs=1e-9)
-
-
-def test_only_recorded_words_are_shown(run, taught):
-    scan = remember(taught, words=())
-    (why,) = run(taught, "explain", "--json", ID).lines
-    assert [word["text"] for word in why["words"] if word["text"]] == []
-    assert sum(word["tokens"] for word in why["words"]) > 1
-    remember(taught, id=new_id(1.7e9, b"zzzz"), words=scan.words[:2])
-    (why,) = run(taught, "explain", "--json", new_id(1.7e9, b"zzzz")).lines
-    texts = {word["text"] for word in why["words"] if word["text"]}
-    assert texts == {word.text for word in scan.words[:2]}
-
-
 def test_control_characters_of_strangers_are_replaced(run, taught):
     remember(
         taught,
@@ -129,12 +59,6 @@ def test_files_and_ids_together(run, taught, tmp_path):
     assert [why["name"] for why in done.lines] == [ID, str(tmp_path / "message.eml")]
 
 
-def test_a_file_whose_name_looks_like_an_id_is_a_file(run, taught, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ID).write_bytes(HAM)
-    assert "then:" not in run(taught, "explain", ID).out
-
-
 def test_a_message_that_was_not_scanned(run, taught):
     remember(taught, label="not-scanned", packed=b"", digest=b"", words=())
     done = run(taught, "explain", ID)
@@ -149,17 +73,6 @@ def test_a_message_that_was_not_scanned(run, taught):
         assert run(taught, *command, "--id", ID).failed(ID, "not scanned")
 
 
-@pytest.mark.parametrize(
-    "command", [["explain"], ["learn", "--as", "ham", "--id"], ["forget", "--id"]]
-)
-def test_an_unknown_id(run, taught, command):
-    assert run(taught, *command, ID).failed(ID, "no history there")
-    remember(taught)
-    assert run(taught, *command, new_id(1, b"none")).failed(
-        new_id(1, b"none"), "no message with that id"
-    )
-
-
 @pytest.mark.parametrize("command", [["learn", "--as", "ham", "--id"], ["forget", "--id"]])
 def test_a_text_that_is_no_id(run, taught, command):
     remember(taught)
@@ -167,16 +80,6 @@ def test_a_text_that_is_no_id(run, taught, command):
 
 
 OTHER = new_id(1.7e9, b"othr")
-
-
-def test_features_of_another_extractor_are_refused(run, taught):
-    remember(taught, extractor=99)
-    assert run(taught, "learn", "--as", "ham", "--id", ID).failed(
-        ID, "extractor 99", "name its file"
-    )
-    remember(taught, id=OTHER, fingerprint="feedfacefeedface")
-    for command in (["learn", "--as", "ham"], ["forget"]):
-        assert run(taught, *command, "--id", OTHER).failed(OTHER, "key feedfacefeedface")
 
 
 def test_the_verdict_of_then_is_shown_if_there_is_none_of_now(run, taught):
@@ -198,19 +101,6 @@ def test_the_verdict_of_then_is_shown_if_there_is_none_of_now(run, taught):
         True,
     )
     assert "feedface" in second["no_now"]
-
-
-def test_teaching_by_id_is_teaching_the_message(run, taught, counts, tmp_path):
-    remember(taught)
-    done = run(taught, "learn", "--as", "ham", "--id", ID)
-    assert (done.status, done.out) == (0, "taught 1 message as ham\n")
-    assert lessons(taught) == {"ham": counts["ham"] + 1, "spam": counts["spam"]}
-    (tmp_path / "message.eml").write_bytes(SPAM)
-    assert run(taught, "learn", "--json", "--as", "ham", tmp_path / "message.eml").json[
-        "known"
-    ] == {"ham": 1}
-    assert run(taught, "forget", tmp_path / "message.eml").out == "forgot 1 message\n"
-    assert lessons(taught) == counts
 
 
 def test_several_ids_and_users(run, taught, counts):
@@ -248,46 +138,12 @@ def test_either_paths_or_ids(taught, capsys, command, names):
     assert re.search(r"usage: spamguard (learn|forget)[\s\S]*PATH", capsys.readouterr().err)
 
 
-def test_a_slip_in_an_id_makes_no_filter(run, tmp_path):
-    assert run(tmp_path / "none", "learn", "--as", "ham", "--id", ID).failed(
-        "no history there", "--state"
-    )
-    assert not (tmp_path / "none").exists()
-
-
-def test_now_for_a_user(run, taught, tmp_path):
-    remember(taught)
-    path = tmp_path / "message.eml"
-    path.write_bytes(SPAM)
-    for user in ("anna", "ben", "cleo"):
-        run(taught, "learn", "--as", "ham" if user == "anna" else "spam", "--user", user, path)
-    (of_id,) = run(taught, "explain", "--json", "--user", "anna", ID).lines
-    (of_file,) = run(taught, "explain", "--json", "--user", "anna", path).lines
-    assert of_id["experts"]["personal"] == of_file["experts"]["personal"]
-    assert of_id["experts"]["personal"]["share"] < -1
-
-
 def test_history_lists_what_passed_newest_first(run, taught):
     scan = remember(taught)
     remember(taught, raw=HAM, id=new_id(1.7e9 + 60, b"bcde"), time=1.7e9 + 60, label="ham")
     lines = run(taught, "history").out.splitlines()
     assert [ID in line for line in lines] == [False, True]
     assert scan.digest.hex()[:12] in lines[1]
-
-
-def test_the_name_of_a_message_joins_history_explain_and_lessons(run, taught, tmp_path):
-    path = tmp_path / "message.eml"
-    path.write_bytes(SPAM)
-    scan = remember(taught)
-    name = scan.digest.hex()[:12]  # as in the log lines of lessons
-    (listed,) = run(taught, "history", "--json").lines
-    (of_id,) = run(taught, "explain", "--json", ID).lines
-    (of_file,) = run(taught, "explain", "--json", path).lines
-    assert listed["id"] == of_id["name"] == ID
-    assert listed["message"] == of_id["message"] == of_id["then"]["message"] == name
-    assert of_file["message"] == name
-    assert f"message={name}" in run(taught, "explain", path).out
-    assert f"message={name}" in run(taught, "explain", ID).out
 
 
 @pytest.mark.parametrize("form", ["{}", "message={}"])

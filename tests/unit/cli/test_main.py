@@ -9,10 +9,8 @@ import sys
 
 import pytest
 
-from spamguard import __version__, native
 from spamguard.__main__ import main as started
 from spamguard.cli import common, main
-from spamguard.cli.arguments import COMMANDS, build_parser
 from tests.support.waiting import PATIENCE
 
 
@@ -23,41 +21,10 @@ def text_of(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_help_lists_the_exit_statuses(capsys):
-    text = text_of(capsys, "--help")
-    assert "exit status:" in text
-    assert "SPAMGUARD_STATE" in text
-
-
 def test_without_a_command_there_is_the_help(capsys):
     whole = text_of(capsys, "--help")
     assert main([]) == common.EXIT_ERROR
     assert capsys.readouterr() == ("", whole)
-
-
-def test_help_is_a_table_of_contents(capsys):
-    """Each command has one line of at most 80 columns, in a group by purpose."""
-    usage, *lines = text_of(capsys, "--help").splitlines()
-    options = "[-h] [--version] [--state DIR] [--config FILE] [--profile NAME]"
-    assert usage == f"usage: spamguard {options} COMMAND ..."
-    contents = lines[lines.index("run it:") : lines.index("options:")]
-    assert [line[2:18].strip() for line in contents if line.startswith("  ")] == list(COMMANDS)
-    assert all(len(line) <= 80 and line[18:].strip() for line in contents if line.startswith("  "))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_with_an_example(capsys, name):
-    text = text_of(capsys, name, "--help")
-    assert f"spamguard {name}" in text.partition("example:\n")[2]
-    assert all(len(line) < 140 for line in text.splitlines())
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_a_usual_terminal(capsys, monkeypatch, name):
-    """The terminal used to break lines of 130 columns a second time."""
-    monkeypatch.setenv("COLUMNS", "80")
-    about = text_of(capsys, name, "--help").partition("example:\n")[0]
-    assert max(map(len, about.splitlines())) <= 80
 
 
 def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
@@ -67,30 +34,6 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
     monkeypatch.setattr("spamguard.cli.main", interrupted)
     monkeypatch.setattr(sys, "argv", ["spamguard", "status"])
     assert started() == common.EXIT_INTERRUPTED
-
-
-@pytest.mark.parametrize("kernel", ["compiled", "numpy"])
-def test_the_version_and_the_kernel_in_force(capsys, monkeypatch, kernel):
-    monkeypatch.setattr(native, "implementation", lambda: kernel)
-    assert text_of(capsys, "--version") == f"spamguard {__version__} (kernel: {kernel})\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "usage"),
-    [
-        (["--state", "x"], "spamguard [-h]"),
-        (["lern"], "spamguard [-h]"),
-        (["learn"], "spamguard learn [-h]"),
-        (["judge", "--as", "x", "y"], "spamguard judge [-h]"),
-        (["quarantine", "list", "--as", "x"], "spamguard quarantine list [-h]"),
-    ],
-)
-def test_wrong_usage_is_status_2(arguments, usage, capsys):
-    """The error shows the usage of the named command."""
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
-    assert f"usage: {usage}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -148,20 +91,6 @@ def test_invalid_values(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["judge", "filter", "--nothing"],
-        ["explain", "--words", "x", "filter"],
-        ["teach-folders", "--as", "filter"],
-    ],
-)
-def test_wrong_usage_of_another_command_passes_no_mail_on(run, arguments):
-    with pytest.raises(SystemExit) as stop:
-        run(None, *arguments, stdin=b"Subject: x\n\nx\n")
-    assert stop.value.code == 2
-
-
 def test_warnings_of_the_log_are_lines_on_standard_error(tmp_path):
     """A warning of the log is a line on standard error, like an error."""
     (tmp_path / "quarantine").mkdir()
@@ -193,53 +122,6 @@ def test_mistakes_that_keep_a_service_from_starting_are_errors_in_the_journal(tm
     lines = (tmp_path / "journal").read_text().splitlines()
     assert lines
     assert all(line.startswith(f"<3>spamguard: {tmp_path}/spamguard.yaml:1:1: ") for line in lines)
-
-
-def test_where_the_filter_is(run, status_of, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("SPAMGUARD_STATE", raising=False)
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-
-    def shown_state():
-        run(None, "judge", "-", stdin=b"Subject: x\n\nx\n")  # makes one
-        return status_of(None)["state"]
-
-    assert shown_state() == str(tmp_path / "home/.local/state/spamguard")
-    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
-    assert shown_state() == str(tmp_path / "home/.local/state/spamguard")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    assert shown_state() == str(tmp_path / "xdg/spamguard")
-    monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
-    assert shown_state() == str(tmp_path / "named")
-    assert run(tmp_path / "option", "judge", "-", stdin=b"Subject: x\n\nx\n").status == 3
-    assert (tmp_path / "option" / "ledger.sqlite").exists()
-    assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
-
-
-def test_options_of_the_program_may_stand_behind_the_command(run, status_of, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
-    assert (
-        run(
-            None,
-            "learn",
-            "--as",
-            "ham",
-            "-",
-            "--state",
-            tmp_path / "behind",
-            stdin=b"Subject: x\n\nx\n",
-        ).status
-        == 0
-    )
-    assert run(None, "status", "--state", tmp_path / "behind", "--json").json["state"] == str(
-        tmp_path / "behind"
-    )
-    assert status_of(tmp_path / "behind")["classes"]["ham"]["messages"] == 1
-    assert run(None, "token", "list", "--json", "--state", tmp_path / "behind").json == []
-    assert run(None, "judge", "-", "--profile", "x", stdin=b"Subject: x\n\nx\n").failed(
-        "no profile 'x'"
-    )
-    assert not (tmp_path / "named").exists()
 
 
 def test_a_directory_whose_name_is_not_utf8(run, status_of, tmp_path):
@@ -306,74 +188,6 @@ def test_an_error_is_a_line_and_a_status(run, taught, monkeypatch, error, status
     monkeypatch.setattr(common, "discard_output", lambda: None)  # standard output is pytest's
     done = run(taught, "status")
     assert (done.status, done.raw, done.err) == (status, b"", line)
-
-
-def test_a_fault_of_the_program_is_not_hidden(run, taught, monkeypatch):
-    monkeypatch.setattr("spamguard.engine.filter.Filter.status", lambda self: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(taught, "status")
-
-
-LOADED = """
-import sys
-from spamguard.cli import main
-try:
-    main(sys.argv[1:])
-except SystemExit:
-    pass
-print(*sys.modules)
-"""
-
-
-def loaded_by(*arguments):
-    line = [sys.executable, "-c", LOADED, *map(str, arguments)]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=PATIENCE)
-    return set(done.stdout.splitlines()[-1].split())
-
-
-def test_help_loads_nothing_large():
-    assert not loaded_by("--help") & {
-        "numpy",
-        "sklearn",
-        "tqdm",
-        "matplotlib",
-        "sqlite3",
-        "multiprocessing",
-        "spamguard.folders",
-    }
-
-
-def test_judging_loads_no_more_than_it_needs(taught, corpus):
-    loaded = loaded_by("--state", taught, "judge", corpus / "data" / "00001")
-    assert "numpy" in loaded
-    assert not loaded & {
-        "sklearn",
-        "scipy",
-        "tqdm",
-        "matplotlib",
-        "pandas",
-        "multiprocessing",
-        "concurrent.futures",
-    }
-
-
-def test_a_command_loads_no_other_one():
-    """`filter` is started for each message, so its start must be fast."""
-    ours = {
-        name.removeprefix("spamguard.cli.")
-        for name in loaded_by("undo", "--help")
-        if name.startswith("spamguard.cli.")
-    }
-    assert ours == {"arguments", "common", "recovery"}
-
-
-def test_every_command_describes_itself():
-    parser = build_parser()
-    for name, module in COMMANDS.items():
-        assert callable(
-            getattr(sys.modules[f"spamguard.cli.{module}"], f"add_{name.replace('-', '_')}")
-        )
-    assert parser.parse_args(["status"]).run is sys.modules["spamguard.cli.status"].run_status
 
 
 def ended(work: str) -> tuple[int, str]:

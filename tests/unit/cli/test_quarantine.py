@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import pytest
 
 from spamguard.cli import main
@@ -41,33 +39,6 @@ def delivered(maildir):
         sorted(path.read_bytes() for path in (maildir / "new").iterdir())
         if maildir.exists()
         else []
-    )
-
-
-def test_the_list(run, held):
-    done = run(held, "quarantine", "list")
-    first, second = done.out.splitlines()
-    assert done.status == 0
-    assert first.startswith(f"{SECOND}  {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M}  held")
-    assert second.startswith(FIRST)
-    assert second.endswith(f"spam      {WROTE}, envelope sender <a@example.org> to b@x, c@x")
-    assert "\x1b" not in done.out
-
-
-def test_the_list_for_programs_page_by_page(run, held):
-    (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
-    assert (entry["id"], entry["from"], entry["to"], entry["waiting"]) == (
-        FIRST,
-        "a@example.org",
-        ["b@x", "c@x"],
-        ["b@x", "c@x"],
-    )
-    assert entry["author"] == WROTE
-    assert (entry["size"], entry["reason"], entry["client"], entry["released"]) == (
-        len(RAW),
-        "spam",
-        "192.0.2.1",
-        False,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import smtplib
 import socket
 import subprocess
@@ -65,26 +63,6 @@ def running(directory: Path, *arguments: object) -> Iterator[subprocess.Popen[by
 def send(port: int) -> None:
     with smtplib.SMTP("127.0.0.1", port, timeout=SECONDS) as client:
         client.sendmail("a@example.org", ["b@example.org"], MESSAGE)
-
-
-def test_from_the_port_to_the_maildir(tmp_path, port):
-    with running(
-        tmp_path, "--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
-    ) as process:
-        send(port)
-        process.send_signal(signal.SIGHUP)
-        send(port)
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
-    delivered = [file.read_bytes() for file in (tmp_path / "state" / "Maildir" / "new").iterdir()]
-    assert len(delivered) == 2
-    for raw in delivered:
-        assert raw.endswith(MESSAGE.replace(b"\r\n", b"\n"))
-        assert b"\nX-Spamguard: " in raw
-    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
-    log = (tmp_path / "log").read_text()
-    assert log.count("from=<a@example.org> to=<b@example.org>") == 2
-    assert "Traceback" not in log
 
 
 def test_the_command_line_overrides_the_file(tmp_path, port):

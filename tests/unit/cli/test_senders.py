@@ -40,18 +40,6 @@ def daemon(state: Path, answer: object) -> Iterator[None]:
             status.close()
 
 
-def test_a_word_is_kept_once_and_taken_back(run: Run, taught: Path) -> None:
-    learn = ("learn", "--as", "ham", "--sender", SENDER, "--user", "anna")
-    with daemon(taught, COUNTS):
-        assert run(taught, *learn).out.startswith(f"{SENDER}, for anna: its mail is wanted")
-        assert run(taught, *learn).out.endswith("(already known)\n")
-        other = run(taught, *learn, "--as", "spam", "--json").json
-    assert other == {"sender": SENDER, "user": "anna", "class": "spam", "changed": True}
-    forget = ("forget", "--sender", SENDER, "--user", "anna")
-    assert run(taught, *forget).out.endswith("forgot what was said of it\n")
-    assert run(taught, *forget).out.endswith("nothing was said of it\n")
-
-
 def test_undo_takes_a_word_back_and_lessons_are_as_before(run: Run, taught: Path) -> None:
     before = run(taught, "status", "--json").json["classes"]
     with daemon(taught, COUNTS):

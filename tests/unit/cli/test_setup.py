@@ -40,18 +40,6 @@ def made(file: Path, position: str, mailboxes: str = "/home/*/Maildir") -> Setti
     return settings
 
 
-@pytest.mark.parametrize("position", ["after-queue", "before-queue", "milter"])
-def test_a_new_configuration(position: str, tmp_path: Path) -> None:
-    settings = made(tmp_path / "spamguard.yaml", position, "/srv/it's/*")
-    for listener in settings.listeners:
-        assert listener.position is Position(position)
-        assert str(listener.next_hop.to) == "smtp://127.0.0.1:10026"
-    listens = [str(scanner.listen) for scanner in settings.scanners]
-    assert listens == (["milter://127.0.0.1:11332"] if position == "milter" else [])
-    assert [watch.maildir for watch in settings.watch] == ["/srv/it's/*"]
-    assert settings.user == "spamguard"
-
-
 def test_what_is_not_asked_stays(tmp_path: Path) -> None:
     file = tmp_path / "spamguard.yaml"
     file.write_text(PRESENT)

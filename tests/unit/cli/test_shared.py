@@ -6,12 +6,10 @@ first.
 
 from __future__ import annotations
 
-import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,16 +115,6 @@ def test_init_makes_tables_and_a_role_whose_password_is_in_a_file_alone(
     assert database.query(role % NODE) == [(False,)]
 
 
-def test_init_again_changes_nothing(run, state, database):
-    assert run(state, "shared", "init", database.owner).status == 0
-    cluster = database.query("SELECT * FROM spamguard.cluster")
-    password = (state / "database-password").read_text()
-    done = run(state, "shared", "init", database.owner)
-    assert (done.status, done.err) == (0, "")
-    assert (state / "database-password").read_text() == password
-    assert database.query("SELECT * FROM spamguard.cluster") == cluster
-
-
 def test_the_password_of_nodes_changes_only_if_another_one_is_in_the_file(run, state, database):
     run(state, "shared", "init", database.owner)
     file = state / "database-password"
@@ -136,15 +124,6 @@ def test_the_password_of_nodes_changes_only_if_another_one_is_in_the_file(run, s
     assert connects(database, old)
     file.write_text("chosen by somebody\n")
     assert run(state, "shared", "init", database.owner).status == 0
-    assert connects(database, file)
-
-
-def test_a_role_that_is_there_gets_the_password_of_the_file(run, state, database, tmp_path):
-    database.query(f"CREATE ROLE {NODE}")
-    file = tmp_path / "password"
-    file.write_text("chosen before\n")
-    done = run(state, "shared", "init", database.owner, "--password-file", file)
-    assert (done.status, done.err) == (0, "")
     assert connects(database, file)
 
 
@@ -257,25 +236,6 @@ def test_the_lines_that_join_prints_are_a_configuration(run, initialised, databa
     assert shared.password_file == initialised / "database-password"
     assert shared.tls.ca == database.server.authority
     assert run(initialised, "shared", "join", database.node).out == lines  # again
-
-
-def test_three_machines_join(run, initialised, database, tmp_path):
-    states = [initialised, tmp_path / "second", tmp_path / "third"]
-    for state in states:
-        done = run(state, "shared", "join", database.node, *secrets_of(initialised))
-        assert done.status == 0, done.err
-        assert (state / "key").read_bytes() == (initialised / "key").read_bytes()
-    with ExitStack() as stack:
-        nodes = {stack.enter_context(Filter.open(state)).ledger.node for state in states}
-    assert len(nodes) == 3
-
-
-def test_a_copied_state_directory_joins_as_another_node(run, initialised, database, tmp_path):
-    copy = Path(shutil.copytree(initialised, tmp_path / "copy"))
-    for state in (initialised, copy):
-        assert run(state, "shared", "join", database.node).status == 0
-    with Filter.open(initialised) as one, Filter.open(copy) as other:
-        assert one.ledger.node != other.ledger.node
 
 
 def test_another_key_is_refused_and_nothing_is_made(run, initialised, state, database, tmp_path):

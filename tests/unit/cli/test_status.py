@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import time
 from contextlib import closing
@@ -10,42 +9,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from spamguard import __version__, native
 from spamguard.bayes.tables import counted_arrays
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.ledger.schema import SCHEMA_VERSION
-from spamguard.records import EXTRACTOR
 from spamguard.shared.status import SharedStatus, write_status
-
-
-def test_json(status_of, taught, counts):
-    answer = status_of(taught)
-    assert answer["classes"] == {
-        "ham": {"messages": counts["ham"], "unwanted": False},
-        "spam": {"messages": counts["spam"], "unwanted": True},
-    }
-    assert answer["versions"] == {
-        "program": __version__,
-        "extractor": EXTRACTOR,
-        "ledger": SCHEMA_VERSION,
-    }
-    assert len(answer["key"]) == 16
-    assert (answer["events"], answer["unsettled"], answer["profile"]) == (
-        120,
-        0,
-        "default",
-    )
-    assert answer["bytes"]["ledger"] > 0
-    assert answer["bytes"]["tables"] > 1 << 20
-
-
-def test_text(run, taught, counts):
-    out = run(taught, "status").out
-    assert f"state      {taught}\n" in out
-    assert re.search(rf"^spam +{counts['spam']}  unwanted$", out, re.MULTILINE)
-    assert __version__ in out
-    assert "multinomial" in out
 
 
 def test_a_node_tells_of_the_shared_log(run, status_of, taught, tmp_path):
@@ -79,33 +46,6 @@ def test_missing_lessons_are_shown_with_a_remedy(run, status_of, taught, tmp_pat
         "only plain spam is called spam, the rest is unsure"
     )
     assert "\nonly plain spam is called spam, the rest is unsure" in run(taught, "status").out
-
-
-def test_which_kernel_is_in_force(run, status_of, taught, monkeypatch):
-    for name in ("numpy", "compiled"):
-        monkeypatch.setattr(native, "implementation", lambda name=name: name)
-        assert status_of(taught)["kernel"] == name
-        assert re.search(rf"^kernel     {name}$", run(taught, "status").out, re.MULTILINE)
-
-
-def test_status_makes_no_filter(run, tmp_path):
-    assert run(tmp_path / "new", "status", "--json").failed("no filter there")
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_new_filter(run, tmp_path):
-    Filter.open(tmp_path / "new").close()
-    done = run(tmp_path / "new", "status", "--json")
-    assert done.json["classes"] == {
-        "ham": {"messages": 0, "unwanted": False},
-        "spam": {"messages": 0, "unwanted": True},
-    }
-
-
-def test_a_class_without_messages_is_shown(status_of, taught):
-    with Filter.open(taught) as spam_filter:
-        spam_filter.define_class("offers", unwanted=True)
-    assert status_of(taught)["classes"]["offers"] == {"messages": 0, "unwanted": True}
 
 
 def state_of(directory):
@@ -154,20 +94,6 @@ def damage_receipt(state, digest):
         )
 
 
-def test_a_damaged_replaced_receipt_is_reported_with_its_remedy(run, taught, clear):
-    """Its effect cannot be removed any more. Every command used to fail and to ask for a backup."""
-    (taught / "one").write_bytes(clear["spam"])
-    with Filter.open(taught) as spam_filter:
-        digest = ExampleReader(spam_filter.key).digest(clear["spam"])
-    damage_receipt(taught, digest)
-    for command in (["forget", taught / "one"], ["judge", taught / "one"], ["status"]):
-        assert run(taught, *command).failed(
-            "a receipt in the ledger is damaged", "run `spamguard rebuild`"
-        )
-    assert run(taught, "rebuild").status == 0
-    assert run(taught, "judge", taught / "one").status in (0, 1, 3)
-
-
 def test_a_damaged_receipt_is_named_and_can_be_taken_back(run, taught, clear, tmp_path):
     """The receipt used to stay unnamed; without a backup nothing was settled or exported again."""
     (tmp_path / "one").write_bytes(clear["spam"])
@@ -182,13 +108,3 @@ def test_a_damaged_receipt_is_named_and_can_be_taken_back(run, taught, clear, tm
     run(taught, "forget", tmp_path / "one")
     assert run(taught, "rebuild").status == 0
     assert run(taught, "backup", tmp_path / "backup").status == 0
-
-
-def test_rebuild_reports_the_number_of_messages(run, taught):
-    assert run(taught, "rebuild").out.startswith(
-        "rebuilt the tables from the receipts of 120 messages"
-    )
-
-
-def test_there_is_nothing_to_rebuild(run, tmp_path):
-    assert run(tmp_path / "none", "rebuild").failed("no filter there")

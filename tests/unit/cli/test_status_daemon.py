@@ -17,7 +17,6 @@ from spamguard.cli import status
 from spamguard.config.values import KeptLessons
 from spamguard.daemon import status as daemon_status
 from spamguard.learning.undo import age_votes
-from spamguard.log import duration_text
 from tests.unit.filters import READER, mail, opened
 
 HEALTHY = {
@@ -144,22 +143,6 @@ def test_a_daemon_that_does_not_answer_and_none_at_all(tmp_path):
     ]
     (line,) = status.daemon_lines({"pid": 7, "version": None, "ready": False})
     assert "pid 7 runs and does not answer" in line
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-5, "0 s"),
-        (59.9, "59 s"),
-        (60, "1 min"),
-        (3599, "59 min"),
-        (3600, "1 h 0 min"),
-        (172_799, "47 h 59 min"),
-        (180_000, "2 d 2 h"),
-    ],
-)
-def test_durations(seconds, text):
-    assert duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(

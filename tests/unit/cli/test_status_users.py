@@ -6,7 +6,6 @@ import json
 import re
 import time
 from dataclasses import asdict
-from datetime import datetime
 
 import pytest
 
@@ -38,52 +37,6 @@ def say(state, user, label, number, origin="folder Junk"):
             user=user,
             origin=origin,
         )
-
-
-def test_users_are_shown_with_what_they_taught_and_when(run, status_of, taught, counts):
-    say(taught, "ben", "ham", 2, "cli")
-    say(taught, "anna", "spam", 3)
-    answer = status_of(taught)
-    first, *others = answer["users"]
-    assert (first["user"], first["lessons"], first["last_move"]["folder"]) == (
-        "anna",
-        {"spam": 3},
-        "Junk",
-    )
-    assert abs(first["last_move"]["time"] - time.time()) < 600
-    assert [(user["user"], user["lessons"], user["last_move"]) for user in others] == [
-        ("", counts, None),
-        ("ben", {"ham": 2}, None),
-    ]
-    assert (answer["watcher"], answer["warnings"]) == (None, [])
-    out = run(taught, "status").out
-    assert "watcher    nobody has watched" in out
-    moment = datetime.fromtimestamp(first["last_move"]["time"]).strftime("%Y-%m-%d %H:%M")
-    assert f"\nanna        {moment} Junk      3 spam\n" in out
-    assert "\n(the site)  -  " in out
-    assert "warning" not in out
-
-
-def test_the_list_is_bounded_and_names_are_printable(run, status_of, taught):
-    raw = new_mail("spam")[0]
-    with Filter.open(taught) as spam_filter:
-        for number in range(25):
-            spam_filter.learn_examples(
-                [ExampleReader(spam_filter.key).read_example(raw)],
-                "spam",
-                user=f"user\x1b{number}",
-                origin="cli",
-            )
-    out = run(taught, "status").out
-    assert "\x1b" not in out
-    assert "and 6 more (--json shows all)\n" in out
-    assert len(status_of(taught)["users"]) == 26
-
-
-def test_moves_reported_by_dovecot_count_as_moves(status_of, taught):
-    say(taught, "ben", "spam", 2, "teach-pipe")
-    first, *_ = status_of(taught)["users"]
-    assert (first["user"], first["last_move"]["folder"]) == ("ben", "teach-pipe")
 
 
 def test_refusals(run, status_of, taught, one_day):
@@ -152,20 +105,6 @@ def test_trouble_is_a_warning_if_it_lasts(status_of, taught):
     (warning,) = status_of(taught)["warnings"]
     assert warning.startswith("since ")
     assert warning.endswith(": Junk: cannot be looked at")
-
-
-def test_a_watcher_that_is_gone(run, status_of, taught):
-    note(taught)
-    (watcher,) = [
-        line for line in run(taught, "status").out.splitlines() if line.startswith("watcher")
-    ]
-    assert "2 mailboxes, last seen" in watcher
-    assert watcher.endswith(", not running")  # as no daemon runs, however lately it did
-    note(taught, seen=int(time.time()) - 900)
-    done = status_of(taught)
-    assert not done["watcher"]["alive"]
-    assert "no watcher has been seen since" in done["warnings"][0]
-    assert ", not running\n" in run(taught, "status").out
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 
 import pytest
 
 from corpora import synthetic
-from spamguard.config.values import KeptLessons
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.learning.undo import age_votes
 from spamguard.records import EXTRACTOR
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -89,78 +86,6 @@ def test_a_dry_run_counts_new_messages_only(teach, run, status_of, state, home):
     assert teach("--dry-run", f"{home}/a*/Maildir").out.startswith(
         "anna: would teach nothing (8 already known, 1 taken back"
     )
-
-
-def test_it_teaches_in_the_name_of_the_owner_and_once(teach, state, home):
-    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
-    done = teach(f"{home}/*/Maildir")
-    assert (
-        done.out
-        == "anna: taught 4 messages as ham, 3 messages as spam\nben: taught 1 message as spam\n"
-    )
-    assert (
-        teach(f"{home}/*/Maildir").out
-        == "anna: taught nothing (7 already known)\nben: taught nothing (1 already known)\n"
-    )
-    again = teach("--json", f"{home}/*/Maildir").json
-    assert [(row["user"], sum(row["taught"].values()), row["known"]) for row in again] == [
-        ("anna", 0, 7),
-        ("ben", 0, 1),
-    ]
-    with Filter.open(state) as spam_filter:
-        votes = {(vote.user, vote.label) for vote in spam_filter.ledger.all_votes()}
-        digest = ExampleReader(spam_filter.key).digest(MAIL[3])
-        assert (
-            spam_filter.ledger.get_vote(digest, "anna").label,
-            spam_filter.ledger.get_vote(digest, "ben").label,
-        ) == ("ham", "spam")
-    assert votes == {("anna", "spam"), ("anna", "ham"), ("ben", "spam")}
-    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
-
-
-def test_retracted_messages_are_not_taught_again(teach, run, state, home):
-    teach(f"{home}/*/Maildir")
-    run(state, "undo", "--user", "anna", "--since", "1h")
-    anna, ben = teach("--json", f"{home}/*/Maildir").json
-    assert (set(anna["taught"].values()), anna["known"], anna["taken_back"]) == ({0}, 0, 7)
-    assert (set(ben["taught"].values()), ben["known"], ben["taken_back"]) == ({0}, 1, 0)
-    junk = home / "anna" / "Maildir" / ".Junk"
-    run(state, "learn", "--user", "anna", "--as", "spam", junk)
-    assert "(3 already known, 4 taken back before, and left so)" in teach(f"{home}/*/Maildir").out
-
-
-def test_messages_that_have_aged_are_taught_again(teach, state, home):
-    """Nobody has taken these back."""
-    teach(f"{home}/a*/Maildir")
-    with Filter.open(state) as spam_filter:
-        assert age_votes(spam_filter, KeptLessons(days=1), time.time() + 1) == 0
-        for vote in list(spam_filter.ledger.all_votes()):
-            old = vote._replace(node="elsewhere", clock=vote.clock + 100, time=5)
-            spam_filter.ledger.merge([old])
-        assert age_votes(spam_filter, KeptLessons(days=1), time.time() + 1) == 7
-    dry, taught = (
-        teach(*more, "--json", f"{home}/a*/Maildir").json for more in (["--dry-run"], [])
-    )
-    assert (dry[0]["taken_back"], taught[0]["taken_back"]) == (0, 0)
-    assert sum(taught[0]["taught"].values()) == 7
-
-
-def test_a_message_that_has_just_arrived_is_taught_too(run, state, tmp_path):
-    (maildir(tmp_path / "Maildir", ".Junk") / ".Junk" / "cur" / "1.x:2,S").write_bytes(MAIL[0])
-    assert run(state, "teach-folders", tmp_path / "Maildir").out.endswith(
-        ": taught 1 message as spam\n"
-    )
-
-
-def test_roles_of_a_configuration(teach, state, home, tmp_path):
-    file = tmp_path / "spamguard.yaml"
-    file.write_text(
-        "listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n"
-        f"watch: [{{maildir: '{home}/anna/Maildir', user: a@example.org, folders: "
-        f"{{Projects: work, Junk: ignored, INBOX: neutral}}}}]\n"
-    )
-    done = teach("--config", file)
-    assert done.out == "a@example.org: taught 2 messages as ham, 2 messages as work\n"
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 
 import pytest
@@ -11,7 +10,6 @@ from spamguard.cli.recovery import parse_time
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import UsageError
-from tests.unit.cli.conftest import new_mail
 
 NOW = datetime(2026, 11, 19, 10, 30)  # a Thursday
 
@@ -57,43 +55,6 @@ def test_texts_that_are_no_times(text):
         parse_time(text, NOW)
 
 
-def test_a_user_is_taken_back(run, status_of, taught, new_spam):
-    before = status_of(taught)["classes"]
-    assert run(taught, "learn", "--as", "ham", "--user", "anna", new_spam).status == 0
-    dry = run(taught, "undo", "--user", "anna", "--since", "1h", "--dry-run").out
-    assert dry == "would take back 1 vote\n"
-    assert status_of(taught)["classes"] != before
-    assert run(taught, "undo", "--user", "anna", "--since", "1h").out == "took back 1 vote\n"
-    assert status_of(taught)["classes"] == before
-    assert status_of(taught)["unsettled"] == 0
-    assert run(taught, "undo", "--user", "anna").out == "nothing to take back\n"
-
-
-def test_only_what_was_said_before_a_time_is_taken_back(run, taught, new_spam):
-    run(taught, "learn", "--as", "ham", "--user", "anna", new_spam)
-    early = run(taught, "undo", "--user", "anna", "--since", "2d", "--until", "1d").out
-    assert early == "nothing to take back\n"
-    assert run(taught, "undo", "--user", "anna", "--until", "soon").failed("'soon' is no time")
-
-
-def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch):
-    """It settles once for all users, because that takes most of the time."""
-    for name, raw in zip(("anna", "ben"), new_mail("spam", 2), strict=True):
-        (tmp_path / name).write_bytes(raw)
-        run(taught, "learn", "--as", "ham", "--user", name, tmp_path / name)
-    everybody = ("--user", "ben", "--user", "anna")
-    assert run(taught, "undo", *everybody, "--user", "nobody").failed("'nobody' has taught nothing")
-    settled, settle = [], Filter.settle
-    monkeypatch.setattr(
-        Filter, "settle", lambda spam_filter: [settled.append(spam_filter), settle(spam_filter)]
-    )
-    assert run(taught, "undo", *everybody).out == "ben: took back 1 vote\nanna: took back 1 vote\n"
-    assert len(settled) == 1
-    again = run(taught, "undo", *everybody).out
-    assert again == "ben: nothing to take back\nanna: nothing to take back\n"
-    assert len(settled) == 1
-
-
 def test_an_earlier_vote_is_in_force_again(run, taught, new_spam):
     run(taught, "learn", "--as", "spam", "--user", "anna", new_spam)
     with Filter.open(taught) as spam_filter:
@@ -129,18 +90,6 @@ def test_an_empty_name_does_not_mean_the_site(run, taught):
         run(taught, "undo", "--user", "(the site)", "--dry-run").out
         == "would take back 120 votes\n"
     )
-
-
-def test_a_name_that_is_not_utf8_is_escaped(run, taught, tmp_path):
-    """The error used to say that the ledger was closed, or used by another thread."""
-    path, name = tmp_path / "message.eml", os.fsdecode(b"\xff")
-    path.write_bytes(new_mail("spam")[0])
-    assert run(taught, "learn", "--as", "ham", "--user", name, path).status == 0
-    assert [
-        vote["user"]
-        for vote in run(taught, "explain", "--user", name, "--json", path).lines[0]["taught"]
-    ] == ["\\xff"]
-    assert run(taught, "undo", "--user", name).out == "took back 1 vote\n"
 
 
 def test_the_site_is_named_alike_everywhere(run, taught, new_spam):
