@@ -26,8 +26,6 @@ _MAILDIR = (
     "expected the absolute path of a Maildir, * standing for any name, such as /home/*/Maildir"
 )
 _PLACE = "expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110"
-_LISTEN = "expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
-_ROLE = "expected a class such as spam or ham, or one of neutral, trash, ignored"
 _HOP = "expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path"
 _MAPPING = "expected a mapping as in"
 _NOT_YAML = "is not YAML here:"
@@ -356,18 +354,6 @@ def test_a_certificate_and_its_key_belong_together(
         f"key: {tmp_path}/{key}}}}}\nscanners: []\n"
     )
     assert any(mistake.endswith(told) for mistake in mistakes(text))
-
-
-def test_all_mistakes_at_once(mistakes):
-    looping = "{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'smtp://127.0.0.1:1'}"
-    text = f"stat: /x\nworkers: x\nlisteners:\n  - {looping}\n  - 5\n"
-    assert mistakes(text) == [
-        "1:1: expected the key 'state', the directory of the filter",
-        "1:1: unknown key 'stat': did you mean 'state'?",
-        "2:1: workers: expected a whole number from 0 to 1,024, found 'x'",
-        "4:58: mail would come back: smtp://127.0.0.1:1 is where this daemon listens",
-        ("5:5: listeners: expected a mapping as in {listen: …, position: …, next_hop: …}, found 5"),
-    ]
 
 
 KEYS = st.sampled_from([key for part in parts() for key in part.model_fields])
