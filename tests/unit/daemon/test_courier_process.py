@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from spamguard.keys import store_key
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared import client
 from spamguard.shared.status import SharedStatus, read_status
-from spamguard.web.auth import CredentialKind, CredentialStore, Person
 from tests.support.partition import Partition, partition
 from tests.support.postgres import TestDatabase, needs_postgres, postgres_server, shared_database
 from tests.support.waiting import until
@@ -102,26 +100,6 @@ def test_one_of_all_nodes_has_the_lease_while_its_connection_is_open(places):
     asyncio.run(run())
 
 
-def test_a_link_burns_once_on_all_nodes_at_once(places):
-    a, b = places
-
-    async def run() -> None:
-        async with a.running(), b.running():
-            with closing(CredentialStore.open(a.state)) as store:
-                expires = int(time.time()) + 600
-                link = store.create(
-                    CredentialKind.LINK, Person("anna"), expires - 600, expires=expires
-                )
-            identity = link.partition(".")[0]
-            # a knows of it before b does, and so does the database then
-            burnt = [await asyncio.to_thread(client.burn, a.state, identity)]
-            asked = [asyncio.to_thread(client.burn, each.state, identity) for each in places * 5]
-            burnt += await asyncio.gather(*asked)
-            assert burnt == [True, *[False] * 10]
-
-    asyncio.run(run())
-
-
 def test_away_is_told_to_those_who_ask(places):
     a, _ = places
 
@@ -190,20 +168,6 @@ def test_only_its_own_user_may_ask(places):
     async def run() -> None:
         async with a.running():
             assert (a.state / client.COURIER_SOCKET).stat().st_mode & 0o777 == 0o600
-
-    asyncio.run(run())
-
-
-def test_nodes_know_of_each_other(places):
-    a, b = places
-
-    async def run() -> None:
-        async with a.running(), b.running():
-            for place in places:
-                await until(lambda place=place: len(place.status().nodes) == 2, "two nodes")
-            ours, theirs = a.status(), b.status()
-            assert {node.node for node in ours.nodes} == {ours.node, theirs.node}
-            assert list(ours.notes(time.time())) == []
 
     asyncio.run(run())
 

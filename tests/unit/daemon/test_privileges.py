@@ -26,7 +26,6 @@ from spamguard.config.options import (
 from spamguard.daemon import startup
 from spamguard.errors import StartError
 from tests.e2e.ports import open_directory
-from tests.support.disks import small_disk
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Daemon
 
@@ -91,17 +90,6 @@ def owned(path: Path) -> tuple[int, int, int]:
     return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
 
 
-def test_root_becomes_the_configured_user(place: Path) -> None:
-    done = settle_in(place / "new" / "state", "nobody", "192.0.2.1")
-    assert (done.stdout, done.stderr) == (IDS, "running as nobody\n")
-    assert (
-        owned(place / "new" / "state")
-        == owned(place / "new" / "state" / "spool")
-        == (NOBODY.pw_uid, NOBODY.pw_gid, 0o700)
-    )
-    assert settle_in(place / "new" / "state", "nobody").stdout == IDS
-
-
 def test_root_becomes_the_owner_of_the_state(place: Path) -> None:
     state = place / "state"
     state.mkdir()
@@ -117,29 +105,6 @@ def test_root_stays_root_only_on_loopback(place: Path) -> None:
     assert done.stdout.startswith("(0, 0, 0) (0, 0, 0)")
     assert "running as root" in done.stderr
     assert settle_in(place / "state", "root", "192.0.2.1").returncode == 1
-
-
-def test_a_user_that_does_not_exist(place: Path) -> None:
-    done = settle_in(place / "state", "nosuchuser")
-    assert (
-        done.stderr
-        == "there is no user 'nosuchuser' on this machine: create it, or name another with `user`\n"
-    )
-
-
-@pytest.mark.parametrize("name", ["", "key", "ledger.sqlite"])
-def test_a_filter_of_another_user(place: Path, name: str) -> None:
-    state = place / "state"
-    state.mkdir()
-    if name:
-        os.chown(state, NOBODY.pw_uid, NOBODY.pw_gid)
-        (state / name).symlink_to("/etc/passwd")
-    done = settle_in(state, "nobody")
-    assert done.returncode == 1
-    assert (
-        f"does not belong to nobody, whom the daemon runs as: chown -R nobody: {state}"
-        in done.stderr
-    )
 
 
 def test_without_root(place: Path) -> None:
@@ -171,18 +136,6 @@ def test_without_root_a_filter_of_another_user(place: Path, name: str, mode: int
         "directory of that user\n"
     )
     assert (done.stderr, done.returncode) == (told, 1)
-
-
-def test_without_root_a_filter_on_a_disk_that_is_read_only(place: Path) -> None:
-    """Mail passes all the same."""
-    place.chmod(0o755)
-    with small_disk(place / "disk", "64k") as disk:
-        state = disk / "state"
-        (state / "spool").mkdir(parents=True)
-        (state / "key").touch()
-        subprocess.run(["chown", "-R", "nobody", state], check=True)
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        assert settle_in(state, "", "127.0.0.1", str(NOBODY.pw_uid)).returncode == 0
 
 
 def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:

@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.config.options import Settings, TeachSettings, Watch
-from spamguard.counters import TEACHER_SLOT, WATCHER_SLOT, CounterBoard
+from spamguard.config.options import Settings
 from spamguard.daemon import supervisor
 from spamguard.daemon.supervisor import SupervisedProcess
 from tests.support.processes import alive, children
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
-from tests.unit.filters import opened
 from tests.unit.folders.maildirs import deliver, maildir, move
 
 pytestmark = pytest.mark.slow
@@ -42,37 +40,6 @@ def running(service: SupervisedProcess) -> int:
     service.maintain()
     assert service.pid is not None
     return service.pid
-
-
-def test_without_settings_there_is_none(service):
-    service.begin(None)
-    service.maintain()
-    assert service.pid is None
-    assert service.next_start() > 1e9
-
-
-def test_it_is_started_and_ended(service):
-    service.begin(SETTINGS)
-    assert service.next_start() == 0
-    pid = running(service)
-    assert alive(pid)
-    assert service.next_start() > 1e9
-    service.begin(SETTINGS)
-    assert running(service) == pid
-    service.end()
-    assert not alive(pid)
-    service.maintain()
-    assert service.pid is None
-
-
-def test_other_settings_are_for_another_process(service):
-    service.begin(SETTINGS)
-    first = running(service)
-    service.begin(Settings(Path("/elsewhere"), ()))
-    assert running(service) != first
-    service.begin(None)
-    service.maintain()
-    assert service.pid is None
 
 
 def test_it_is_restarted_with_growing_pauses(service):
@@ -129,29 +96,6 @@ def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(
     assert caplog.text.count("cannot start the sleeper") == 1
 
 
-def test_the_learner_writes_a_heartbeat_for_folders_and_one_for_lessons(tmp_path, selector):
-    opened(tmp_path / "state").close()
-    maildir(tmp_path / "mail")
-    board = CounterBoard.create()
-    service = SupervisedProcess(
-        "the learner", "spamguard.daemon.learner", selector, [board.descriptor]
-    )
-    try:
-        service.begin(
-            Settings(
-                tmp_path / "state",
-                (),
-                watch=(Watch(str(tmp_path / "mail")),),
-                teach=TeachSettings(),
-            )
-        )
-        service.maintain()
-        eventually(lambda: all(board.slot(n).last_beat for n in (WATCHER_SLOT, TEACHER_SLOT)))
-    finally:
-        service.end()
-        os.close(board.descriptor)
-
-
 def learners(daemon: Daemon) -> list[int]:
     """Children of the master that learn."""
     daemon.workers()  # which remembers them, to leave none behind
@@ -176,23 +120,3 @@ def test_the_learner_runs_under_the_master_and_ends_with_it(daemon, tmp_path):
     daemon.process.wait()
     eventually(lambda: not alive(second))
     assert "Traceback" not in daemon.log()
-
-
-def test_a_reload_starts_and_ends_the_learner(daemon, tmp_path):
-    daemon.configure(workers=1)
-    daemon.start()
-    assert learners(daemon) == []
-    daemon.configure(watch=[f"{tmp_path}/mail/*"])
-    daemon.reload()
-    eventually(lambda: len(learners(daemon)) == 1)
-    (first,) = learners(daemon)
-    daemon.configure(watch=[])
-    daemon.reload()
-    eventually(lambda: not alive(first))
-    daemon.configure(watch=[f"{tmp_path}/mail/*"])
-    daemon.reload()
-    eventually(lambda: len(learners(daemon)) == 1)
-    (second,) = learners(daemon)
-    assert daemon.stop() == 0
-    assert not alive(second)
-    assert "has ended" not in daemon.log()

@@ -4,23 +4,16 @@ nobody.
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 
 from tests.e2e.ports import free_port
-from tests.support.waiting import PATIENCE, eventually
-from tests.unit.daemon.conftest import ROOT, Client, Daemon
-from tests.unit.daemon.test_master import Load, start_with_socket
+from tests.support.waiting import PATIENCE
+from tests.unit.daemon.conftest import Daemon
+from tests.unit.daemon.test_master import start_with_socket
 
 pytestmark = pytest.mark.slow
-
-ACTIVATE = shutil.which("systemd-socket-activate")
 
 
 def listening(host: str = "127.0.0.1") -> socket.socket:
@@ -29,47 +22,12 @@ def listening(host: str = "127.0.0.1") -> socket.socket:
     )
 
 
-def test_a_restart_under_load_refuses_no_connection(daemon: Daemon) -> None:
-    """As `systemctl restart`: the daemon stops, and then starts; in between only the socket is
-    there.
-    """
-    with listening() as ours:
-        daemon.configure([ours.getsockname()[1]])
-        start_with_socket(daemon, ours.fileno())
-        daemon.logged("serving")
-        with Load(daemon.ports[0], 4) as load:
-            for number in range(2, 4):
-                eventually(lambda: load.answered)
-                assert daemon.stop() == 0
-                load.answered.clear()
-                start_with_socket(daemon, ours.fileno())
-                daemon.logged("serving", number)
-            eventually(lambda: load.done >= 200)
-        assert daemon.stop() == 0
-    assert load.failed == []
-    assert "Traceback" not in daemon.log()
-
-
 def test_clients_wait_while_no_daemon_runs(daemon: Daemon) -> None:
     with listening() as ours:
         daemon.configure([ours.getsockname()[1]])
         with socket.create_connection(ours.getsockname(), timeout=PATIENCE) as early:
             start_with_socket(daemon, ours.fileno())
             assert early.recv(100).startswith(b"220 ")
-        assert daemon.stop() == 0
-
-
-def test_after_a_kill_no_connection_is_refused_either(daemon: Daemon) -> None:
-    with listening() as ours:
-        daemon.configure([ours.getsockname()[1]])
-        start_with_socket(daemon, ours.fileno())
-        daemon.logged("serving")
-        eventually(lambda: len(daemon.workers()) == 2)
-        assert daemon.stop(signal.SIGKILL) == -signal.SIGKILL
-        with socket.create_connection(ours.getsockname(), timeout=PATIENCE) as late:
-            start_with_socket(daemon, ours.fileno())
-            assert late.recv(100).startswith(b"220 ")
-        daemon.logged("serving", 2)
         assert daemon.stop() == 0
 
 
@@ -102,41 +60,3 @@ def test_the_other_sockets_are_warned_of(daemon: Daemon) -> None:
             with daemon.client(number) as client:
                 assert client.ask("hello") == "hello"
         assert daemon.stop() == 0
-
-
-def test_addresses_of_ipv6_are_compared_and_not_their_texts(daemon: Daemon) -> None:
-    try:
-        ours = listening("::1")
-    except OSError:
-        pytest.skip("no IPv6 here")
-    with ours:
-        port = ours.getsockname()[1]
-        daemon.configure([port], listener={"listen": f"smtp://[0:0:0:0:0:0:0:1]:{port}"})
-        start_with_socket(daemon, ours.fileno())
-        daemon.logged(f"serving smtp on [::1]:{port}")
-        assert daemon.stop() == 0
-
-
-@pytest.mark.skipif(
-    ACTIVATE is None, reason="needs systemd-socket-activate: apt-get install systemd"
-)
-def test_as_systemd_itself_hands_it_over(daemon: Daemon) -> None:
-    """With LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES of its own making. It begins with the first
-    connection.
-    """
-    port = daemon.ports[0]
-    program = [sys.executable, str(ROOT / "tests/unit/daemon/run_master.py"), str(daemon.file)]
-    command = [
-        str(ACTIVATE),
-        f"--listen=127.0.0.1:{port}",
-        "--fdname=smtp",
-        f"--setenv=PYTHONPATH={ROOT}",
-        *program,
-    ]
-    with daemon.log_file.open("ab") as log:
-        daemon.process = subprocess.Popen(command, stderr=log, env=os.environ)
-    eventually(lambda: "Listening on" in daemon.log())
-    with Client(port) as client:
-        assert client.ask("hello") == "hello"
-    assert daemon.stop() == 0
-    assert f"serving smtp on 127.0.0.1:{port}" in daemon.log()

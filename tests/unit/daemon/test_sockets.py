@@ -19,16 +19,6 @@ def at(port: int, host: str = "127.0.0.1") -> Endpoint:
     return Endpoint(Protocol.SMTP, host, port)
 
 
-def test_open_sockets_stay_open() -> None:
-    one, two = free_port(), free_port()
-    first = startup.open_all([at(one)], {})
-    second = startup.open_all([at(two), at(one)], first)
-    assert second["127.0.0.1", one] is first["127.0.0.1", one]
-    with socket.create_connection(("127.0.0.1", two), timeout=PATIENCE):
-        pass
-    startup.close_all(second.values())
-
-
 def test_ipv6() -> None:
     try:
         opened = startup.open_all([at(0, "::1")], {})
@@ -70,12 +60,6 @@ def test_a_path_that_cannot_be_had(tmp_path: Path) -> None:
             StartError, match=rf"cannot listen on milter:{place} .*{re.escape(remedy)}"
         ):
             startup.open_all([Endpoint(Protocol.MILTER, path=place)], {}, timeout=0.1)
-
-
-def test_sockets_for_another_process_are_left_alone() -> None:
-    environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "smtp", "OTHER": "1"}
-    assert startup.take_inherited(environment) == {}
-    assert environment == {"OTHER": "1"}
 
 
 def test_a_socket_in_the_file_system(tmp_path: Path) -> None:

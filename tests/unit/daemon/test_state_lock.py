@@ -5,8 +5,6 @@ keeps the next one from starting.
 from __future__ import annotations
 
 import fcntl
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from spamguard.daemon import status
 from spamguard.engine.filter import Filter
 from spamguard.log import hostname
 from tests.e2e.ports import free_port
-from tests.support.taken import taken
 from tests.support.waiting import PATIENCE
 from tests.unit.daemon.conftest import Daemon
 
@@ -56,23 +53,6 @@ def test_a_second_daemon_gets_an_error_and_the_first_serves_on(
         assert client.ask("still here") == "still here"
     with Filter.open(daemon.place / "state") as beside:  # as commands do
         assert beside.learn(b"Subject: one\n\ntext\n", "ham")
-
-
-def test_the_next_one_starts_while_workers_of_the_last_one_finish(
-    daemon: Daemon, second: Daemon
-) -> None:
-    daemon.start("drain=60")
-    second.configure(daemon.ports, state=str(daemon.place / "state"))
-    with daemon.client() as busy:
-        busy.say("slow 60")
-        taken(busy.socket)
-        daemon.workers()  # so that they end with the test
-        os.kill(daemon.pid, signal.SIGTERM)
-        daemon.logged("stopping")
-        second.start()
-        assert daemon.process is not None
-        assert daemon.process.poll() is None
-    assert second.stop() == 0
 
 
 def test_where_files_cannot_be_locked_it_starts(
