@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,21 +28,6 @@ def content(body: bytes = MESSAGE, head: bytes = b"") -> SpoolView:
     spool = Spool(Path(tempfile.gettempdir()))
     spool.write(body)
     return SpoolView(head, spool, 0)
-
-
-class BrokenSpool(Spool):
-    """A spool that cannot be read to its end."""
-
-    def __init__(self, error: Exception, before: int) -> None:
-        super().__init__(Path(tempfile.gettempdir()))
-        self._error = error
-        self._before = before
-
-    def chunks(self, start: int = 0) -> Iterator[bytes]:
-        """Some bytes, then trouble."""
-        for _ in range(self._before):
-            yield b"0123456789abcde\r\n" * 1000
-        raise self._error
 
 
 def hop_to(fake: FakeHop, **settings: object) -> SmtpNextHop:

@@ -15,12 +15,11 @@ from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Reply
 from spamguard.storage import Spool, SpoolView
 from tests.support.hops import Act, Answer, FakeHop, Middle, Then
-from tests.unit.delivery.talks import LOST, BrokenSpool, codes, content, hand_on, talk
+from tests.unit.delivery.talks import LOST, codes, content, hand_on, talk
 
 pytestmark = pytest.mark.slow  # waits for seconds
 
 CONTENT_TROUBLE = Reply.from_text(451, "4.3.0 Local trouble, try again later")
-TOO_BIG = Reply.from_text(552, "5.3.4 too big")
 LARGE = b"0123456789abcdef\r\n" * 500_000  # 9 MB: more than the kernel takes at once
 
 lines = st.lists(
@@ -56,68 +55,11 @@ def test_every_byte_arrives(drawn: list[tuple[list[bytes], bool]], head: int, lm
     ]
 
 
-@pytest.mark.parametrize("size", [0, 1, 64 << 10, (64 << 10) + 1, 300_000, 5_000_000])
-def test_sizes(size: int) -> None:
-    body = (b"." * 77 + b"\r\n") * (size // 79)
-    fake = FakeHop({})
-    assert codes(talk(fake, lambda hop: hand_on(hop, message=content(body)))) == [250, 250, 250]
-    assert fake.messages[0].data == body
-
-
-@pytest.mark.parametrize("act", [Act.DROP, Act.RESET, Act.STALL])
-@pytest.mark.parametrize("after", [0, 100, 3_000_000])
-def test_a_hop_that_gives_up_in_the_middle(act: Act, after: int) -> None:
-    fake = FakeHop({}, middle=Middle(after, act))
-    replies = talk(fake, lambda hop: hand_on(hop, message=content(LARGE)), command=0.6, data=0.6)
-    assert replies[2:] == [LOST]
-    assert not fake.messages
-    assert len(fake.sessions) == 1
-
-
-@pytest.mark.parametrize("act", [Act.DROP, Act.RESET, Act.STALL])
-@pytest.mark.parametrize("after", [0, 100, 3_000_000])
-def test_a_refusal_in_the_middle_comes_back(act: Act, after: int) -> None:
-    fake = FakeHop({}, middle=Middle(after, Then(b"552 5.3.4 too big\r\n", act)))
-    replies = talk(fake, lambda hop: hand_on(hop, message=content(LARGE)), command=2.0)
-    assert replies[2:] == [TOO_BIG]
-    assert not fake.messages
-    assert fake.commands[-1] == "DATA"
-
-
 @pytest.mark.parametrize("said", [b"250 fine\r\n", b"354 more\r\n", b"25", b"nonsense\r\n"])
 def test_no_reply_before_the_end_of_data_is_a_yes(said: bytes) -> None:
     fake = FakeHop({}, middle=Middle(100, Then(said, Act.STALL)))
     assert talk(fake, lambda hop: hand_on(hop, message=content(LARGE)))[2:] == [LOST]
     assert not fake.messages
-
-
-def test_a_refusal_in_the_middle_by_lmtp_is_for_those_it_names() -> None:
-    """A permanent refusal of one recipient must not become one of another."""
-    fake = FakeHop({}, lmtp=True, middle=Middle(100, Then(b"552 5.3.4 too big\r\n", Act.DROP)))
-    assert talk(
-        fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example"], message=content(LARGE))
-    )[3:] == [TOO_BIG, LOST]
-
-
-@pytest.mark.parametrize("answer", [b"354 go on\r\n250 fine\r\n", b"354 go on\r\n5"])
-def test_no_message_is_begun_when_more_than_354_was_said(answer: bytes) -> None:
-    fake = FakeHop({"DATA": answer})
-    assert talk(fake, hand_on)[2:] == [LOST]
-    assert not fake.messages
-
-
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("bare-lf")])
-@pytest.mark.parametrize("before", [0, 1, 300])
-@pytest.mark.parametrize("lmtp", [False, True])
-def test_a_message_that_cannot_be_read_never_ends(
-    error: Exception, before: int, lmtp: bool
-) -> None:
-    fake = FakeHop({}, lmtp=lmtp)
-    message = SpoolView(b"Subject: x\r\n", BrokenSpool(error, before), 0)
-    replies = talk(fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example"], message=message))
-    assert replies[3:] == [CONTENT_TROUBLE] * (2 if lmtp else 1)
-    assert not fake.messages
-    assert fake.commands[-1] == "DATA"
 
 
 @pytest.mark.parametrize(
@@ -158,19 +100,3 @@ def test_a_hop_that_does_not_read_does_not_fill_our_memory() -> None:
 @pytest.mark.parametrize("step", ["GREETING", "EHLO", "MAIL", "DOT"])
 def test_replies_without_end(step: str, endless: Answer) -> None:
     assert codes(talk(FakeHop({step: endless}), hand_on))[-1] == 451
-
-
-def test_one_reply_of_many_lines_and_bytes_is_passed_on() -> None:
-    refusal = b"".join([b"550-" + b"x" * 500 + b"\r\n"] * 50) + b"550 end\r\n"
-    assert talk(FakeHop({"DOT": refusal}), hand_on)[2].lines == (b"x" * 500,) * 50 + (b"end",)
-
-
-def test_thousands_of_recipients() -> None:
-    smtp, lmtp = (
-        FakeHop({}),
-        FakeHop({"DOT": [b"250 one\r\n", b"450 two\r\n", b"250 rest\r\n"]}, lmtp=True),
-    )
-    many = [f"{number}@r.example" for number in range(3000)]
-    assert codes(talk(smtp, lambda hop: hand_on(hop, many))) == [250] * 3002
-    assert codes(talk(lmtp, lambda hop: hand_on(hop, many))) == [250] * 3002 + [450] + [250] * 2998
-    assert smtp.messages[0].recipients == lmtp.messages[0].recipients == many

@@ -8,24 +8,20 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spamguard.config.options import Hop
 from spamguard.delivery.next_hop import MaildirNextHop
-from spamguard.delivery.quarantine import Quarantine, QuarantineEntry, encode_note
+from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.errors import QuarantineError
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, EsmtpParameter, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
 from tests.support import disks
-from tests.support.hops import Act, Delivered, FakeHop, Script
-from tests.support.killing import killed_at
+from tests.support.hops import Delivered, FakeHop, Script
 from tests.unit.filters import python
 
 HEAD = b"X-Spam-Flag: YES\r\n"
@@ -75,74 +71,6 @@ def read(quarantine: Quarantine, wanted: str) -> bytes:
         view.spool.close()
 
 
-def test_what_is_held_is_as_it_was(held: Quarantine, tmp_path: Path) -> None:
-    (entry,) = held.entries()
-    assert (entry.id, entry.reason, entry.when, entry.size) == (
-        name(1),
-        "spam",
-        1.7e9,
-        len(HEAD + TEXT),
-    )
-    assert entry.envelope == ENVELOPE
-    assert (entry.waiting, entry.released) == ((0, 1, 2), False)
-    assert read(held, name(1)) == HEAD + TEXT
-    assert sorted(path.name for path in (tmp_path / "quarantine").iterdir()) == [
-        f"{name(1)}.eml",
-        f"{name(1)}.json",
-    ]
-
-
-def test_any_byte_is_kept(tmp_path: Path) -> None:
-    odd = bytes(range(256)) + b"\r\r\n\n\0 no end of line"
-    quarantine, spool = Quarantine(tmp_path), Spool(tmp_path)
-    spool.write(odd)
-    quarantine.store(name(1), SpoolView(b"", spool, 0), ENVELOPE, "spam", 0)
-    assert (tmp_path / f"{name(1)}.eml").read_bytes() == odd
-
-
-def test_a_file_system_without_unnamed_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # EISDIR, as from a kernel that does not know the flag
-    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
-    quarantine = Quarantine(tmp_path / "quarantine")
-    for _ in range(2):
-        with suppress(FileExistsError):
-            quarantine.store(name(1), content(tmp_path), ENVELOPE, "spam", 1.7e9)
-    assert read(quarantine, name(1)) == HEAD + TEXT
-    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "quarantine").iterdir()}
-    assert modes == {f"{name(1)}.eml": 0o600, f"{name(1)}.json": 0o600}
-
-
-def test_what_was_written_by_half_goes_where_it_needs_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
-    place = tmp_path / "quarantine"
-    for step in range(3, 12):
-        killed_at(
-            step,
-            partial(Quarantine(place).store, name(step), content(tmp_path), ENVELOPE, "spam", 0),
-        )
-    left = [path for path in place.iterdir() if path.suffix not in (".eml", ".json")]
-    assert len(left) > 1
-    for path in left[1:]:
-        os.utime(path, (0, 0))
-    Quarantine(place).store(name(99), content(tmp_path), ENVELOPE, "spam", 0)
-    assert [path for path in place.iterdir() if path.suffix not in (".eml", ".json")] == left[:1]
-
-
-def test_an_address_in_no_charset_is_kept(tmp_path: Path) -> None:
-    odd = Envelope(Sender(b"\xff@x".decode("utf-8", "surrogateescape")), (), Client())
-    Quarantine(tmp_path).store(name(1), content(tmp_path), odd, "spam", 0)
-    assert Quarantine(tmp_path).entry(name(1)).envelope == odd
-
-
-def test_it_is_private(held: Quarantine, tmp_path: Path) -> None:
-    assert (tmp_path / "quarantine").stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "quarantine").iterdir()} == {0o600}
-
-
 def test_newest_first_and_bounded(tmp_path: Path) -> None:
     quarantine = Quarantine(tmp_path / "quarantine")
     assert list(quarantine.entries()) == []
@@ -189,14 +117,6 @@ def test_a_link_in_the_place_of_a_message_is_not_followed(held: Quarantine, tmp_
         held.open(name(1))
 
 
-def test_what_is_not_there(held: Quarantine, tmp_path: Path) -> None:
-    for call in (held.entry, held.open, held.delete):
-        with pytest.raises(QuarantineError, match="no such message"):
-            call(name(2))
-    with pytest.raises(QuarantineError, match="no such message"):
-        asyncio.run(held.release(name(2), MaildirNextHop(tmp_path / "Maildir", "mx")))
-
-
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "\xff", '{"envelope": 1}'])
 def test_a_damaged_note_is_logged_and_hides_no_other(
     held: Quarantine, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
@@ -216,15 +136,9 @@ def test_the_same_id_twice_changes_nothing(held: Quarantine, tmp_path: Path) -> 
     assert held.entry(name(1)).reason == "spam"
 
 
-def test_deleting(held: Quarantine, tmp_path: Path) -> None:
-    held.delete(name(1))
-    assert list((tmp_path / "quarantine").iterdir()) == []
-
-
 # ---- release
 
 
-ADDRESSES = [recipient.address for recipient in ENVELOPE.recipients]
 Released = tuple[list[tuple[str, int]], list[Delivered], list[str]]
 
 
@@ -249,91 +163,6 @@ def release(quarantine: Quarantine, script: Script | None = None, *, lmtp: bool 
     return asyncio.run(released())
 
 
-@pytest.mark.parametrize("lmtp", [True, False])
-def test_a_release_gives_it_to_everybody_once(held: Quarantine, lmtp: bool) -> None:
-    replies, (message,), commands = release(held, lmtp=lmtp)
-    assert replies == [(address, 250) for address in ADDRESSES]
-    assert (message.sender, message.recipients, message.data) == (
-        "a@example.org",
-        ADDRESSES,
-        HEAD + TEXT,
-    )
-    (mail,) = [command for command in commands if command.startswith("MAIL")]
-    assert "4711" not in mail  # the size it came in with
-    assert "ENVID=Qx+2B" in mail
-    assert commands[-1] == "QUIT"  # the session was given back
-    assert held.entry(name(1)).released
-    assert release(held, lmtp=lmtp) == ([], [], [])
-
-
-def test_only_refused_recipients_are_tried_again(held: Quarantine) -> None:
-    replies, _, _ = release(
-        held,
-        {"RCPT": (b"450 later\r\n", b"250 yes\r\n"), "DOT": (b"250 yes\r\n", b"452 later\r\n")},
-    )
-    assert replies == [("b@x", 450), ("c@x", 250), ("ü@x", 452)]
-    assert (held.entry(name(1)).waiting, held.entry(name(1)).released) == ((0, 2), False)
-    replies, (message,), _ = release(held)
-    assert replies == [("b@x", 250), ("ü@x", 250)]
-    assert (message.recipients, message.data) == (["b@x", "ü@x"], HEAD + TEXT)
-    assert held.entry(name(1)).released
-
-
-@pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "DOT"])
-@pytest.mark.parametrize("lmtp", [True, False])
-def test_a_release_that_fails_can_be_repeated(held: Quarantine, step: str, lmtp: bool) -> None:
-    for answer, code in ((b"554 no\r\n", 554), (Act.DROP, 451)):
-        assert release(held, {step: answer}, lmtp=lmtp)[0] == [
-            (address, code) for address in ADDRESSES
-        ]
-        assert held.entry(name(1)).waiting == (0, 1, 2)
-    assert len(release(held, lmtp=lmtp)[1]) == 1
-    assert held.entry(name(1)).released
-
-
-def test_into_a_maildir(held: Quarantine, tmp_path: Path) -> None:
-    replies = asyncio.run(held.release(name(1), MaildirNextHop(tmp_path / "Maildir", "mx")))
-    assert [reply.code for _, reply in replies] == [250, 250, 250]
-    copies = [path.read_bytes() for path in (tmp_path / "Maildir" / "new").iterdir()]
-    assert len(copies) == 3  # and not in Junk: it was released
-    assert all(copy.endswith((HEAD + TEXT).replace(b"\r\n", b"\n")) for copy in copies)
-
-
-def test_two_at_once_give_it_out_once(held: Quarantine, tmp_path: Path) -> None:
-    class Busy(MaildirNextHop):
-        """Somebody else comes while it delivers."""
-
-        def deliver(self, *arguments: Any) -> None:
-            with pytest.raises(QuarantineError, match="at this moment"):
-                asyncio.run(
-                    Quarantine(tmp_path / "quarantine").release(
-                        name(1), MaildirNextHop(tmp_path / "Other", "mx")
-                    )
-                )
-            super().deliver(*arguments)
-
-    assert len(asyncio.run(held.release(name(1), Busy(tmp_path / "Maildir", "mx")))) == 3
-
-
-def test_what_is_being_released_is_not_deleted_beneath(held: Quarantine, tmp_path: Path) -> None:
-    """Delivered recipients are noted afterwards: without its message, nobody could read or delete
-    the note.
-    """
-
-    class Busy(MaildirNextHop):
-        """Somebody deletes the message while it delivers."""
-
-        def deliver(self, *arguments: Any) -> None:
-            with pytest.raises(QuarantineError, match="at this moment"):
-                Quarantine(tmp_path / "quarantine").delete(name(1))
-            super().deliver(*arguments)
-
-    asyncio.run(held.release(name(1), Busy(tmp_path / "Maildir", "mx")))
-    assert held.entry(name(1)).released
-    held.delete(name(1))
-    assert list((tmp_path / "quarantine").iterdir()) == []
-
-
 def test_what_goes_at_the_last_moment_is_not_there(held: Quarantine, tmp_path: Path) -> None:
     class Raced(Quarantine):
         """Somebody deletes the message once it was seen."""
@@ -348,24 +177,6 @@ def test_what_goes_at_the_last_moment_is_not_there(held: Quarantine, tmp_path: P
 
 
 # ---- trouble
-
-
-def test_killed_at_any_step_of_storing_nothing_half_is_shown(tmp_path: Path) -> None:
-    seen = set()
-    for step in range(60):
-        place = tmp_path / str(step)
-        place.mkdir()
-        quarantine, message = Quarantine(place / "q"), content(place)
-        status = killed_at(step, partial(quarantine.store, name(1), message, ENVELOPE, "spam", 0))
-        found = list(quarantine.entries())
-        for entry in found:
-            assert entry.envelope == ENVELOPE
-            assert read(quarantine, entry.id) == HEAD + TEXT
-        assert all(path.suffix in (".eml", ".json") for path in place.glob("q/*"))
-        seen.add((status, len(found)))
-        if status == 0:
-            break
-    assert seen == {(-9, 0), (-9, 1), (0, 1)}
 
 
 def test_what_was_stored_by_half_goes_a_day_later_with_the_next_that_is_deleted(
@@ -385,25 +196,6 @@ def test_what_was_stored_by_half_goes_a_day_later_with_the_next_that_is_deleted(
     # while the note of the fourth is just being replaced, and the list lacks it
     later.delete(name(3))
     assert {path.name for path in place.iterdir()} == {f"{name(4)}.eml", f"{name(4)}.json"}
-
-
-def test_what_is_being_stored_stays_whatever_the_clock_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may have been set meanwhile, or be another one's, as that of a server of files: 250 would
-    then be the answer to nothing.
-    """
-    place, now = tmp_path / "q", time.time()
-    Quarantine(place).store(name(1), content(tmp_path), ENVELOPE, "spam", 0)
-
-    def between_the_two_names(entry: QuarantineEntry) -> bytes:
-        monkeypatch.setattr(time, "time", lambda: now + 90_000)
-        Quarantine(place).delete(name(1))
-        return encode_note(entry)
-
-    monkeypatch.setattr("spamguard.delivery.quarantine.encode_note", between_the_two_names)
-    Quarantine(place).store(name(2), content(tmp_path), ENVELOPE, "spam", 0)
-    assert {path.name for path in place.iterdir()} == {f"{name(2)}.eml", f"{name(2)}.json"}
 
 
 def test_a_message_whose_note_cannot_be_looked_up_stays(
@@ -428,51 +220,6 @@ def test_a_message_whose_note_cannot_be_looked_up_stays(
     monkeypatch.setattr(Path, "stat", failing)
     quarantine.delete(name(1))
     assert {path.name for path in place.iterdir()} == {f"{name(2)}.eml", f"{name(2)}.json"}
-
-
-def test_killed_at_any_step_of_deleting_no_unlisted_file_stays(tmp_path: Path) -> None:
-    """What is left goes with the next message that is deleted."""
-    seen = set()
-    for step in range(60):
-        place = tmp_path / str(step)
-        place.mkdir()
-        quarantine = Quarantine(place / "q")
-        for number in (1, 2):
-            quarantine.store(name(number), content(place), ENVELOPE, "spam", 0)
-        status = killed_at(step, partial(quarantine.delete, name(1)))
-        ids = {entry.id for entry in quarantine.entries()}
-        assert ids in ({name(2)}, {name(1), name(2)})
-        quarantine.delete(name(2))
-        left = {path.stem for path in place.glob("q/*")}
-        assert left == ids - {name(2)}
-        seen.add((status, len(left)))
-        if status == 0:
-            break
-    assert seen == {(-9, 1), (-9, 0), (0, 0)}
-
-
-@pytest.mark.slow
-def test_killed_at_any_step_of_releasing_it_is_given_out_at_least_once(tmp_path: Path) -> None:
-    counts = set()
-    for step in range(80):
-        place = tmp_path / str(step)
-        place.mkdir()
-        quarantine = Quarantine(place / "q")
-        quarantine.store(
-            name(1), content(place), Envelope(Sender(""), (Recipient("b@x"),), Client()), "spam", 0
-        )
-        hop = MaildirNextHop(place / "Maildir", "mx")
-        status = killed_at(step, lambda: asyncio.run(quarantine.release(name(1), hop)))  # noqa: B023  done before the next step
-        asyncio.run(quarantine.release(name(1), hop))
-        assert quarantine.entry(name(1)).released
-        assert asyncio.run(quarantine.release(name(1), hop)) == ()
-        copies = [path.read_bytes() for path in (place / "Maildir" / "new").iterdir()]
-        assert len(copies) in (1, 2)
-        assert len(set(copies)) == 1
-        counts.add((status, len(copies)))
-        if status == 0:
-            break
-    assert {(-9, 1), (0, 1)} <= counts
 
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:

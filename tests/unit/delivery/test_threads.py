@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 
 from spamguard.delivery.next_hop import run_in_thread
-from tests.support.killing import killed_at
 from tests.support.waiting import PATIENCE, until
 
 
@@ -32,15 +30,3 @@ def test_who_is_cancelled_waits_until_the_work_is_done() -> None:
         assert done == [True]
 
     asyncio.run(main())
-
-
-def test_a_child_of_a_process_that_has_worked_has_threads_too() -> None:
-    def work() -> None:
-        asyncio.run(run_in_thread(lambda: None))
-
-    def in_time() -> None:
-        signal.alarm(20)  # ends the child
-        work()
-
-    work()
-    assert killed_at(1 << 30, in_time) == 0
