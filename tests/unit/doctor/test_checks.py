@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import socketserver
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -89,37 +87,8 @@ def test_a_directory_that_others_may_look_into(state):
     assert outcomes(doctor.check_installation(state))[0] == ("state directory", "ok")
 
 
-def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
-    real = os.scandir
-
-    @contextmanager
-    def scandir(path):
-        (state / "ledger.sqlite-journal").touch()
-        with real(path) as entries:
-            listed = list(entries)
-        (state / "ledger.sqlite-journal").unlink()
-        yield listed
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    assert outcomes(doctor.check_installation(state))[0] == ("state directory", "ok")
-
-
 def last(state: Path) -> tuple[str, str]:
     return outcomes(doctor.check_installation(state))[-1]
-
-
-@needs_disks
-def test_a_disk_without_room(tmp_path):
-    with small_disk(tmp_path / "disk", "80m") as disk:
-        assert last(disk) == ("disk", "ok")
-        (disk / "ledger.sqlite").write_bytes(bytes(1 << 20))
-        with (disk / "tables-1.bin").open("wb") as tables:
-            tables.truncate(1 << 30)  # one hole
-        assert last(disk) == ("disk", "ok")
-        (disk / "tables-2.bin").write_bytes(
-            bytes(41 << 20)
-        )  # 38 MB are left, where these need 41 when they are made anew
-        assert last(disk) == ("disk", "failed")
 
 
 @needs_disks

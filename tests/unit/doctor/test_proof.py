@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from spamguard.config.options import Watch
 from spamguard.doctor import proof
-from spamguard.doctor.proof import ProofMailbox, find_junk, make_message
-from spamguard.folders import mailbox_scan
-from spamguard.storage import Owner, directory_owner
+from spamguard.doctor.proof import ProofMailbox, find_junk
+from spamguard.storage import Owner
 from tests.unit.filters import held, mail, opened, teach
 from tests.unit.folders.maildirs import maildir
 
@@ -37,47 +33,6 @@ def in_scratch(spam_filter):
     assert left == []
     assert not box.path.exists()
     return steps
-
-
-def test_learnt_and_unlearnt(spam_filter):
-    before = held(spam_filter)
-    steps = in_scratch(spam_filter)
-    assert outcomes(steps) == [
-        "delivery ok",
-        "sighting ok",
-        "move ok",
-        "lesson ok",
-        "verdict ok",
-        "taking back ok",
-    ]
-    lesson = next(step.detail for step in steps if step.name == "lesson")
-    assert "in the name of doctor-" in lesson
-    assert "from folder Junk" in lesson
-    assert steps[-1].detail.endswith("bit for bit")
-    spam_filter.settle()
-    assert held(spam_filter) == before
-    assert [
-        user for user in spam_filter.ledger.users.count_lessons() if user.startswith("doctor")
-    ] == []
-    assert (
-        sorted(
-            path.name
-            for path in spam_filter.directory.iterdir()
-            if "watching" in path.name or "sightings" in path.name
-        )
-        == []
-    )
-
-
-def test_a_watcher_that_learns_nothing_is_found(spam_filter, monkeypatch):
-    before = held(spam_filter)
-    monkeypatch.setattr(proof, "STEP_TIMEOUT", 0.3)
-    monkeypatch.setattr(mailbox_scan.MailboxScanner, "_teach_moves", lambda *_, **__: iter(()))
-    steps = in_scratch(spam_filter)
-    assert outcomes(steps)[:2] == ["delivery ok", "sighting failed"]
-    assert steps[1].remedy == "a hint"
-    assert outcomes(steps)[2:] == ["taking back ok"]
-    assert held(spam_filter) == before
 
 
 def test_a_move_that_is_not_learnt_is_found(spam_filter, monkeypatch):
@@ -146,13 +101,6 @@ def test_a_message_that_has_gone(spam_filter, tmp_path):
     assert not list(tmp_path.glob("sightings*"))  # only the watcher makes them
 
 
-def test_messages_are_all_different_and_say_what_they_are():
-    first, second = make_message(), make_message()
-    assert first != second
-    assert b"delete it" in first
-    assert b"\nTo: undisclosed-recipients:;\n" in first
-
-
 def test_the_folder_of_spam(tmp_path):
     path = maildir(tmp_path / "box", ".Archive", ".Quatsch")
     assert find_junk(path, (), {}) is None
@@ -161,32 +109,3 @@ def test_the_folder_of_spam(tmp_path):
     maildir(path, ".Junk")
     assert find_junk(path, (Watch("/elsewhere"),), {}) == ".Junk"
     assert find_junk(tmp_path / "none", (), {}) is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_acting_with_the_rights_of_the_owner():
-    with TemporaryDirectory() as place:
-        Path(place).chmod(0o755)
-        acts_as_the_owner(maildir(Path(place) / "box", ".Junk"))
-
-
-def acts_as_the_owner(path):
-    for directory in (path, *path.rglob("*")):
-        os.chown(directory, 65534, 65534)
-    owner = directory_owner(path)
-    box = ProofMailbox(path, ".Junk", owner, path, lambda: None)
-    box.deliver()
-    (found,) = (path / "new").iterdir()
-    assert (found.stat().st_uid, found.stat().st_gid, found.stat().st_mode & 0o777) == (
-        65534,
-        65534,
-        0o600,
-    )
-    box.move_to_junk()
-    assert len(list((path / ".Junk" / "cur").iterdir())) == 1
-    box.remove()
-    assert [one for one in path.rglob("*") if one.is_file()] == []
-    assert (os.geteuid(), os.getegid()) == (0, os.getgid())
-    with pytest.raises(PermissionError), owner.impersonate():
-        (path.parent / "x").write_bytes(b"")
-    assert os.geteuid() == 0
