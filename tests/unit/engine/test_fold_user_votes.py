@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from spamguard.engine import fold, judge
 from spamguard.engine.filter import Filter
 from spamguard.ledger.queries import UserQueries
-from spamguard.records import Explanation
 from tests.unit.bayes.support import assert_same, repeatable
 from tests.unit.filters import mail, opened, python, teach
 
 MAIL = mail(90)
 HAM = [raw for label, raw in MAIL[60:] if label == "ham"]
-SPAM = [raw for label, raw in MAIL[60:] if label == "spam"]
 
 
 def letter(number: int) -> bytes:
@@ -59,95 +57,6 @@ def against(spam_filter: Filter, number: int, user: str = "anna") -> None:
     for other in ("ben", "cleo", "dora"):
         spam_filter.learn(letter(number), "ham", user=other)
     spam_filter.learn(letter(number), "spam", user=user)
-
-
-def test_who_has_said_nothing_gets_what_all_get(shared):
-    teach(shared, [("spam", HAM[0])], user="anna")
-    for raw in (*HAM[1:], *SPAM):
-        assert shared.judge(raw, user="emma") == shared.judge(raw)
-        assert shared.explain(raw, user="emma") == shared.explain(raw)
-    assert shared.scan(HAM[1], users=("emma", "ben", "")).personal == {}
-
-
-def test_a_sibling_of_a_message_with_an_own_vote_is_judged_that_way_for_that_user_only(
-    shared,
-):
-    for number in range(3):
-        against(shared, number)
-        assert (
-            shared.judge(letter(99), user="anna").log_odds > shared.judge(letter(99)).log_odds + 5
-        )
-    assert shared.judge(letter(99), user="anna").label == "spam"
-    assert shared.judge(letter(99)).label != "spam"
-    assert {shared.judge(letter(99), user=user).label for user in ("ben", "cleo", "dora")} == {
-        "ham"
-    }
-
-
-def test_one_vote_does_not_turn_the_mailbox_over(shared):
-    teach(shared, [("spam", HAM[0])], user="anna")
-    teach(shared, [("ham", SPAM[0])], user="ben")
-    for raw in (*HAM[1:], *SPAM[1:]):
-        for user in ("anna", "ben"):
-            assert abs(shared.judge(raw, user=user).log_odds - shared.judge(raw).log_odds) < 2
-
-
-def test_a_scan_has_the_verdicts_of_judge_for_those_who_have_said_anything(shared):
-    against(shared, 1)
-    for raw in (letter(2), HAM[0], SPAM[0], b"", b"\0"):
-        scan = shared.scan(raw, users=("anna", "emma", "ben", "anna"))
-        assert scan.verdict == shared.judge(raw)
-        assert scan.personal == {user: shared.judge(raw, user=user) for user in ("anna", "ben")}
-    assert list(shared.judge_all([letter(2), HAM[0]], user="anna")) == [
-        shared.judge(raw, user="anna") for raw in (letter(2), HAM[0])
-    ]
-
-
-def sums(why: Explanation) -> tuple[float, float]:
-    by_feature = (
-        sum(clue.part for clue in why.clues)
-        + sum(why.traits.values())
-        + sum(why.numbers.values())
-        + why.biases
-    )
-    return why.prior + sum(why.shares.values()), why.prior + by_feature
-
-
-def test_an_explanation_has_one_more_part_and_sums_to_the_score(shared):
-    against(shared, 1)
-    for raw in (letter(2), HAM[0], SPAM[0]):
-        why, usual = shared.explain(raw, user="anna"), shared.explain(raw)
-        assert why.verdict == shared.judge(raw, user="anna")
-        assert set(why.shares) - set(usual.shares) == {"personal"}
-        assert why.shares["personal"] == pytest.approx(why.log_odds - usual.log_odds)
-        assert sums(why) == pytest.approx((why.log_odds, why.log_odds))
-        assert why.log_odds == pytest.approx(why.verdict.log_odds)
-    part = {clue.text: clue.part for clue in shared.explain(letter(2)).clues}
-    assert any(
-        clue.part > part[clue.text] + 0.1 for clue in shared.explain(letter(2), user="anna").clues
-    )
-
-
-def test_of_four_classes(tmp_path):
-    with opened(tmp_path / "state") as spam_filter:
-        spam_filter.define_class("promo", unwanted=True)
-        spam_filter.define_class("news", unwanted=False)
-        for number, (label, raw) in enumerate(MAIL[:60]):
-            teach(
-                spam_filter,
-                [({"ham": "news", "spam": "promo"}[label] if number % 3 == 0 else label, raw)],
-            )
-        spam_filter.settle()
-        for number in range(3):
-            against(spam_filter, number)
-            spam_filter.learn(letter(number), "news", user="ben")
-        assert spam_filter.judge(letter(9), user="anna").label == "spam"
-        assert spam_filter.judge(letter(9), user="ben").label == "news"
-        for raw in (letter(9), HAM[0], SPAM[0]):
-            for user in ("anna", "ben"):
-                why = spam_filter.explain(raw, user=user)
-                assert sums(why) == pytest.approx((why.log_odds, why.log_odds))
-                assert why.log_odds == pytest.approx(why.verdict.log_odds)
 
 
 def test_single_experts_know_nobody(shared):
@@ -194,26 +103,6 @@ def test_only_what_is_said_in_the_end_counts_in_whatever_order(tmp_path_factory,
             assert first.judge(letter(9), user=user) == second.judge(letter(9), user=user)
 
 
-def test_what_is_taken_back_was_never_said(shared):
-    users = ("anna", "ben", "emma")
-    before = [shared.judge(raw, user=user) for user in users for raw in (letter(9), HAM[0])]
-    against(shared, 1)
-    assert held_of(shared, "anna")
-    for user in ("anna", "ben", "cleo", "dora"):
-        shared.forget(letter(1), user=user)
-        assert held_of(shared, user) == {}
-    shared.settle()
-    assert [shared.judge(raw, user=user) for user in users for raw in (letter(9), HAM[0])] == before
-
-
-def test_what_one_says_is_no_business_of_the_others(shared):
-    against(shared, 1)
-    known = {user: held_of(shared, user) for user in ("ben", "cleo")}
-    teach(shared, [("spam", raw) for raw in HAM[:5]], user="anna")
-    for user, found in known.items():
-        assert_same(list(held_of(shared, user).items()), list(found.items()))
-
-
 @pytest.mark.slow
 def test_every_process_judges_alike(shared):
     code = (
@@ -226,18 +115,6 @@ def test_every_process_judges_alike(shared):
         told = python(code, str(shared.directory)).stdout
         assert re.fullmatch(r"\S+\n", told), told
         assert float(told) == shared.judge(letter(9), user="anna").log_odds
-
-
-def test_another_process_is_heard_at_once(shared):
-    with Filter.open(shared.directory, _durable=False) as other:
-        assert other.judge(letter(9), user="anna") == other.judge(letter(9))
-        against(shared, 1)
-        shared.settle()
-        assert (
-            other.judge(letter(9), user="anna")
-            == shared.judge(letter(9), user="anna")
-            != shared.judge(letter(9))
-        )
 
 
 def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
@@ -258,12 +135,6 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
                 )
 
 
-def test_of_many_votes_the_latest_count(shared, monkeypatch):
-    monkeypatch.setattr(fold, "MAX_VOTES", 2)
-    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
-    assert held_of(shared, "anna")["votes"].tolist() == [2]
-
-
 def test_one_more_vote_is_one_more_receipt_to_read(shared, monkeypatch):
     monkeypatch.setattr(
         judge, "_TAKEN_BACK_WEIGHT", 0
@@ -281,16 +152,6 @@ def test_one_more_vote_is_one_more_receipt_to_read(shared, monkeypatch):
         act(shared, "anna", number, label)
     assert held_of(shared, "anna")["votes"].tolist() == [2, 3]
     assert read == [5, 1, 2, 1]
-
-
-def test_what_was_compacted_meanwhile_is_not_missed(shared):
-    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
-    held_of(shared, "anna")
-    shared.learn(letter(1), "ham", user="anna")
-    shared.settle()
-    assert shared.ledger.compact(shared.ledger.last_seq()) > 0
-    with Filter.open(shared.directory, _durable=False) as other:
-        assert_same(list(held_of(shared, "anna").items()), list(held_of(other, "anna").items()))
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0", b"nonsense", None])

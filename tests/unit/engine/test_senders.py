@@ -12,13 +12,9 @@ from pathlib import Path
 import pytest
 
 from spamguard.engine.filter import Filter
-from spamguard.errors import LedgerError
 from spamguard.learning.lessons import LessonOutcome, LessonService
-from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
-from spamguard.ledger.arriving import check_votes
 from spamguard.ledger.senders import make_sender_vote
-from spamguard.ledger.votes import SENDER_VERSION
-from tests.unit.filters import bits_of, mail, opened, teach
+from tests.unit.filters import mail, opened, teach
 
 SERVER = "mx.example.org"
 ANNA, BEN = "anna", "ben"
@@ -101,45 +97,6 @@ def test_forged_mail_gains_nothing(spam_filter: Filter) -> None:
     assert not any(scan.personal for scan in scans)
 
 
-def test_a_word_moves_genuine_mail_as_far_as_was_asked(spam_filter: Filter) -> None:
-    raw = by(GENUINE, SPAM[0], SHOP)
-    before = spam_filter.judge(raw)
-    for nats in (-3, -12, 6):
-        assert say(spam_filter, SHOP.upper(), nats) is LessonOutcome.LEARNT
-        assert say(spam_filter, SHOP, nats) is LessonOutcome.UNCHANGED
-        assert spam_filter.judge(raw).log_odds == pytest.approx(before.log_odds + nats)
-        assert spam_filter.judge(by(GENUINE, SPAM[0], OWN)) == spam_filter.judge(
-            by(GENUINE, SPAM[0], OWN), user=ANNA
-        )
-        assert spam_filter.scan(raw).verdict == spam_filter.judge(raw)
-        assert next(spam_filter.judge_all([raw])) == spam_filter.judge(raw)
-    assert say(spam_filter, SHOP, None) is LessonOutcome.LEARNT
-    assert say(spam_filter, SHOP, None) is LessonOutcome.UNCHANGED
-    assert spam_filter.judge(raw) == before
-
-
-def test_a_users_own_word_replaces_that_of_the_site(spam_filter: Filter) -> None:
-    raw = by(GENUINE, SPAM[0], SHOP)
-    usual = spam_filter.judge(raw).log_odds
-    say(spam_filter, SHOP, -6)
-    say(spam_filter, SHOP, 3, ANNA)
-
-    def moved() -> tuple[float, dict[str, float]]:
-        scan = spam_filter.scan(raw, users=["", ANNA, BEN])
-        by_user = {user: verdict.log_odds - usual for user, verdict in scan.personal.items()}
-        for user in (ANNA, BEN):
-            verdict = scan.personal.get(user, scan.verdict)
-            assert spam_filter.judge(raw, user=user) == verdict
-        return scan.verdict.log_odds - usual, by_user
-
-    assert moved() == (pytest.approx(-6), {ANNA: pytest.approx(3)})
-    say(spam_filter, SHOP, None, ANNA)
-    assert moved() == (pytest.approx(-6), {})
-    say(spam_filter, SHOP, None)
-    say(spam_filter, SHOP, -3, ANNA)
-    assert moved() == (0, {ANNA: pytest.approx(-3)})
-
-
 def test_no_server_is_believed_unless_it_is_named(tmp_path: Path, spam_filter: Filter) -> None:
     say(spam_filter, SHOP, -12)
     raw = by(GENUINE, SPAM[0], SHOP)
@@ -180,50 +137,6 @@ def test_the_explanation_shows_the_word_and_still_sums(
     assert "sender" not in without.shares
 
 
-def test_words_change_no_bit_of_what_is_learnt(tmp_path: Path) -> None:
-    with (
-        opened(tmp_path / "plain") as plain,
-        opened(tmp_path / "said", authserv_ids=[SERVER]) as said,
-    ):
-        for number, (label, raw) in enumerate(LESSONS):
-            if number % 10 == 0:
-                say(said, f"sender{number}@shop.example", -6 if number % 20 else 3, ANNA)
-                say(said, f"sender{number}@shop.example", 12, BEN)
-            for spam_filter in (plain, said):
-                teach(spam_filter, [(label, raw)], ANNA if number % 3 else "")
-        for settle in (False, True):
-            for spam_filter in (plain, said):
-                if settle:
-                    spam_filter.settle()
-            assert bits_of(plain._store.tables) == bits_of(said._store.tables)
-            for raw in SPAM[:20]:
-                for user in ("", ANNA, BEN):
-                    assert plain.judge(raw, user=user) == said.judge(raw, user=user)
-                assert plain.scan(raw, users=[ANNA]) == said.scan(raw, users=[ANNA])
-        old, new = plain.ledger, said.ledger
-        assert old.lesson_counts() == new.lesson_counts()
-        assert old.users.count_lessons() == new.users.count_lessons()
-        assert list(old.users.count_by_day().values()) == list(new.users.count_by_day().values())
-        assert len(old.users.latest_votes(None, 0, 1 << 40, 999)) == len(
-            new.users.latest_votes(None, 0, 1 << 40, 999)
-        )
-        assert plain.status().classes == said.status().classes
-        assert said._store.tables is not None
-
-
-def test_undo_takes_words_back_like_lessons(spam_filter: Filter) -> None:
-    raw = by(GENUINE, SPAM[0], SHOP)
-    before, tables = spam_filter.judge(raw, user=ANNA), bits_of(spam_filter._store.tables)
-    say(spam_filter, SHOP, -6, ANNA)
-    say(spam_filter, SHOP, -12, ANNA)
-    chosen = VoteSelection(ANNA, int(time.time()) - 60)
-    digests = affected_messages(spam_filter, chosen)
-    ((undone,),) = undo_votes(spam_filter, digests, chosen)
-    assert (undone.old_label, undone.new_label) == ("(sender -12)", None)
-    assert spam_filter.judge(raw, user=ANNA) == before
-    assert bits_of(spam_filter._store.tables) == tables
-
-
 def test_words_survive_compaction_and_merging(tmp_path: Path, spam_filter: Filter) -> None:
     raw = by(GENUINE, SPAM[0], SHOP)
     say(spam_filter, SHOP, -6, ANNA)
@@ -236,42 +149,6 @@ def test_words_survive_compaction_and_merging(tmp_path: Path, spam_filter: Filte
         assert other.judge(raw) == spam_filter.judge(raw)
 
 
-def test_a_word_from_elsewhere_that_is_none_is_refused(spam_filter: Filter) -> None:
-    say(spam_filter, SHOP, -6, ANNA)
-    vote = list(spam_filter.ledger.all_votes())[-1]
-    assert vote.extractor == SENDER_VERSION
-    assert list(check_votes([vote, vote._replace(label=None)]))
-    for label in ("ham", "(sender -600)", "(sender)"):
-        with pytest.raises(LedgerError, match="is none"):
-            list(check_votes([vote._replace(label=label)]))
-    with pytest.raises(LedgerError, match="is none"):
-        list(check_votes([vote._replace(packed=b"x")]))
-    with pytest.raises(LedgerError, match="is none"):
-        list(check_votes([vote._replace(extractor=3)]))
-
-
-def test_a_word_costs_one_look_up_and_none_costs_nothing(
-    spam_filter: Filter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    look_up = spam_filter.ledger.standing_label
-
-    def count(digest: bytes, user: str) -> str | None:
-        asked.append(user)
-        return look_up(digest, user)
-
-    monkeypatch.setattr(spam_filter.ledger, "standing_label", count)
-    raw = by(GENUINE, SPAM[0], SHOP)
-    spam_filter.scan(raw, users=[ANNA, BEN])
-    assert asked == []
-    say(spam_filter, OWN, -6)
-    spam_filter.scan(raw, users=[ANNA, BEN])
-    assert sorted(set(asked)) == ["", ANNA, BEN]
-    told = len(asked)
-    spam_filter.scan(SPAM[0], users=[ANNA, BEN])
-    assert len(asked) == told
-
-
 def test_the_quota_of_lessons_holds_for_words(spam_filter: Filter) -> None:
     service, now = LessonService(spam_filter), int(time.time())
     digests = [spam_filter.senders.digest(f"{name}@a.example") for name in "abc"]
@@ -281,10 +158,3 @@ def test_the_quota_of_lessons_holds_for_words(spam_filter: Filter) -> None:
     assert outcomes == [LessonOutcome.LEARNT, LessonOutcome.LEARNT, LessonOutcome.OVER_QUOTA]
     taken_back = make_sender_vote(digests[0], ANNA, None, "web", now)
     assert service.submit_vote(taken_back) is LessonOutcome.LEARNT
-
-
-def test_an_address_is_not_in_the_ledger(spam_filter: Filter) -> None:
-    say(spam_filter, SHOP, -6, ANNA)
-    vote = make_sender_vote(spam_filter.senders.digest(SHOP), ANNA, -6, "cli", 0)
-    assert b"shop" not in vote.digest
-    assert len(vote.digest) == 16

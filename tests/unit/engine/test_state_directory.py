@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.engine.filter import Filter
-from spamguard.errors import LedgerError, TableError
+from spamguard.errors import LedgerError
 from tests.support.disks import small_disk
 from tests.unit.filters import mail, opened, teach
 
@@ -36,12 +36,6 @@ def test_a_size_of_tables_that_cannot_be(state: Path, value: str) -> None:
         LedgerError, match="size of its tables is damaged: restore it from a backup"
     ):
         Filter.open(state)
-
-
-def test_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "state").touch()
-    with pytest.raises(LedgerError, match="is no directory: choose a state directory"):
-        Filter.open(tmp_path / "state")
 
 
 BITS = 18  # tables of four megabytes, which are mapped
@@ -82,17 +76,3 @@ def test_teaching_on_a_full_disk_is_an_error_that_says_what_to_do(tmp_path: Path
         spam_filter.judge(MAIL[1][1])
         (disk / "filling").unlink()
         teach(spam_filter, MAIL)
-
-
-def test_tables_for_which_there_is_no_room_are_an_error_that_says_what_to_do(
-    tmp_path: Path,
-) -> None:
-    with (
-        small_disk(tmp_path / "disk", "3m") as disk,
-        opened(disk / "state", bits=BITS) as spam_filter,
-    ):
-        with pytest.raises((TableError, LedgerError), match="make room"):
-            spam_filter.settle()
-        assert list((disk / "state").glob("*tables*")) == []
-        teach(spam_filter, MAIL[:5])
-        spam_filter.judge(MAIL[6][1])

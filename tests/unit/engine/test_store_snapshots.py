@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import signal
@@ -13,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamguard.bayes.tables import BASE_CLASSES, Tables
+from spamguard.bayes.tables import Tables
 from spamguard.cli import main
 from spamguard.engine import snapshot
 from spamguard.errors import TableError
 from spamguard.ledger.schema import PAGE_BYTES
-from tests.unit.bayes.lessons import add, made_up, replayed
-from tests.unit.filters import bits_of, held, mail, opened, python, teach
+from tests.unit.bayes.lessons import made_up, replayed
+from tests.unit.filters import held, mail, opened, python, teach
 
 CLASSES = ("ham", "spam", "alpha", "zoo")
 
@@ -31,62 +30,6 @@ def written(tmp_path: Path) -> tuple[Path, Tables]:
     return tmp_path / "tables", tables
 
 
-def test_what_is_read_is_what_was_written(written: tuple[Path, Tables]) -> None:
-    path, tables = written
-    loaded = snapshot.read_snapshot(path)
-    assert bits_of(loaded) == bits_of(tables)
-    assert (loaded.bits, loaded.classes) == (tables.bits, [*BASE_CLASSES, "alpha", "zoo"])
-    assert [array.dtype for array in (loaded.rows, loaded.messages)] == [np.int32, np.int64]
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert list(path.parent.iterdir()) == [path]  # no draft is left
-
-
-def test_whoever_maps_it_may_write_without_changing_the_file(tmp_path: Path) -> None:
-    tables = replayed(made_up(2, 20))
-    tables.rows = np.tile(tables.rows, (1 << 7, 1))  # large enough to be mapped
-    tables.bits += 7
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
-    before = (tmp_path / "tables").read_bytes()
-    mine, other = (
-        snapshot.read_snapshot(tmp_path / "tables"),
-        snapshot.read_snapshot(tmp_path / "tables"),
-    )
-    state = bits_of(other)
-    for lesson in made_up(3, 20):
-        add(mine, lesson)
-    assert bits_of(mine) != state
-    assert bits_of(other) == state
-    assert (tmp_path / "tables").read_bytes() == before
-
-
-def test_a_mapped_snapshot_outlives_its_file(written: tuple[Path, Tables]) -> None:
-    path, tables = written
-    loaded = snapshot.read_snapshot(path)
-    path.unlink()
-    assert bits_of(loaded) == bits_of(tables)
-
-
-def test_a_file_has_no_holes(tmp_path: Path) -> None:
-    """Who maps a hole on a full tmpfs and touches it is ended by SIGBUS."""
-    tables = replayed([])
-    tables.rows = np.zeros((1 << 18, 4), np.int32)
-    tables.rows[70_000, 1] = 5
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
-    stat = (tmp_path / "tables").stat()
-    assert stat.st_blocks * 512 >= stat.st_size > 4 << 20
-    assert np.flatnonzero(snapshot.read_snapshot(tmp_path / "tables").rows).tolist() == [
-        70_000 * 4 + 1
-    ]
-
-
-@pytest.mark.slow
-def test_a_hundred_classes(tmp_path: Path) -> None:
-    names = [f"a-class-with-a-long-name-{number:03}" for number in range(100)]
-    tables = replayed(made_up(4, 600, (*BASE_CLASSES, *names)))
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
-    assert bits_of(snapshot.read_snapshot(tmp_path / "tables")) == bits_of(tables)
-
-
 def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) -> None:
     path, _ = written
     whole = path.read_bytes()
@@ -95,22 +38,6 @@ def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) 
         with pytest.raises(
             TableError, match=r"tables: .*made anew from the ledger.*run `spamguard rebuild`"
         ):
-            snapshot.read_snapshot(path)
-
-
-@pytest.mark.parametrize("at", [0, 18, 20, 28, 40, 300])
-def test_a_damaged_head_is_told_with_its_remedy(written: tuple[Path, Tables], at: int) -> None:
-    path, _ = written
-    whole = bytearray(path.read_bytes())
-    whole[at] ^= 4
-    path.write_bytes(whole)
-    with pytest.raises(TableError, match="rebuild"):
-        snapshot.read_snapshot(path)
-
-
-def test_a_missing_file_or_a_directory_is_told(tmp_path: Path) -> None:
-    for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(TableError, match="cannot be read"):
             snapshot.read_snapshot(path)
 
 
@@ -213,35 +140,6 @@ def test_a_damaged_log_is_told_with_the_number_of_events_and_a_remedy(
     assert f"FAILED  ledger: at least {lost.events} events are missing" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_a_loss_is_told_until_rebuild_has_told_it_to_a_person(
-    damaged: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(damaged)
-    with opened(damaged) as spam_filter:
-        lost = spam_filter.find_loss()
-        assert lost is not None
-        for label, raw in mail(2 * TAUGHT)[
-            TAUGHT:
-        ]:  # new events take the lost numbers, new tables the place of the old
-            spam_filter.learn(raw, label)
-        spam_filter.settle()
-        assert spam_filter.find_loss() == lost
-    assert main(["--state", str(damaged), "rebuild"]) == 0
-    assert f"at least {lost.events} events are missing" in capsys.readouterr().out
-    assert status(damaged, capsys)["lost"] is None
-
-
-def test_rebuild_alone_tells_what_is_missing(
-    damaged: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    held_by_tables = events_of_tables(damaged)
-    assert main(["--state", str(damaged), "rebuild"]) == 0
-    with opened(damaged) as spam_filter:
-        lost = held_by_tables - spam_filter.ledger.last_seq()
-    assert f"{lost:,}" in capsys.readouterr().out
-
-
 def test_what_is_taught_after_a_loss_is_learnt(
     damaged: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -285,26 +183,3 @@ def test_the_last_lesson_is_missed_whatever_byte_of_the_log_was_damaged(
     assert main(["--state", str(tmp_path), "rebuild"]) == 0
     capsys.readouterr()
     assert status(tmp_path, capsys)["lost"] is None
-
-
-def test_nothing_is_missing_where_nothing_was_damaged(killed: Path, tmp_path: Path) -> None:
-    """Neither after a kill, nor after more than one settling."""
-    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
-    with opened(tmp_path) as spam_filter:
-        assert spam_filter.ledger.last_seq() == TAUGHT
-        assert spam_filter.find_loss() is None
-        spam_filter.settle()
-        assert spam_filter.find_loss() is None
-
-
-def test_equal_settled_tables_have_one_name(tmp_path: Path) -> None:
-    """The lineage is the SHA-256 of the file, wherever and in whatever order it was taught."""
-    stamps = []
-    for place, lessons in (("one", mail(40)), ("other", mail(40)[::-1])):
-        with opened(tmp_path / place) as spam_filter:
-            teach(spam_filter, lessons)
-            spam_filter.settle()
-            stamps.append(spam_filter._store.stamp)
-            path = tmp_path / place / stamps[-1].file
-            assert stamps[-1].lineage == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert stamps[0].lineage == stamps[1].lineage
