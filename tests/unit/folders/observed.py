@@ -24,7 +24,6 @@ from spamguard.folders.reconcile import (
 )
 from spamguard.folders.roles import HAM_ROLE, NEUTRAL_ROLE, SPAM_ROLE, TRASH_ROLE, FolderKind, Role
 from spamguard.folders.scan import compare_listing
-from spamguard.folders.sightings import Sightings
 from spamguard.keys import SignedVerdict
 
 ROLES = {
@@ -81,24 +80,6 @@ class Plain:
         for removed in outcome.removed:
             del self.all[removed.folder, removed.name]
         self.all |= {(copy.folder, copy.name): copy for copy in outcome.updated}
-
-
-class Stored:
-    """Sightings in their file."""
-
-    def __init__(self, store: Sightings) -> None:
-        self.store = store
-
-    def present(self, folder: str) -> Iterable[int]:
-        return self.store.name_keys("anna", folder).tolist()
-
-    def copies(self, digests: Iterable[bytes], gone: Collection[FileKey]) -> list[Sighting]:
-        return self.store.find("anna", digests, gone)
-
-    def apply(self, outcome: Reconciliation) -> None:
-        self.store.update(
-            "anna", outcome.updated, [(copy.folder, copy.name) for copy in outcome.removed]
-        )
 
 
 class Mailbox:

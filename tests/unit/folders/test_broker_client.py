@@ -66,21 +66,6 @@ def opener() -> Iterator[Opener]:
         found.end()
 
 
-def test_it_may_come_later(opener, tmp_path):
-    watches = [Watch(str(maildir(tmp_path / "anna")))]
-    with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
-        with pytest.raises(
-            MailboxesError,
-            match=r"no mailbox broker there .*No such file.*: start spamguard-watch\.service",
-        ):
-            mailboxes.find_mailboxes()
-        assert mailboxes.wait_for_changes(0.01) == Changes()
-        opener.start(watches)
-        assert mailboxes.wait_for_changes(5.0) == Changes(everything=True)
-        assert len(mailboxes.find_mailboxes()) == 1
-        assert mailboxes.wait_for_changes(0.01) == Changes()
-
-
 def test_it_may_go_and_come_back(opener, tmp_path):
     box = maildir(tmp_path / "anna")
     message, watches = deliver(box, b"one"), [Watch(str(box))]
@@ -107,18 +92,6 @@ def test_it_may_go_and_come_back(opener, tmp_path):
         assert mailboxes.wait_for_changes(0.01) == Changes(everything=True), "it is back"
         assert mailboxes.list_files(place)["new"] == [message.name]
         os.close(mailboxes.open_file(place, MessageFile("new", message.name)))
-
-
-def test_it_goes_in_the_middle_of_a_question(opener, tmp_path):
-    watches = [Watch(str(maildir(tmp_path / "anna")))]
-    opener.start(watches)
-    with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
-        (mailbox,) = mailboxes.find_mailboxes()
-        opener.end()
-        with pytest.raises(MailboxesError):
-            mailboxes.list_files(Folder(mailbox))
-        opener.start(watches)
-        assert mailboxes.wait_for_changes(5.0).everything
 
 
 def test_it_must_have_the_same_watches(opener, tmp_path):

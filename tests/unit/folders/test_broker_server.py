@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import getpass
 import os
 import socket
@@ -18,8 +17,8 @@ from hypothesis import strategies as st
 from spamguard.config.options import Watch
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerProtocolError, BrokerSession
-from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
-from tests.unit.folders.maildirs import deliver, maildir
+from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox
+from tests.unit.folders.maildirs import maildir
 
 SECONDS = 20.0  # generous
 
@@ -79,58 +78,6 @@ def says_no(answer: tuple[object, int]) -> bool:
     return isinstance(answer[0], OSError) and answer[1] == 0
 
 
-def test_only_messages_of_mailboxes_that_it_found_itself(tmp_path):
-    """A directory as deep below the fixed part as a mailbox is not a mailbox because of that."""
-    box = maildir(tmp_path / "home" / "anna" / "Maildir")
-    secret = maildir(tmp_path / "home" / "anna" / "secret")
-    mine, theirs = deliver(box, b"mine", "cur"), deliver(secret, b"secret", "cur")
-    (box / "private").write_text("x")
-    with served(tmp_path / "home/*/Maildir") as (client, ended):
-        mailbox = Mailbox("anna", str(box), 0)
-        client.ask("users")
-        assert client.ask("open", Folder(mailbox), MessageFile("cur", mine.name)) == (None, 1)
-        for user, path in (
-            ("anna", str(secret)),
-            ("anna", f"{box}/../secret"),
-            ("ben", str(box)),
-            ("anna", f"{box}/"),
-        ):
-            other = Mailbox(user, path, 0)
-            assert says_no(client.ask("open", Folder(other), MessageFile("cur", theirs.name)))
-            assert says_no(client.ask("names", Folder(other)))
-            assert says_no(client.ask("folders", other))
-        assert says_no(
-            client.ask("open", Folder(mailbox._replace(watch=1)), MessageFile("cur", mine.name))
-        )
-        assert says_no(
-            client.ask("open", Folder(mailbox, "../secret"), MessageFile("cur", theirs.name))
-        )
-        for part, name in (
-            ("", "private"),
-            (".", "private"),
-            ("cur/..", "private"),
-            ("cur", "../private"),
-            ("..", "secret"),
-        ):
-            assert says_no(client.ask("open", Folder(mailbox), MessageFile(part, name)))
-    assert ended == []
-
-
-def test_what_is_handed_over_can_only_be_read(tmp_path):
-    box = maildir(tmp_path / "anna")
-    message = deliver(box, b"mine")
-    with served(box) as (client, _):
-        (mailbox,) = broker.parse_mailboxes(client.ask("users")[0])
-        client.channel.send(
-            broker.pack_line("open", Folder(mailbox), MessageFile("new", message.name))
-        )
-        _, (descriptor,), _, _ = socket.recv_fds(client.channel, 100, 4)
-        with os.fdopen(descriptor, "rb") as file:
-            assert file.read() == b"mine"
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                os.write(descriptor, b"x")
-
-
 @pytest.mark.parametrize(
     "question",
     [
@@ -161,22 +108,6 @@ def test_who_says_what_makes_no_sense_is_sent_away(tmp_path, question):
     assert isinstance(ended[0], BrokerProtocolError)
 
 
-def test_descriptors_that_a_client_sends_are_not_taken(tmp_path):
-    with served(maildir(tmp_path / "anna")) as (client, _), (tmp_path / "file").open("w") as file:
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        for _ in range(5):
-            socket.send_fds(client.channel, [broker.pack_line("users")], [file.fileno()])
-            client.hear()
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@pytest.mark.parametrize("milliseconds", [-1, -(10**4000)], ids=["negative", "huge"])
-def test_a_time_that_is_over_is_no_reason_to_wait(tmp_path, milliseconds):
-    with served(maildir(tmp_path / "anna")) as (client, ended):
-        assert client.ask("changes", milliseconds) == ([[], [], False, False], 0)
-    assert ended == []
-
-
 def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monkeypatch):
     """Otherwise one such folder would end the connection for all users, again and again."""
     box = maildir(tmp_path / "anna", ".Junk")
@@ -188,33 +119,6 @@ def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monke
         assert says_no(client.ask("names", junk))
         assert client.ask("names", junk._replace(directory="")) == ({"new": [], "cur": []}, 0)
     assert ended == []
-
-
-def test_a_file_system_that_has_lost_its_connection_is_no_client_that_has(tmp_path, monkeypatch):
-    """As a FUSE file system does whose process was killed."""
-    box = maildir(tmp_path / "anna")
-
-    def names(_mailboxes: LocalMailboxes, _place: Folder) -> dict[str, list[str]]:
-        raise ConnectionAbortedError(errno.ECONNABORTED, "Software caused connection abort")
-
-    monkeypatch.setattr(LocalMailboxes, "list_files", names)
-    with served(box) as (client, ended):
-        place = Folder(Mailbox(getpass.getuser(), str(box)))
-        assert says_no(client.ask("names", place))
-    assert ended == []
-
-
-@pytest.mark.slow
-def test_an_answer_of_any_size(tmp_path):
-    """Longer than a packet, and than the kernel's buffers."""
-    box = maildir(tmp_path / "anna")
-    names = {f"{number:0200}" for number in range(5000)}
-    for name in names:
-        (box / "cur" / name).touch()
-    with served(box) as (client, _):
-        (mailbox,) = broker.parse_mailboxes(client.ask("users")[0])
-        found = broker.parse_names(client.ask("names", Folder(mailbox))[0])
-        assert {part: set(some) for part, some in found.items()} == {"new": set(), "cur": names}
 
 
 # ---- what is said
@@ -279,11 +183,3 @@ LINES = st.binary() | st.builds(broker.pack_answer, VALUES)
 def test_nonsense_is_an_error_and_nothing_else(line: bytes, understand: Callable[[object], object]):
     with suppress(BrokerProtocolError):
         understand(broker.unpack_answer(line))
-
-
-def test_both_sides_must_mean_the_same_watches():
-    one = [Watch("/home/*/Maildir"), Watch("/var/vmail", "anna")]
-    assert broker.fingerprint_watches(one) == broker.fingerprint_watches(list(one))
-    others = [one[::-1], one[:1], [Watch("/home/*/Maildir", "/var/vmail"), Watch("", "anna")], []]
-    others.append([Watch("/home/*/Maildir", "anna"), Watch("/var/vmail")])
-    assert broker.fingerprint_watches(one) not in map(broker.fingerprint_watches, others)

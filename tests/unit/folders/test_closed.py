@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import closing
 
 import pytest
 
-from spamguard.config.options import Watch
-from spamguard.folders.changes import is_below
-from spamguard.folders.mailboxes import LocalMailboxes
 from spamguard.learning import status_files
-from tests.unit.folders.maildirs import deliver, forbid, maildir, move
+from tests.unit.folders.maildirs import deliver, forbid, move
 from tests.unit.folders.watched import MAIL, Watched
 
 
@@ -64,33 +60,6 @@ def test_what_was_moved_meanwhile_is_learnt_as_soon_as_it_can_be(
     assert caplog.text.count("cannot be looked at") == 2 * once, "once each time"
 
 
-def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(
-    tmp_path, watch, monkeypatch
-):
-    """Other mailboxes do not wait for it."""
-    ben, carl = (maildir(tmp_path / "home" / name, ".Junk") for name in ("ben", "carl"))
-    with monkeypatch.context() as closed:
-        forbid(closed, ben)
-        watched = watch()
-        message = deliver(carl, MAIL[0])
-        told(
-            watched,
-            f"{ben}: cannot be looked at (Permission denied): "
-            "mail below it teaches nothing until it can",
-        )
-        watched.turn_until(lambda: message.name in {file.name for file in watched.opened})
-        move(message, carl / ".Junk")
-        watched.turn_until(lambda: watched.votes() == {"carl 0": "spam"})
-    look_again(watched)
-    watched.turn_until(
-        lambda: watched.watcher._sightings.is_scanned(str(ben)) and not troubles(watched)
-    )
-    message = deliver(ben, MAIL[1])
-    watched.turn_until(lambda: message.name in {file.name for file in watched.opened})
-    move(message, ben / ".Junk")
-    watched.turn_until(lambda: watched.votes() == {"carl 0": "spam", "ben 1": "spam"})
-
-
 def test_a_message_that_cannot_be_read_is_tried_again(watched, monkeypatch):
     message = deliver(watched.box, MAIL[0])
     watched.rest()
@@ -105,46 +74,3 @@ def test_a_message_that_cannot_be_read_is_tried_again(watched, monkeypatch):
     watched.mailboxes.open_file = real
     look_again(watched)
     watched.turn_until(lambda: watched.votes() == {"anna 0": "spam"})
-
-
-@pytest.mark.parametrize(
-    ("directory", "below"),
-    [
-        ("/home/anna/Maildir", True),
-        ("/home/anna", True),
-        ("/", True),
-        ("/home/ann", False),
-        ("/home/anna/Maildir/.Junk", False),
-        ("/srv", False),
-    ],
-)
-def test_what_lies_below(directory, below):
-    assert is_below("/home/anna/Maildir", {directory: "Permission denied", "/var": ""}) is below
-
-
-def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path, watch):
-    """It was logged once, and no move of that user was ever learnt."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "ben").symlink_to(maildir(tmp_path / "elsewhere", ".Junk"))
-    watched = watch()
-    told(
-        watched,
-        f"{tmp_path}/home/ben: cannot be looked at (is a symbolic link, "
-        "which is not followed: name the directory itself",
-    )
-    message = deliver(watched.box, MAIL[0])
-    watched.turn_until(lambda: message.name in {file.name for file in watched.opened})
-    move(message, watched.box / ".Junk")
-    watched.turn_until(lambda: watched.votes() == {"anna 0": "spam"})
-
-
-def test_links_of_which_there_are_many_hide_no_other_trouble(tmp_path):
-    """A pattern may end within a directory that belongs to a user."""
-    for name in ("anna", "eve"):
-        (tmp_path / "home" / name).mkdir(parents=True)
-    elsewhere = maildir(tmp_path / "elsewhere")
-    for number in range(300):
-        (tmp_path / "home" / "eve" / f"{number}").symlink_to(elsewhere)
-    with closing(LocalMailboxes([Watch(f"{tmp_path}/home/*/*")], notify=False)) as mailboxes:
-        assert mailboxes.find_mailboxes() == []
-        assert 0 < len(mailboxes.unreadable_directories()) <= 20

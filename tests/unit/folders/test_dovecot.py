@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from spamguard.folders import roles
 from spamguard.folders.roles import DovecotSettings, parse_dovecot, read_dovecot
-from tests.unit.folders.watched import Watched
 
 installed = pytest.mark.skipif(
     shutil.which("doveconf") is None, reason="there is no Dovecot on this machine"
@@ -118,29 +117,6 @@ def test_a_real_dovecot_that_cannot_be_watched_is_noted(
     assert noted in note
 
 
-@installed
-@pytest.mark.parametrize(
-    "options",
-    [
-        "",
-        ":INBOX=~/Maildir",
-        ":INBOX=%h/Maildir/INBOX:LAYOUT=fs",
-        ":CONTROL=/c/%u:INDEX=/i/%u:UTF-8",
-    ],
-)
-def test_a_real_dovecot_that_can_be_watched_is_not(tmp_path: Path, options: str) -> None:
-    assert not configured(tmp_path, f"mail_location = maildir:~/Maildir{options}\n").obstacles
-
-
-@installed
-@pytest.mark.parametrize("how", ["", "gz", "zstd", "bz2", "xz"])
-def test_mail_that_a_real_dovecot_compresses_can_be_watched(tmp_path: Path, how: str) -> None:
-    saved = f"plugin {{\n  zlib_save = {how}\n}}\n" if how else ""
-    assert not configured(
-        tmp_path, f"mail_location = maildir:~/Maildir\nmail_plugins = zlib\n{saved}"
-    ).obstacles
-
-
 def test_dovecot_2_4() -> None:
     text = r"""
 # 2.4.1 (7d8c0e5759): /etc/dovecot/dovecot.conf
@@ -176,15 +152,6 @@ namespace inbox {
         in parse_dovecot(text.replace("_layout = fs", "_layout = index")).obstacles[0]
     )
     assert "/in" in parse_dovecot(f"mail_inbox_path = /in\n{text}").obstacles[0]
-
-
-def test_names_that_are_written_inside() -> None:
-    mailbox = "mailbox {\nspecial_use = \\Junk\nname = Spam Mail\n}"
-    text = (
-        f"namespace {{\ninbox = yes\nlocation = maildir:/m\n{mailbox}\n"
-        "prefix = INBOX.\nseparator = .\n}\n"
-    )
-    assert parse_dovecot(text) == DovecotSettings("maildir", {("Spam Mail",): "\\Junk"})
 
 
 @given(st.text(alphabet='ab {}="\\#\n', max_size=200))
@@ -227,28 +194,3 @@ def test_a_configuration_that_dovecot_refuses_is_reported(
 ) -> None:
     assert configured(tmp_path, "namespace {\n") == DovecotSettings()
     assert "doveconf failed" in caplog.text
-
-
-def test_how_dovecot_keeps_its_own_mail_is_told_where_that_is_what_is_watched(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    watched: Watched,
-) -> None:
-    """Operators with Dovecot who watched no folders of it read at each start that these cannot be
-    watched.
-    """
-    caplog.set_level(logging.INFO, "spamguard.folders")
-    command = tmp_path / "doveconf"
-    command.write_text("#!/bin/sh\necho 'mail_location = mbox:~/mail'\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    for gone in (False, True):
-        watched.stop()
-        if gone:
-            watched.box.rename(tmp_path / "gone")
-        watched.start()
-        assert (
-            "Dovecot keeps its mail as mbox, not as Maildir: its folders cannot be watched"
-            in caplog.text
-        ) is gone

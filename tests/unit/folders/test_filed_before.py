@@ -6,14 +6,12 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from corpora import synthetic
-from spamguard import keys
-from spamguard.config.options import Action, Watch
+from spamguard.config.options import Watch
 from spamguard.engine.filter import Filter
 from spamguard.folders.mailboxes import LocalMailboxes, Mailbox
 from spamguard.folders.roles import role_lookup
@@ -48,39 +46,6 @@ def lessons(spam_filter: Filter, box: Path) -> list[tuple[str, str, int]]:
     ]
 
 
-def test_only_folders_of_a_class_teach_and_inbox_only_what_was_read(tmp_path, spam_filter):
-    box = maildir(tmp_path / "anna", ".Junk", ".Archive", ".Trash", ".Sent")
-    for number, (folder, part, flags) in enumerate(
-        [
-            (".Junk", "new", ""),
-            (".Archive", "cur", ""),
-            (".Trash", "cur", "S"),
-            (".Sent", "cur", "S"),
-            ("", "new", ""),
-            ("", "cur", ""),
-        ]
-    ):
-        deliver(box / folder, MAIL[number], part, flags)
-    deliver(box, MAIL[6], "cur", "RS")
-    for number, folder in enumerate(("", ".Junk", ".Archive"), 7):  # struck through
-        deliver(box / folder, MAIL[number], "cur", "ST")
-    deliver(box / ".Junk", MAIL[6], "cur", "ST")  # a false alarm that was copied back
-    assert lessons(spam_filter, box) == [
-        (".Junk", "spam", 0),
-        ("", "ham", 6),
-        (".Archive", "ham", 1),
-    ]
-
-
-def test_an_inbox_in_a_directory_of_its_own_is_one(tmp_path, spam_filter):
-    """Dovecot's INBOX=…/.INBOX and, with LAYOUT=fs, …/INBOX."""
-    box = maildir(tmp_path / "anna", ".INBOX", "INBOX")
-    for number, folder in enumerate((".INBOX", "INBOX")):
-        deliver(box / folder, MAIL[2 * number], "cur")
-        deliver(box / folder, MAIL[2 * number + 1], "cur", "S")
-    assert lessons(spam_filter, box) == [(".INBOX", "ham", 1), ("INBOX", "ham", 3)]
-
-
 def test_what_goes_meanwhile_keeps_the_others_from_nothing(tmp_path, monkeypatch):
     box = maildir(tmp_path / "anna", ".Junk", ".Junk.old")
     for folder in (".Junk", ".Junk.old"):
@@ -107,31 +72,6 @@ def test_a_folder_that_may_not_be_looked_at_keeps_the_others_from_nothing(
         found = find_filed(mailboxes, Mailbox("anna", str(box)), role_lookup(Watch(str(box)), {}))
     assert [one.folder.directory for one in found] == [".Archive"]
     assert caplog.text.count("Junk: cannot be looked at (Permission denied)") == 1
-
-
-def test_a_message_in_two_classes_is_of_one_whatever_the_order(tmp_path, spam_filter):
-    box = maildir(tmp_path / "anna", ".Junk", ".Archive")
-    for folder in ("", ".Archive", ".Junk", ".Junk"):
-        deliver(box / folder, MAIL[0], "cur", "S")
-    assert {label for _, label, _ in lessons(spam_filter, box)} == {"spam"}
-
-
-def test_what_we_filed_ourselves_teaches_nothing(tmp_path, spam_filter):
-    box = maildir(tmp_path / "anna", ".Junk", ".Archive")
-    for number, (folder, label) in enumerate(
-        [(".Junk", "spam"), (".Junk", "ham"), (".Archive", "spam"), (".Archive", "ham")]
-    ):
-        verdict = replace(spam_filter.judge(MAIL[number]), label=label)
-        key = keys.derive_key(spam_filter.key, b"verdict")
-        value = keys.sign_verdict(
-            key, verdict, Action.TAG, f"id{number}", spam_filter._reader.digest(MAIL[number])
-        )
-        deliver(box / folder, b"X-Spamguard: " + value + b"\n" + MAIL[number], "cur")
-    assert lessons(spam_filter, box) == [
-        (".Junk", "spam", 1),
-        (".Archive", "ham", 2),
-        (".Archive", "ham", 3),
-    ]
 
 
 def test_what_cannot_be_read_is_passed_over(tmp_path, spam_filter, caplog):

@@ -66,35 +66,6 @@ def killed_look(place: Path, owner: type, method: str, *, after: bool, **options
     assert in_child(work) == KILLED
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(
-    ("onwards", "label"), [("", "ham"), (".Archive", "ham"), (".Trash", "spam"), (".Sent", "spam")]
-)
-def test_a_message_that_moves_on_after_a_kill_has_both_lessons(tmp_path, after, onwards, label):
-    box = maildir_of(tmp_path)
-    message = deliver(box, MAIL[0])
-    looks(tmp_path)
-    message = move(message, box / ".Junk")
-    killed_look(tmp_path, SqliteLedger, "append", after=after)
-    move(message, box / onwards)
-    assert looks(tmp_path) == {"anna 0": label}
-    assert looks(tmp_path) == {"anna 0": label}
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_what_a_killed_look_decided_gives_way_to_a_newer_word(tmp_path, after):
-    box = maildir_of(tmp_path)
-    message = deliver(box, MAIL[0])
-    looks(tmp_path)
-    move(message, box / ".Junk")
-    killed_look(tmp_path, SqliteLedger, "append", after=after)
-    one = Watched(tmp_path)
-    one.filter.learn(MAIL[0], "ham", user="anna", origin="web")
-    one.stop()
-    one.filter.close()
-    assert looks(tmp_path) == {"anna 0": "ham"}
-
-
 def test_what_a_killed_look_decided_is_told_once_and_keeps_its_place_in_the_day(tmp_path, caplog):
     caplog.set_level("INFO")
     box = maildir_of(tmp_path)

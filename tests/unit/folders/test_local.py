@@ -9,10 +9,9 @@ from contextlib import closing
 import pytest
 
 from spamguard.config.options import Watch
-from spamguard.folders import changes, mailboxes
+from spamguard.folders import mailboxes
 from spamguard.folders.mailboxes import LocalMailboxes
-from tests.contract.test_mailboxes import drained, everything, told
-from tests.unit.folders.maildirs import deliver, maildir
+from tests.unit.folders.maildirs import maildir
 
 
 def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, monkeypatch, caplog):
@@ -60,36 +59,6 @@ def test_a_folder_with_more_names_than_can_be_told_costs_itself_alone(
                 local.list_files(junk)
         else:
             assert len(local.list_files(junk)["cur"]) == count
-
-
-def test_of_a_folder_that_was_renamed_often_only_the_last_name_is_known(tmp_path):
-    """Otherwise a user who renames a thousand folders again and again takes all memory."""
-    box = maildir(tmp_path / "anna", ".Junk")
-    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as local:
-        (anna,) = local.find_mailboxes()
-        local.list_folders(anna)
-        before = ".Junk"
-        for name in (".one", ".two", ".three"):
-            (box / before).rename(box / name)
-            before = name
-            local.list_folders(anna)
-        drained(local, True)
-        deliver(box / ".three", b"x")
-        assert {place.directory for place in told(local).folders} == {".three"}
-
-
-def test_a_maildir_that_goes_and_comes_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
-    box = maildir(tmp_path / "state" / "Maildir", ".Junk")
-    with closing(LocalMailboxes([Watch(str(box))])) as local:
-        assert len(next(iter(everything(local).values()))) == 2
-        box.rename(tmp_path / "away")
-        assert local.find_mailboxes() == []
-        drained(local, True)
-        (tmp_path / "away").rename(box)
-        assert told(local).users
-        assert len(next(iter(everything(local).values()))) == 2
-        assert not local._watches._polled
 
 
 def test_a_link_that_is_no_folder_is_told_unless_it_is_the_sieve_script_in_force(tmp_path, caplog):

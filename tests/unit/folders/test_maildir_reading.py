@@ -32,30 +32,12 @@ def written(place: Path, data: bytes, *, name: str = "1.a.b", age: float | None 
         os.close(descriptor)
 
 
-def test_a_message_as_it_is(tmp_path):
-    assert written(tmp_path, RAW) == RAW
-
-
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_packed_ones(tmp_path, pack):
     assert written(tmp_path, pack(RAW)) == RAW
     for damaged in (pack(RAW)[:-1], pack(RAW)[:20], pack(RAW)[:20] + b"x" * 50):
         with pytest.raises(UnreadableFileError, match="compressed"):
             written(tmp_path, damaged)
-
-
-@pytest.mark.parametrize(
-    ("data", "told"), [(b"CRYPTED\x03\x07xyz", "encrypted"), (b"Dovecot-LZ4\r*\x9b\xc5xyz", "lz4")]
-)
-def test_what_cannot_be_read_is_said(tmp_path, data, told):
-    with pytest.raises(UnreadableFileError, match=told):
-        written(tmp_path, data)
-
-
-def test_a_large_file_is_read_in_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(scan, "MAX_FILE_BYTES", 5000)
-    assert written(tmp_path, RAW) == RAW[:5000]
-    assert written(tmp_path, RAW, name=f"1.a.b,S={len(RAW)}:2,", age=0) == RAW[:5000]
 
 
 def test_what_is_being_written_is_left_alone(tmp_path):
@@ -79,10 +61,6 @@ def test_a_file_that_is_empty(tmp_path):
         written(tmp_path, b"", age=10)
     with pytest.raises(UnreadableFileError, match="empty"):
         written(tmp_path, b"")
-
-
-def test_a_clock_that_was_set_back_keeps_no_file_young(tmp_path):
-    assert written(tmp_path, RAW, age=-100_000) == RAW
 
 
 def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):

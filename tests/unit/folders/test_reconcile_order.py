@@ -5,16 +5,13 @@ sees what was found.
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.folders.mailboxes import base_name_key, parse_file_name
 from spamguard.folders.reconcile import Arrival, Sighting, reconcile
 from spamguard.folders.roles import FolderKind
-from spamguard.folders.sightings import Sightings
 from tests.unit.folders.observed import (
     FILING,
     FOLDERS,
@@ -23,13 +20,10 @@ from tests.unit.folders.observed import (
     Mail,
     Mailbox,
     Memory,
-    Stored,
     signed,
     stem,
 )
 
-DIGEST = b"d" * 16
-MAIL = Mail(DIGEST)
 INBOX, ARCHIVE, JUNK, OLD, NEWS, UNDECIDED, TRASH, PROJECTS = FOLDERS
 
 
@@ -225,29 +219,6 @@ def test_at_rest_the_votes_are_what_people_meant(seed: int, steps: int) -> None:
     assert person.box.votes == person.meant
 
 
-@pytest.mark.slow
-def test_at_rest_the_votes_are_what_people_meant_with_a_file_in_between(tmp_path: Path) -> None:
-    for seed in range(20):
-        path = tmp_path / f"{seed}.sqlite"
-        store = Sightings.open(path)
-        memory = Stored(store)
-        person = Person(seed, memory)
-        for step in range(40):
-            person.step()
-            if step % 7 == 0:  # a restart
-                memory.store.close()
-                memory.store = Sightings.open(path)
-        person.box.scan()
-        assert person.box.votes == person.meant
-        present = {(folder, name) for folder in FOLDERS for name in memory.present(folder)}
-        assert present == {
-            (folder, base_name_key(parsed.base))
-            for folder, name in person.box.files
-            if (parsed := parse_file_name(name))
-        }
-        memory.store.close()
-
-
 class Diary:
     """A reference for seldom scans. It knows of each message only where it was found, one after the
     other, and never that it left a folder and is back under the name it had at the next scan; so
@@ -316,15 +287,3 @@ def test_however_seldom_somebody_looks_the_votes_follow_what_was_found(
             diary.look(*diary.chance.sample(FOLDERS, diary.chance.randint(1, len(FOLDERS))))
     diary.look(*FOLDERS)
     assert diary.box.votes == diary.expected
-
-
-def test_a_first_scan_teaches_no_moves() -> None:
-    box = Mailbox()
-    box.put(INBOX, Mail(DIGEST))
-    box.look({INBOX: box.listing(INBOX)}, first=True)
-    name = box.put(JUNK, Mail(DIGEST))
-    box.look({JUNK: box.listing(JUNK)}, first=True)
-    assert box.votes == {}
-    box.rename(JUNK, name, NEWS)
-    box.scan()
-    assert box.votes == {DIGEST: "newsletters"}

@@ -5,14 +5,11 @@ that it was.
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
 from spamguard.errors import LedgerError
 from spamguard.folders import watcher
-from spamguard.learning.lessons import LessonService
-from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import EXTRACTOR, Vote
 from tests.unit.folders.maildirs import deliver, move
@@ -86,20 +83,6 @@ def test_votes_are_read_anew_as_they_were(watched):
     assert lessons(watched) == 1  # of the first they disagree
 
 
-def test_only_once(watched):
-    taught(watched)
-    upgraded(watched)
-    watched.rest()
-    end = watched.filter.ledger.last_seq()
-    assert watched.filter.ledger.get_meta(f"renewed.{EXTRACTOR}") is not None
-    watched.stop()
-    watched.opened.clear()
-    watched.start()
-    watched.rest()
-    assert watched.opened == []
-    assert watched.filter.ledger.last_seq() == end
-
-
 def test_what_was_killed_is_finished(watched, monkeypatch):
     """After any batch, before the progress is stored."""
     taught(watched)
@@ -118,53 +101,6 @@ def test_what_was_killed_is_finished(watched, monkeypatch):
     watched.rest()
     assert lessons(watched) == 4
     assert watched.filter.ledger.last_seq() == end
-
-
-def test_many_are_read_in_steps_and_what_is_moved_meanwhile_teaches(watched, monkeypatch):
-    monkeypatch.setattr(watcher, "_BATCH_SIZE", 3)
-    monkeypatch.setattr(watcher, "_EVENT_BATCH_SIZE", 7)
-    found = [deliver(watched.box, raw) for raw in MAIL[:20]]
-    watched.rest()
-    found = [move(path, watched.box / ".Junk") for path in found]
-    watched.rest()
-    upgraded(watched)
-    while not lessons(watched):
-        watched.watcher.run_once(0.01)
-    assert lessons(watched) < 20
-    move(found[19], watched.box / ".Archive")
-    watched.rest()
-    assert watched.filter.status().classes == {"ham": 1, "spam": 19}
-
-
-def test_nobody_is_there_to_be_read_yet(watched):
-    """The broker is down when the daemon starts: nothing counts as gone."""
-    taught(watched)
-    upgraded(watched)
-    watched.mailboxes.find_mailboxes = lambda: []
-    for _ in range(5):
-        watched.watcher.run_once(0.01)
-    assert lessons(watched) == 0
-    del watched.mailboxes.find_mailboxes
-    watched.watcher._search_due = 0.0
-    watched.rest()
-    assert lessons(watched) == 4
-
-
-def test_it_is_the_same_vote_for_who_counts_and_who_undoes(watched):
-    taught(watched)
-    upgraded(watched)
-    now = int(time.time())
-    counted = "anna", "folder", now - 100, now + 100, 1000
-    assert watched.filter.ledger.users.count_votes(*counted) == 4
-    watched.rest()
-    assert watched.filter.ledger.users.count_votes(*counted) == 4
-    lessons = [(b"new", "spam"), (b"another", "spam")]
-    service = LessonService(watched.filter)
-    assert service.admit(lessons, "anna", 5, ("folder",), tuple) == (lessons[:1], lessons[1:])
-    chosen = VoteSelection("anna", now - 100, "folder Junk")
-    digests = affected_messages(watched.filter, chosen)
-    assert sum(map(len, undo_votes(watched.filter, digests, chosen))) == 3
-    assert watched.filter.status().classes == {"ham": 1, "spam": 0}
 
 
 def test_what_was_read_anew_takes_no_room_twice(watched):
