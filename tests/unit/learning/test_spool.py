@@ -41,35 +41,6 @@ def test_a_file_is_a_lesson_by_its_owner(place):
     assert box.take(first) is None
 
 
-@pytest.mark.parametrize(("directory", "file"), [(0o1733, 0o600), (0o3733, 0o640)])
-def test_mode_of_a_spooled_lesson(place, directory, file):
-    place.chmod(directory)
-    before = os.umask(0o077)
-    try:
-        client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
-    finally:
-        os.umask(before)
-    (path,) = place.iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == file
-
-
-def test_it_may_be_read_as_soon_as_anything_is_in_it(place, monkeypatch):
-    """A running daemon that finds what it may not read does not look at it again until it is
-    started anew.
-    """
-    place.chmod(0o3733)
-    modes, write = set(), os.write
-
-    def noting(file: int, data: bytes) -> int:
-        modes.add(stat.S_IMODE(os.fstat(file).st_mode))
-        return write(file, data)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", noting)
-        client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
-    assert modes == {0o640}
-
-
 def test_a_failure_halfway_leaves_nothing(place, monkeypatch):
     def full(file: int) -> None:
         raise OSError("full")
@@ -78,11 +49,6 @@ def test_a_failure_halfway_leaves_nothing(place, monkeypatch):
     with pytest.raises(OSError, match="full"):
         client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
     assert list(place.iterdir()) == []
-
-
-def test_there_must_be_a_directory(tmp_path):
-    with pytest.raises(OSError, match="No such file"):
-        client.spool_lesson(str(tmp_path / "none"), LessonHeader("spam", 5), b"hello")
 
 
 def _link(path: Path) -> None:
@@ -111,27 +77,9 @@ def test_files_that_are_no_lessons(place, make):
         box.take(NAME)
 
 
-def test_a_name_of_another_kind_is_no_lesson(place):
-    (place / "..x").write_bytes(b"TEACH spam 5\nhello")
-    with pytest.raises(ValueError, match="name"):
-        LessonSpool(place, owner).take("..x")
-
-
 def test_unfinished_lessons_wait(place):
     (place / NAME).write_bytes(b"TEACH spam 500\nhello")
     assert LessonSpool(place, owner).take(NAME) is None
-
-
-def test_files_that_cannot_be_removed_are_not_read_again(place):
-    (place / NAME).mkdir()
-    box = LessonSpool(place, owner)
-    with pytest.raises(OSError, match="directory"):
-        box.remove(NAME)
-    assert box.names() == []
-    (place / NAME).rmdir()
-    box.names()
-    client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
-    assert len(box.names()) == 1
 
 
 def test_files_that_cannot_be_removed_hold_up_no_lesson(place, monkeypatch):
