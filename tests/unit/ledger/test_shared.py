@@ -1,26 +1,17 @@
 """The copy of a shared log in a ledger: positions, what waits for one, and what readers see."""
 
-import socket
-import subprocess
-import sys
-import threading
-import time
-from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from spamguard.errors import LedgerError
-from spamguard.ledger import schema, shared
+from spamguard.ledger import shared
 from spamguard.ledger.applying import ForkError
 from spamguard.ledger.arriving import with_unique_node
 from spamguard.ledger.events import MAX_BODY_BYTES, START, LogRow, Mark, decode_event, encode_event
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.sqlite import SqliteLedger
 from tests.contract.ledgers import fold, foreign_vote, lessons, new_vote, packed, push
-
-FIRST = PROVISIONAL
 
 
 class Nodes:
@@ -70,35 +61,11 @@ def node(nodes):
     return nodes.new("a")
 
 
-@contextmanager
-def courier(ledger):
-    """A socket where the courier hears of votes."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as nudged:
-        nudged.bind(str(ledger.path.with_name(shared.NUDGE_SOCKET)))
-        nudged.settimeout(30)
-        yield nudged
-
-
 def seqs(ledger):
     return [seq for (seq,) in ledger._db.query("SELECT seq FROM events ORDER BY seq")]
 
 
 # ---- joining and leaving
-
-
-def test_a_ledger_of_one_machine_knows_nothing_of_it(nodes):
-    ledger = nodes.open("alone")
-    assert ledger.shared is None
-    assert ledger.generation == 0
-    ledger.append([new_vote("spam"), new_vote("ham")])
-    assert ledger.last_seq() == ledger.last_position() == ledger.event_count() == 2
-    code = (
-        "import sys; from pathlib import Path; from spamguard.ledger.sqlite import SqliteLedger\n"
-        "SqliteLedger.open(Path(sys.argv[1]), 'key').append([])\n"
-        "print({'spamguard.ledger.shared', 'spamguard.ledger.events'} & set(sys.modules))"
-    )
-    line = [sys.executable, "-c", code, str(ledger.path)]
-    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def test_joining_makes_all_that_was_learnt_wait(nodes):
@@ -167,77 +134,6 @@ def test_leaving(nodes, node):
 # ---- casting
 
 
-def test_a_vote_without_a_courier_is_in_force_at_once(node):
-    begin = time.monotonic()
-    assert node.append([new_vote("spam")]) == [True]
-    assert time.monotonic() - begin < shared.MAX_WAIT_SECONDS
-    assert node.last_seq() == FIRST
-    assert node.shared.counts()[:2] == (0, 1)
-    assert node.shared.counts().released
-
-
-def test_a_vote_waits_for_its_position_where_a_courier_listens(nodes, node, monkeypatch):
-    monkeypatch.setattr(shared, "MAX_WAIT_SECONDS", 30)
-
-    with courier(node) as heard:
-        thread = threading.Thread(target=lambda: connect(nodes, heard))
-        thread.start()
-        assert node.append([new_vote("spam"), new_vote("ham", b"e")]) == [True, True]
-        thread.join()
-    assert seqs(node) == [1, 2]
-    assert node.last_seq() == 2
-    assert node.generation == 1  # nobody had folded them before
-
-
-def connect(nodes, heard):
-    heard.recv(10)
-    with SqliteLedger.open(nodes.directory / "a", "key", durable=False) as ledger:
-        nodes.turn(ledger)
-
-
-def test_a_vote_without_a_position_is_released_in_time(node):
-    with courier(node):
-        begin = time.monotonic()
-        node.append([new_vote("spam")])
-        assert time.monotonic() - begin >= shared.MAX_WAIT_SECONDS
-        assert node.last_seq() == FIRST
-        node.shared.set_away(5)
-        begin = time.monotonic()
-        node.append([new_vote("ham")])
-        assert time.monotonic() - begin < shared.MAX_WAIT_SECONDS
-    assert node.last_seq() == FIRST + 1
-
-
-def test_queries_see_a_vote_before_readers_fold_it(nodes, node):
-    class Waiting(SqliteLedger):
-        @contextmanager
-        def _pushing(self):
-            yield
-
-    with Waiting.open(node.path, "key", durable=False) as waiting:
-        waiting.append([new_vote("spam")])
-    assert node.get_vote(b"d", "").label == "spam"
-    assert node.append([new_vote("spam")]) == [False]
-    assert node.last_seq() == 0
-    assert list(node.changes_after(0)) == []
-    assert lessons(node, upto_seq=node.last_seq()) == {}
-    node.shared.set_away(5)  # then nobody waits any longer
-    assert node.last_seq() == FIRST
-    assert list(lessons(node)) == [b"d"]
-
-
-def test_what_others_would_refuse_is_not_cast(node):
-    for bad in (
-        new_vote("spam")._replace(packed=b"x"),
-        new_vote("spam")._replace(origin="x" * MAX_BODY_BYTES),
-        new_vote("(class wanted)"),
-    ):
-        with pytest.raises(LedgerError):
-            node.append([new_vote("ham", b"e"), bad])
-    assert seqs(node) == []
-    assert node.shared.waiting() == (0, 0)
-
-
 def test_too_much_that_waits(node, monkeypatch):
     monkeypatch.setattr(shared, "MAX_PENDING_EVENTS", 2)
     node.append([new_vote("spam"), new_vote("ham", b"e")])
@@ -262,78 +158,6 @@ def test_what_waits_is_read_oldest_first(node):
 
 
 # ---- applying
-
-
-def test_a_pushed_vote_takes_its_position_once(nodes, node):
-    node.append([new_vote("spam"), new_vote("ham", b"e")])
-    nodes.push(node)
-    nodes.push(node)  # the answer was lost
-    assert nodes.pull(node) == nodes.pull(node) == []
-    nodes.push(node)
-    assert len(nodes.rows) == 2
-    assert seqs(node) == [1, 2]
-    assert node.shared.head() == Mark(2, nodes.rows[-1].chain)
-    assert node.shared.apply(nodes.rows) == []  # all of it again
-    assert node.shared.waiting() == (0, 0)
-
-
-def test_votes_of_others_come_before_what_waits_here(nodes, node):
-    node.append([new_vote("spam")])
-    assert node.generation == 1
-    nodes.append(foreign_vote("ham", clock=40), foreign_vote("ham", b"e", clock=41))
-    nodes.pull(node)
-    assert seqs(node) == [1, 2, FIRST]
-    assert node.last_seq() == FIRST
-    assert node.generation == 2
-    assert node.get_vote(b"d", "").label == "ham"
-    node.append([new_vote("spam")])
-    assert node.get_vote(b"d", "").clock == 42
-    nodes.turn(node)
-    assert seqs(node) == [1, 2, 3, 4]
-    assert node.last_seq() == 4
-    nodes.append(foreign_vote("ham", b"f", clock=2))
-    generation = node.generation
-    nodes.pull(node)
-    assert node.generation == generation  # nothing provisional was folded
-
-
-def test_a_number_of_a_provisional_event_never_comes_twice(nodes, node):
-    node.append([new_vote("spam")])
-    nodes.turn(node)
-    node.append([new_vote("ham")])
-    assert seqs(node) == [1, FIRST + 1]
-    node.shared.cut(0)
-    assert seqs(node) == [FIRST + 2, FIRST + 3]
-    node.append([new_vote("news")])
-    assert seqs(node) == [FIRST + 2, FIRST + 3, FIRST + 4]
-
-
-def test_hostile_rows_are_named_and_skipped(nodes, node):
-    good = encode_event(foreign_vote("spam"))
-    body = b"\2the future"
-    future = good._replace(clock=2, body=body, content=sha256(body).digest()[:16])
-    hostile = [
-        good._replace(clock=3, content=b"c" * 16),
-        future,
-        encode_event(foreign_vote("ham")._replace(clock=2**62 + 1)),
-        good._replace(clock=5, body=b""),  # it was too large to be read
-        good._replace(clock=6, subject=b"s" * 16),
-    ]
-    push(nodes.rows, [good, *hostile, encode_event(foreign_vote("ham", b"e", clock=7))])
-    problems = nodes.pull(node)
-    assert [position for position, _ in problems] == [2, 3, 4, 5, 6]
-    assert "update spamguard" in problems[1][1]
-    assert seqs(node) == [1, 7]
-    assert node.last_seq() == 7
-    node.append([new_vote("spam", b"f")])
-    assert node.get_vote(b"f", "").clock == 8
-    push(nodes.rows, [good._replace(clock=9, content=b"c" * 16)])
-    nodes.turn(node)
-    assert node.last_seq() == node.last_position() == 9
-    assert list(node.changes_after(9)) == []
-    fresh = nodes.new("b")
-    nodes.pull(fresh)
-    assert list(fresh.all_votes()) == list(node.all_votes())
 
 
 def test_rows_that_do_not_go_on_change_nothing(nodes, node):
@@ -439,48 +263,6 @@ def test_a_third_vote_of_a_version_that_is_made_up_is_skipped(nodes, node):
 # ---- forks
 
 
-def test_a_cut_makes_events_wait_again(nodes, node):
-    votes = [foreign_vote("spam", bytes([number]), clock=number) for number in range(1, 5)]
-    nodes.append(*votes)
-    nodes.pull(node)
-    node.append([new_vote("ham", b"own")])
-    generation = node.generation
-    node.shared.cut(2)
-    assert node.shared.head() == Mark(2, nodes.rows[1].chain)
-    assert [vote.digest for vote in node.all_votes()] == [b"\1", b"\2", b"\3", b"\4", b"own"]
-    assert node.generation == generation + 1
-    waiting = node.shared.read_pending(9, 1 << 20)
-    assert waiting[:2] == [row.event for row in nodes.rows[2:]]
-    assert decode_event(waiting[2]).digest == b"own"
-    assert node.last_seq() == max(seqs(node))
-    del nodes.rows[2:]
-    nodes.append(foreign_vote("spam", b"new", clock=2))
-    nodes.turn(node)
-    assert [vote.digest for vote in node.all_votes()] == [
-        b"\1",
-        b"\2",
-        b"new",
-        b"\3",
-        b"\4",
-        b"own",
-    ]
-    assert seqs(node) == [1, 2, 3, 4, 5, 6]
-    node.shared.cut(6)  # nothing is behind it
-    assert node.generation == generation + 3
-
-
-def test_a_lost_database_is_filled_again(nodes, node):
-    node.append([new_vote("spam"), new_vote("ham", b"e")])
-    node.define_class("news", True)
-    nodes.turn(node)
-    before = list(node.all_votes())
-    nodes.rows.clear()
-    node.shared.cut(0)
-    nodes.turn(node)
-    assert list(node.all_votes()) == before
-    assert node.shared.waiting() == (0, 0)
-
-
 # ---- readers
 
 
@@ -523,57 +305,6 @@ def test_events_that_move_under_a_walk(nodes, node, monkeypatch):
         list(walk)
 
 
-def test_steps_along_the_log_jump_over_the_numbers_between(nodes, node):
-    nodes.append(*(foreign_vote("spam", bytes([number]), clock=number) for number in range(1, 8)))
-    nodes.pull(node)
-    assert [node.next_step(seq, 3) for seq in (0, 3, 6, 7)] == [3, 6, 7, 7]
-    node.append([new_vote("ham", bytes([number])) for number in range(10, 15)])
-    assert [node.next_step(seq, 3) for seq in (0, 6, 7)] == [3, 7, FIRST + 2]
-    assert [node.next_step(FIRST + seq, 3) for seq in (2, 4)] == [FIRST + 4, FIRST + 4]
-    assert node.event_count() == 12
-
-
-def test_what_a_reader_need_not_read_again(nodes, node):
-    nodes.append(*(foreign_vote("spam", bytes([number]), clock=number) for number in range(1, 5)))
-    nodes.pull(node, 3)
-    node.append([new_vote("ham")])
-    last, state = node.read_end()
-    assert last == FIRST
-    assert node.valid_upto(last, state) == last
-    nodes.turn(node)
-    assert node.valid_upto(last, state) == 3
-    assert node.valid_upto(2, state) == 2
-    node.shared.cut(2)
-    assert node.valid_upto(last, state) == node.valid_upto(2, state) == 0
-
-
-def test_a_decision_gives_way_to_later_votes_wherever_these_stand(nodes, node):
-    node.append([new_vote("spam")])
-    decided = node.voting_moment()
-    nodes.append(foreign_vote("ham", b"e", clock=1))
-    nodes.turn(node)  # the vote has another number now
-    assert node.append([new_vote("ham")], unless_voted_since=decided) == [True]
-    decided = node.voting_moment()
-    other = nodes.new("b")
-    nodes.turn(node)
-    nodes.pull(other)
-    other.append([new_vote("news")])
-    nodes.turn(other)
-    nodes.pull(node)
-    assert node.append([new_vote("spam")], unless_voted_since=decided) == [False]
-    assert node.append([new_vote("spam")], unless_voted_since=0) == [False]
-    assert node.get_vote(b"d", "").label == "news"
-
-
-def test_only_events_with_a_position_are_compacted(nodes, node):
-    node.append([new_vote("spam"), new_vote("ham"), new_vote("spam")])
-    assert node.compact(node.last_seq()) == 0
-    nodes.turn(node)
-    node.append([new_vote("ham")])
-    assert node.compact(node.last_seq()) == 2
-    assert seqs(node) == [3, max(seqs(node))]
-
-
 # ---- classes
 
 
@@ -606,36 +337,3 @@ def test_classes_follow_the_winning_vote(nodes, node):
 
 
 # ---- state
-
-
-def test_the_state_for_people(nodes, node):
-    assert node.shared.counts() == (0, 0, 0, 0, False, 1, 0, "")
-    node.shared.set_away(17)
-    node.shared.hold("copying")
-    again = nodes.open("a").shared.counts()
-    assert (again.away, again.hold) == (17, "copying")
-    node.shared.set_away(None)
-    node.shared.hold("")
-    assert node.shared.counts()[-2:] == (0, "")
-
-
-def test_notes_that_do_not_change_write_nothing(node):
-    node.shared.set_away(3)
-    node.shared.hold("x")
-    assert node.has_grown()
-    node.shared.set_away(3)
-    node.shared.hold("x")
-    node.shared.apply([])
-    assert not node.has_grown()
-
-
-def test_large_tables_are_walked_by_index(node):
-    def plan(statement, values):
-        return [row[3] for row in node._db.query(f"EXPLAIN QUERY PLAN {statement}", values)]
-
-    assert plan(schema.PENDING_SIZE, ()) == [
-        "SCAN pending USING COVERING INDEX sqlite_autoindex_pending_1"
-    ]
-    (found,) = plan(schema.PENDING_IDENTITY, (b"", 1, "", b""))
-    assert found.startswith("SEARCH pending USING COVERING INDEX")
-    assert not any("SCAN events" in step for step in plan(schema.LAST_SEQ, ()))

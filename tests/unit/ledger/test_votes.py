@@ -1,7 +1,5 @@
 """One lesson per digest, whatever the order and repetition of its votes."""
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,10 +24,6 @@ def vote(label, user="", clock=1, *, node="n", digest=b"d", extractor=1) -> Vote
     )
 
 
-def taught(label: str, by: Vote) -> Lesson:
-    return Lesson(by.digest, label, by.packed, by.scores)
-
-
 @st.composite
 def events(draw) -> list[Vote]:
     """Votes whose (key, version) is unique: what a node gives out."""
@@ -44,67 +38,6 @@ def events(draw) -> list[Vote]:
         vote(draw(labels), user, clock, node=node, digest=digest, extractor=draw(extractors))
         for digest, user, clock, node in draw(st.lists(key, unique=True, max_size=14))
     ]
-
-
-def test_a_vote_teaches_and_none_does_not():
-    assert resolve_lesson([vote("spam")]) == taught("spam", vote("spam"))
-    assert resolve_lesson([]) is None
-    assert resolve_lesson([vote(None)]) is None
-
-
-def test_highest_version_of_a_key_wins_by_clock_then_node():
-    old, new, newest = (
-        vote("spam", clock=1, node="z"),
-        vote("ham", clock=2, node="a"),
-        vote("news", clock=2, node="b"),
-    )
-    assert winning_votes([new, newest, old]) == {(b"d", ""): newest}
-
-
-def test_a_tombstone_takes_the_vote_back_and_outlives_an_older_vote_that_comes_late():
-    assert resolve_lesson([vote(None, clock=2), vote("spam", clock=1)]) is None
-
-
-def test_majority_rules_and_a_tie_teaches_nothing():
-    spam, ham, more = vote("spam", "a", 1), vote("ham", "b", 2), vote("ham", "c", 3)
-    assert resolve_lesson([spam, ham]) is None
-    assert resolve_lesson([spam, ham, more]) == taught("ham", ham)
-    assert resolve_lesson([spam, ham, more, vote("spam", "d", 4)]) is None
-    assert resolve_lesson([spam, ham, more, vote(None, "b", 4), vote(None, "c", 5)]) == taught(
-        "spam", spam
-    )
-
-
-def test_most_votes_are_enough_without_half_of_them():
-    first = vote("ham", "a", 1)
-    votes = [
-        first,
-        vote("ham", "b", 2),
-        vote("spam", "c", 3),
-        vote("news", "d", 4),
-        vote("other", "e", 5),
-    ]
-    assert resolve_lesson(votes) == taught("ham", first)
-
-
-def test_features_are_those_of_the_first_who_said_so_and_still_does():
-    first, second = vote("spam", "a", 1), vote("spam", "b", 2)
-    assert resolve_lesson([second, first]) == taught("spam", first)
-    assert resolve_lesson([second, first, vote(None, "a", 3)]) == taught("spam", second)
-
-
-def test_votes_of_every_extractor_count_but_only_the_asked_for_features_are_handed_out():
-    old, new, other = (
-        vote("spam", "a", 1, extractor=1),
-        vote("spam", "b", 2, extractor=2),
-        vote("ham", "c", 3, extractor=2),
-    )
-    assert resolve_lesson([old, new, other]) == taught("spam", old)
-    assert resolve_lesson([old, new, other], extractor=2) == taught("spam", new)
-    assert (
-        resolve_lesson([old, other], extractor=1) is None
-    )  # a tie, though only one of the two has version 1
-    assert resolve_lesson([old], extractor=2) is None
 
 
 @pytest.mark.slow
@@ -149,44 +82,3 @@ def test_folding_changes_gives_all_lessons_wherever_the_log_is_cut(votes, cut, e
     )
     assert [seq for seq, _, _ in found] == [seq for seq, _ in log]
     assert folded(found) == all_lessons(votes, extractor)
-
-
-def test_an_event_that_changes_nothing_is_told_without_lessons():
-    late = vote("ham", clock=1)
-    standing = vote("spam", clock=2)
-    assert list(lesson_changes(votes_in_force([standing]), [(7, late)])) == [(7, None, None)]
-
-
-def test_only_lessons_that_change_are_asked_for_their_features():
-    votes = [vote("spam", "a", 1), vote("spam", "b", 2), vote("ham", "c", 3), vote("spam", "d", 4)]
-    asked = []
-
-    def whole(bare):
-        asked.append(bare)
-        return next(one for one in votes if one.version == bare.version)
-
-    bare = votes_in_force(one._replace(packed=b"", scores=b"") for one in votes)
-    events = [(5, vote("spam", "e", 5)), (6, vote("ham", "f", 6)), (7, vote(None, "a", 7))]
-    assert list(lesson_changes(bare, events, load_vote=whole)) == [
-        (5, None, None),
-        (6, None, None),
-        (7, taught("spam", votes[0]), taught("spam", votes[1])),
-    ]
-    assert [one.user for one in asked] == ["a", "b"]
-
-
-def test_votes_on_other_digests_do_no_harm():
-    new = vote("spam")
-    assert list(lesson_changes(votes_in_force([vote("ham", digest=b"x")]), [(1, new)])) == [
-        (1, None, taught("spam", new))
-    ]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_crowd_that_disagrees(seed):
-    rng = random.Random(seed)
-    votes = [
-        vote(rng.choice(["ham", "spam", None]), str(rng.randrange(40)), clock)
-        for clock in range(1, 400)
-    ]
-    assert folded(lesson_changes({}, enumerate(votes, 1))) == all_lessons(votes)
