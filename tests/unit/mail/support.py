@@ -26,7 +26,6 @@ repeatable = settings(derandomize=True, deadline=None, max_examples=60, database
 words = st.text(
     st.characters(categories=("L", "N", "P", "Zs"), include_characters=" \n=-<>&"), max_size=200
 )
-plain_words = st.text("abcdefghijklmnopqrstuvwxyz ABC.,!$\n", max_size=300)
 charsets = st.sampled_from(("utf-8", "iso-8859-1", "koi8-r", "iso-2022-jp", "us-ascii"))
 
 

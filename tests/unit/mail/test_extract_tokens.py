@@ -6,11 +6,10 @@ import re
 from hashlib import blake2b
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.extract import TokenHasher, TokenRun, narrow_hashes
+from spamguard.mail.extract import TokenHasher, TokenRun
 from tests.unit.mail.support import KEY, repeatable
 
 WORD = 2**64 - 1
@@ -120,80 +119,3 @@ def test_grams_equal_the_reference(text: bytes) -> None:
     assert texts_of(run) == [
         "letters:" + letters.replace(b" ", b"_").decode("utf-8", "replace") for letters in kept
     ]
-
-
-def test_grams_are_made_of_the_start_of_a_text_and_one_in_four_is_kept() -> None:
-    words = b" ".join(b"%05d" % (number * 7919 % 100_000) for number in range(2000))
-    hasher = TokenHasher(KEY)
-    start = hasher.hash_grams(words[:2000])
-    assert hasher.hash_grams(words).hashes.tolist() == start.hashes.tolist()
-    assert 400 < len(start.hashes) < 600
-    assert (
-        hasher.hash_grams(b" \n" * 5000 + words.replace(b" ", b"\r\n\t  ")).hashes.tolist()
-        == start.hashes.tolist()
-    )
-    assert set(texts_of(TokenHasher(b"another").hash_grams(words))) != set(texts_of(start))
-
-
-def test_thirty_bits_are_counted() -> None:
-    hashes = TokenHasher(KEY).hash_tokens([(b"", b"one two three")]).hashes
-    assert narrow_hashes(hashes).tolist() == [value >> 34 for value in hashes.tolist()]
-
-
-def test_another_key_gives_unrelated_hashes() -> None:
-    sections = [(b"", b" ".join(str(number).encode() for number in range(2000)))]
-    first, second = (
-        narrow_hashes(TokenHasher(key).hash_tokens(sections).hashes) for key in (b"one", b"other")
-    )
-    assert not set(first.tolist()) & set(second.tolist())
-    agreeing_bits = np.bitwise_count(~(first ^ second) & np.uint32(2**30 - 1)).mean()
-    assert 14.8 < agreeing_bits < 15.2
-
-
-def test_the_same_word_in_two_sections_is_two_tokens() -> None:
-    run = TokenHasher(KEY).hash_tokens(
-        [(b"", b"offer"), (b"subject", b"offer"), (b"from", b"offer")]
-    )
-    assert len(set(run.hashes.tolist())) == 3
-
-
-def test_tokens_of_up_to_24_bytes_are_exact() -> None:
-    hasher = TokenHasher(KEY)
-    for length in range(1, 25):
-        changed = {
-            hashed(hasher, b"a" * at + b"b" + b"a" * (length - at - 1)) for at in range(length)
-        }
-        assert len(changed | {hashed(hasher, b"a" * length)}) == length + 1
-    assert len({hashed(hasher, b"a" * length) for length in range(1, 200)}) == 199
-
-
-def hashed(hasher: TokenHasher, token: bytes) -> int:
-    return int(hasher.hash_tokens([(b"", token)]).hashes[0])
-
-
-def test_hashes_of_many_tokens_rarely_meet() -> None:
-    words = b" ".join(b"w%d" % number for number in range(100_000))
-    distinct = len(np.unique(narrow_hashes(TokenHasher(KEY).hash_tokens([(b"", words)]).hashes)))
-    assert 100_000 - distinct < 30  # by chance 100,000² / 2³¹ ≈ 5
-
-
-@pytest.mark.parametrize("text", [b"", b" ", b"\n\n", b"...", b"\0"])
-def test_no_text_no_tokens(text: bytes) -> None:
-    assert TokenHasher(KEY).hash_tokens([(b"", text)]).hashes.tolist() == []
-
-
-def test_names_show_section_and_token() -> None:
-    run = TokenHasher(KEY).hash_tokens(
-        [(b"", b"one"), (b"", b""), (b"subject", "zwei drüben".encode())]
-    )
-    assert texts_of(run) == ["one", "subject:zwei", "subject:drüben"]
-
-
-def test_scripts_without_spaces_become_pairs_of_characters() -> None:
-    hasher = TokenHasher(KEY)
-    run = hasher.hash_bigrams(b"", "今日は\0天気\0東")
-    assert texts_of(run) == ["今日", "日は", "天気"]
-    assert run.pairs_with_next.tolist() == [True, False, False]
-    assert hasher.hash_bigrams(b"", "日は").hashes.tolist() == run.hashes.tolist()[1:2]
-    assert hasher.hash_bigrams(b"subject", "日は").hashes.tolist() != run.hashes.tolist()[1:2]
-    assert texts_of(hasher.hash_bigrams(b"subject", "日は")) == ["subject:日は"]
