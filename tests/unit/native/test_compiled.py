@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard import native
-from tests.unit.native.both import COMPILED, needs_kernel, repeatable, using
+from tests.unit.native.both import COMPILED, needs_kernel, repeatable
 
 SOURCES = sorted(Path(native.__file__).parent.glob("*.c"))
 HEADERS = Path(sysconfig.get_paths()["include"])
@@ -56,12 +56,6 @@ def test_the_sources_compile_without_a_warning(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@needs_compiler
-@pytest.mark.skipif(os.environ.get(native._ENVIRONMENT_VARIABLE) == "numpy", reason="switched off")
-def test_where_there_is_a_compiler_it_was_built_with_the_installation() -> None:
-    assert native.implementation() == "compiled"
-
-
 def test_it_can_be_switched_off() -> None:
     code = "from spamguard import native; print(native.implementation())"
     done = subprocess.run(
@@ -83,11 +77,6 @@ def test_a_module_of_another_version_is_not_used(
     monkeypatch.delenv(native._ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr(native, "import_module", lambda _: SimpleNamespace(VERSION=version))
     assert (native._load() is not None) == (version == native._ABI_VERSION)
-
-
-def test_which_is_in_force() -> None:
-    with using(None):
-        assert native.implementation() == "numpy"
 
 
 def arrays(*kinds: str) -> st.SearchStrategy[Any]:

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.mail.text import deobfuscate
-from tests.unit.mail.test_hostile import TEXTS, filled
 from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
@@ -23,31 +22,3 @@ def assert_same(utf8: bytes) -> None:
 def test_any_text(utf8: bytes) -> None:
     assert_same(utf8)
     assert_same(utf8 * 30)  # more words than are looked at
-
-
-def test_words_of_every_length_and_signs_at_every_place() -> None:
-    for size in range(40):
-        for place in range(size):
-            word = bytearray(b"x" * size)
-            word[place] = ord("0")
-            for before, behind in (
-                (b"", b""),
-                (b" ", b" "),
-                (b".", b""),
-                (b"", b"."),
-                (b"", b".c"),
-                (b"", b"!!"),
-                (b"\xc3\xa9", b"\xe4"),
-            ):
-                assert_same(before + word + behind)
-
-
-def test_text_made_to_cost_time() -> None:
-    for unit in TEXTS:
-        assert_same(filled(unit, 50_000))
-
-
-def test_a_text_without_any_is_not_copied() -> None:
-    text = b"plain words, 1 2 3"
-    for found in both(lambda: deobfuscate(text)):
-        assert found is text

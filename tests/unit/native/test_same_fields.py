@@ -32,35 +32,6 @@ def test_any_text(text: bytes) -> None:
     assert_same_fields(text)
 
 
-def test_every_byte_in_a_name_behind_it_and_in_a_value() -> None:
-    for byte in map(bytes, zip(range(256), strict=True)):
-        for text in (
-            byte,
-            b"a" + byte,
-            b"a" + byte + b"b: c\n",
-            b"a:" + byte + b"b",
-            b"a: b\n" + byte + b"c\n\nbody",
-            b"a: b" + byte,
-        ):
-            assert_same_fields(text)
-
-
-def test_shared_byte_objects_stay_as_they_are() -> None:
-    every = bytes(range(256))
-    for byte in range(256):
-        # Python has only one object for each such slice
-        parse_header(every[byte : byte + 1] + b": x\n", *LIMITS[0])
-    assert b"".join([every[byte : byte + 1] for byte in range(256)]) == every
-
-
-def test_a_block_cut_at_any_place() -> None:
-    text = b"A: 1\nB:\n 2\nC : 3\n\nbody: no field\n"
-    for size in range(len(text) + 1):
-        assert_same_fields(text[:size])
-        compiled, plain = both(partial(parse_header, text, size, 2))
-        assert compiled == plain
-
-
 def test_text_made_to_cost_time() -> None:
     for unit in (*PIECES, *(name + b": " + value + b"\n" for name in NAMES for value in VALUES)):
         assert_same_fields(filled(unit, 70_000))

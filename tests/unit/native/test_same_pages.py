@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.mail import html
-from tests.unit.mail.test_hostile import MARKUP, filled
 from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
@@ -38,22 +37,7 @@ def test_any_markup(source: str) -> None:
     assert_same_page(source)
 
 
-def test_every_character_where_a_name_begins_within_it_and_behind() -> None:
-    for character in map(chr, range(256)):
-        for place in ("x<{}", "<{}b>y", "<b{}>y", "<b{}c=d>y", "<b c{}>y", "<b>{}<i>"):
-            assert_same_page(place.format(character))
-
-
 def test_pages_that_end_anywhere() -> None:
     source = "é<a href=1>x<img>é</a><!doctype html><p"
     for size in range(len(source) + 1):
         assert_same_page(source[:size])
-
-
-def test_half_of_a_pair_is_read_all_the_same() -> None:
-    assert html.parse_page("<p>\ud800<img>").visible == " \ud800 "
-
-
-def test_markup_made_to_cost_time() -> None:
-    for unit in MARKUP:
-        assert_same_page(filled(unit, 100_000).decode("utf-8", "replace"))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpora.synthetic import generate
 from spamguard.mail.extract import FeatureExtractor
 from spamguard.records import Word
 from tests.unit.mail.support import messages
-from tests.unit.mail.test_fuzz import damaged
 from tests.unit.mail.test_hostile import TEXTS, filled
 from tests.unit.native.both import COMPILED, both, needs_kernel, repeatable
 
@@ -41,27 +37,11 @@ def test_any_message(raw: bytes) -> None:
     assert_same_words(raw)
 
 
-def test_generated_mail_and_damaged_mail() -> None:
-    for _, raw in generate(50, 5):
-        assert_same_words(raw)
-    random = Random(8)
-    for _ in range(100):
-        assert_same_words(damaged(random))
-
-
 def test_texts_made_to_cost_time() -> None:
     for unit in TEXTS:
         assert_same_words(
             b"Subject: " + filled(unit, 500).replace(b"\n", b" ") + b"\n\n" + filled(unit, 3000)
         )
-
-
-def test_every_way_in_which_a_token_is_made_is_told() -> None:
-    words = {
-        word.text for word in named(b"Subject: one two three\nX-Y: a b c\n\nred green blue\n", 0)
-    }
-    assert {"red", "red green", "subject:one two", "subject:one … three", "x-y:a … c"} <= words
-    assert any(word.startswith("letters:") for word in words)
 
 
 def test_a_bucket_that_no_token_lies_in_is_a_mistake_of_the_caller() -> None:

@@ -4,36 +4,25 @@ whichever made it.
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpora.synthetic import generate
 from spamguard.bayes import logistic
 from spamguard.bayes.logistic import TableColumn
 from spamguard.bayes.tables import (
-    Evidence,
     Tables,
     batch_features,
-    ensure_class_index,
     make_evidence,
-    read_rows,
 )
-from spamguard.engine.filter import Filter
 from spamguard.records import Features
 from tests.unit.bayes.lessons import (
     Taught,
     counted,
-    empty,
-    features,
     folded,
     learnt,
     made_up,
-    replayed,
     take_away,
 )
 from tests.unit.native.both import both, needs_kernel, repeatable
@@ -65,21 +54,6 @@ def test_messages_side_by_side(several: list[np.ndarray], bits: int) -> None:
     for first, second in zip(compiled, plain, strict=True):
         np.testing.assert_array_equal(first, second)
         assert first.dtype == second.dtype
-
-
-@pytest.mark.parametrize("classes", [(), ("news",), ("alpha", "news", "zoo")])
-def test_rows(classes: tuple[str, ...]) -> None:
-    random = np.random.default_rng(1)
-    tables = empty()
-    for name in classes:
-        ensure_class_index(tables, name)
-    for table in (tables.rows, *tables.columns):
-        table[:] = random.integers(-(2**31), 2**31, table.shape)
-    for size in (0, 1, 30, 1000):
-        seen: Evidence = make_evidence(features(random, size), tables.bits)
-        compiled, plain = both(lambda seen=seen: read_rows(tables, seen.buckets))
-        np.testing.assert_array_equal(compiled.counts, plain.counts)
-        np.testing.assert_array_equal(compiled.weights, plain.weights)
 
 
 @repeatable
@@ -136,16 +110,6 @@ def bits_of(tables: Tables) -> tuple[object, object]:
     return counted(tables), learnt(tables)
 
 
-@pytest.mark.parametrize(
-    "classes", [("ham", "spam"), ("ham", "spam", "news"), ("ham", "spam", "alpha", "news", "zoo")]
-)
-def test_the_settled_state(classes: tuple[str, ...]) -> None:
-    for seed in range(12):
-        lessons = made_up(seed, 30 * seed + 1, classes)
-        compiled, plain = both(lambda lessons=lessons: bits_of(replayed(lessons)))
-        assert compiled == plain
-
-
 @pytest.mark.parametrize("classes", [("ham", "spam"), ("ham", "spam", "alpha", "news", "zoo")])
 def test_lessons_one_at_a_time(classes: tuple[str, ...]) -> None:
     for seed in range(12):
@@ -159,28 +123,3 @@ def test_lessons_one_at_a_time(classes: tuple[str, ...]) -> None:
 
         compiled, plain = both(work)
         assert compiled == plain
-
-
-def test_generated_mail_taught_settled_and_judged(tmp_path: Path) -> None:
-    mail = list(generate(260, 4))
-    with Filter.open(tmp_path / "new", _bits=16):
-        pass
-
-    def work() -> tuple[object, ...]:
-        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
-        shutil.copytree(tmp_path / "new", tmp_path / "copy")  # the same key
-        with Filter.open(tmp_path / "copy", _durable=False) as spam_filter:
-            for label, raw in mail[:200]:
-                spam_filter.learn(raw, label)
-            for label, raw in mail[:20]:
-                spam_filter.learn(raw, "news" if label == "ham" else "ham")
-            spam_filter.settle()
-            verdicts = [spam_filter.judge(raw) for _, raw in mail]
-            return (
-                bits_of(spam_filter._store.tables),
-                verdicts,
-                list(spam_filter.judge_all(raw for _, raw in mail)),
-            )
-
-    compiled, plain = both(work)
-    assert compiled == plain

@@ -14,7 +14,6 @@ from spamguard.mail.extract import FeatureExtractor, TokenHasher
 from spamguard.mail.mime import DEFAULT_LIMITS, parse_message
 from tests.unit.mail.support import messages
 from tests.unit.mail.test_fuzz import damaged
-from tests.unit.mail.test_hostile import MARKUP, TEXTS, filled
 from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
@@ -44,40 +43,6 @@ def test_any_sections(sections: list[tuple[bytes, bytes]]) -> None:
     assert_same_tokens(sections)
 
 
-def test_tokens_of_every_length_at_every_place_in_a_window() -> None:
-    for before in range(70):
-        assert_same_tokens(
-            [
-                (
-                    b"",
-                    b" " * before
-                    + b" ".join(
-                        b"x" * size for size in (1, 7, 8, 9, 15, 16, 17, 24, 63, 64, 65, 128)
-                    ),
-                )
-            ]
-        )
-    for size in range(200):
-        assert_same_tokens(
-            [(b"", b"x" * size), (b"subject", b"x" * size + b" "), (b"x", b" " * size)]
-        )
-
-
-def test_many_tokens_and_many_repeats() -> None:
-    random = Random(3)
-    for number in (1, 2, 3, 99, 100, 101, 255, 256, 257, 3000, 70_000):
-        words = [b"%d" % random.randrange(number) for _ in range(number)]
-        assert_same_tokens(
-            [(b"", b" ".join(words[: number // 2])), (b"subject", b" ".join(words[number // 2 :]))]
-        )
-        assert_same_tokens([(b"x", b"same " * number)])
-
-
-def test_every_section_empty() -> None:
-    assert_same_tokens([(b"", b"")])
-    assert_same_tokens([(b"", b""), (b"subject", b" "), (b"tags", b"\n")])
-
-
 def assert_same_features(raw: bytes) -> None:
     compiled, plain = both(lambda: EXTRACTOR.features(raw))
     np.testing.assert_array_equal(compiled.tokens, plain.tokens)
@@ -97,22 +62,3 @@ def test_generated_mail_and_damaged_mail() -> None:
     random = Random(8)
     for _ in range(300):
         assert_same_features(damaged(random))
-
-
-def test_several_messages_read_together() -> None:
-    mail = [raw for _, raw in generate(40, 9)]
-    compiled, plain = both(
-        lambda: [message.features.tokens.tolist() for message in EXTRACTOR.read_all(mail)]
-    )
-    assert compiled == plain == [EXTRACTOR.features(raw).tokens.tolist() for raw in mail]
-
-
-def test_mail_made_to_cost_time() -> None:
-    for unit in (*MARKUP, *TEXTS):
-        assert_same_features(b"Subject: x\nContent-Type: text/html\n\n" + filled(unit, 100_000))
-        assert_same_features(
-            b"Subject: "
-            + filled(unit, 20_000).replace(b"\n", b" ")
-            + b"\n\n"
-            + filled(unit, 100_000)
-        )
