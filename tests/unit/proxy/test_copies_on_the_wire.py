@@ -115,16 +115,3 @@ def test_one_attempt_for_each_copy_and_a_yes_only_for_delivered_recipients(
             message.data.partition(b"X-Spamguard: ")[2].partition(b";")[0]
         }
         assert message.data.endswith(RAW.partition(b"\r\n\r\n")[2])
-
-
-def test_when_all_goes_well() -> None:
-    accepted, replies, messages = asyncio.run(sent({}))
-    assert accepted == list(PEOPLE)
-    assert all(reply.is_positive for reply in replies)
-    assert sorted(
-        tuple(to.partition("@")[0] for to in message.recipients) for message in messages
-    ) == [
-        ("anna", "dora"),
-        ("ben",),
-        ("carl",),
-    ]

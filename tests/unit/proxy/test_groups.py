@@ -36,60 +36,6 @@ def scan(shared: float, **personal: float) -> Scan:
     )
 
 
-def test_users_without_votes_share_one_verdict() -> None:
-    (group,) = group_recipients(scan(0.99, anna=0.1), ["", ""], POLICY, separate_copies=True)
-    assert (list(group.indices), group.verdict, group.decision.action, group.personal) == (
-        [0, 1],
-        verdict(0.99),
-        Action.QUARANTINE,
-        {},
-    )
-
-
-def test_personal_verdicts_form_groups() -> None:
-    groups = group_recipients(
-        scan(0.05, anna=0.97, ben=0.04, carl=0.96, dora=0.9999),
-        ["anna", "", "ben", "carl", "dora", "anna"],
-        POLICY,
-        separate_copies=True,
-    )
-    assert [
-        (list(group.indices), group.verdict.probability, group.decision.action) for group in groups
-    ] == [
-        ([1, 2], 0.05, Action.TAG),
-        ([0, 3, 5], 0.96, Action.TAG),
-        ([4], 0.9999, Action.REJECT),
-    ]
-    assert [group.personal for group in groups] == [
-        {},
-        {"anna": "spam", "carl": "spam"},
-        {"dora": "spam"},
-    ]
-
-
-def test_without_anybody_for_whom_it_is_as_for_all() -> None:
-    (group,) = group_recipients(scan(0.05, anna=0.97), ["anna"], POLICY, separate_copies=True)
-    assert (list(group.indices), group.verdict, group.personal) == (
-        [0],
-        verdict(0.97),
-        {"anna": "spam"},
-    )
-
-
-def test_where_all_get_the_same_the_mildest_decides() -> None:
-    (group,) = group_recipients(
-        scan(0.99, anna=0.3, ben=0.9999), ["", "anna", "ben"], POLICY, separate_copies=False
-    )
-    assert (list(group.indices), group.verdict, group.decision.action) == (
-        [0, 1, 2],
-        verdict(0.3),
-        Action.TAG,
-    )
-    assert group.personal == {"anna": "unsure", "ben": "spam"}
-    (group,) = group_recipients(scan(0.99, anna=0.9999), ["anna"], POLICY, separate_copies=False)
-    assert (group.verdict, group.decision.action) == (verdict(0.9999), Action.REJECT)
-
-
 USERS = ("anna", "ben", "carl", "dora")
 PROBABILITIES = st.sampled_from((0.0, 0.05, 0.2, 0.5, 0.7, 0.95, 0.97, 0.98, 0.99, 0.999, 1.0))
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spamguard.proxy import delivery_log
 from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
-from spamguard.proxy.history import History
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.proxy.scorer import ScorerAnswerReader, decode_scan, encode_scan
 from spamguard.records import MAX_LINE
@@ -37,12 +34,6 @@ def writing(place: Path) -> Iterator[HistoryWriter]:
 def kept(place: Path) -> int:
     with HistorySearch.open(place, 64 << 20, 30) as history:
         return len(recent(history, 100_000))
-
-
-def test_a_single_row_arrives_soon(writing: HistoryWriter, place: Path) -> None:
-    assert writing.put(row(1))
-    eventually(lambda: place.exists() and kept(place) == 1)
-    assert kept(place) == 1
 
 
 def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
@@ -98,58 +89,6 @@ def test_closing_writes_what_waits_and_then_takes_no_more(
     assert not writing.put(row(1001))
     assert writing.dropped == 1
     assert writing.close()
-
-
-def test_rows_are_written_in_batches(
-    writing: HistoryWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    original = History.append_values
-    monkeypatch.setattr(
-        History, "append_values", lambda self, rows: (sizes.append(len(rows)), original(self, rows))
-    )
-    for number in range(600):
-        writing.put(row(number))
-    writing.close(30)
-    assert sizes[0] == delivery_log.BATCH_ROWS
-    assert sum(sizes) == 600
-
-
-def test_a_full_queue_drops_and_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody keeps the file locked: mail goes on at once, what does not fit is dropped."""
-    monkeypatch.setattr(delivery_log, "_MAX_QUEUE_BYTES", 450_000)
-    History.open(place, 64 << 20, 30).close()
-    blocker = sqlite3.connect(place, isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
-    writing = HistoryWriter(place, 64 << 20, 30)
-    taken = [writing.put(row(number)) for number in range(1000)]
-    assert taken[:100] == [True] * 100
-    assert 700 <= taken.count(False) == writing.dropped
-    blocker.execute("ROLLBACK")
-    blocker.close()
-    assert writing.close(30)
-    assert kept(place) == taken.count(True)
-
-
-def test_the_queue_is_bounded_in_bytes_too(
-    writing: HistoryWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery_log, "_MAX_QUEUE_BYTES", 100_000)
-    assert not writing.put(row(1, packed=bytes(100_000)))
-    assert writing.put(row(2, packed=bytes(50_000)))
-
-
-def test_closing_does_not_wait_for_ever(place: Path) -> None:
-    History.open(place, 64 << 20, 30).close()
-    blocker = sqlite3.connect(place, isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
-    writing = HistoryWriter(place, 64 << 20, 30)
-    writing.put(row(1))
-    assert not writing.close(0.1)
-    blocker.execute("ROLLBACK")
-    blocker.close()
-    assert writing.close(30)
-    assert kept(place) == 1
 
 
 @pytest.mark.slow

@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spamguard import process
-from spamguard.engine.filter import Filter
 from spamguard.proxy import scorer_pool
 from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import KEPT_WORDS, SCORER_COMMAND
@@ -29,7 +27,6 @@ from tests.unit.proxy.scorers import ODD, pool, run
 pytestmark = pytest.mark.slow
 
 MAIL = mail(250)
-SEEN: dict[str, Callable[..., Any]] = {}
 
 
 @pytest.fixture(scope="module")
@@ -39,26 +36,6 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         teach(spam_filter, MAIL[:60])
         spam_filter.settle()
     return directory
-
-
-def test_a_thousand_messages_are_judged_as_the_filter_does(state: Path) -> None:
-    async def work() -> None:
-        async with pool(state, command=SCORER_COMMAND, scorers=2) as judge:
-            results = await asyncio.gather(
-                *(judge(raw) for raw in raws), judge(large), judge(raws[0], b"Received: from x\r\n")
-            )
-        with opened(state) as spam_filter:
-            for raw, scan in zip((*raws, large), results, strict=False):
-                assert scan == spam_filter.scan(raw, KEPT_WORDS)
-                assert scan.verdict == spam_filter.judge(raw)
-            assert results[-1] == spam_filter.scan(
-                raws[0], KEPT_WORDS, extra_fields=b"Received: from x\r\n"
-            )
-
-    raws = [raw + b"%d\n" % number for number in range(4) for _, raw in MAIL]
-    large = MAIL[0][1] + b"and so on\n" * 100_000
-    assert len(large) > MAX_MEMORY_BYTES
-    run(work())
 
 
 def test_a_lesson_is_in_force_at_the_next_message(tmp_path: Path) -> None:
@@ -148,25 +125,6 @@ def test_a_message_that_harmed_twice_is_not_tried_again(
     run(work())
 
 
-def test_poison_is_tried_again_some_day(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once each time: where mail that cannot be judged is put off, it would be until its sender
-    gives up.
-    """
-
-    async def work() -> None:
-        async with pool(state) as judge:
-            assert [await judge(b"CRASH") for _ in range(2)] == [
-                NotScanned("crashed"),
-                NotScanned("poison"),
-            ]
-            with monkeypatch.context() as later:
-                later.setattr(scorer_pool, "_POISON_SECONDS", 0.0)
-                assert await judge(b"CRASH") == NotScanned("crashed")
-            assert await judge(b"CRASH") == NotScanned("poison")
-
-    run(work())
-
-
 def test_a_message_is_not_blamed_for_a_full_disk(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,70 +139,6 @@ def test_a_message_is_not_blamed_for_a_full_disk(
             assert [await judge(b"FULL") for _ in range(3)] == [NotScanned("no-model")] * 3
             (tmp_path / "full").unlink()
             assert isinstance(await judge(b"FULL"), Scan)
-
-    run(work())
-
-
-def test_a_fault_in_judging_affects_no_other_message(state: Path) -> None:
-    async def work() -> None:
-        async with pool(state) as judge:
-            number = await who(judge)
-            assert [await judge(b"FAULT") for _ in range(3)] == [NotScanned("error")] * 3
-            assert await who(judge) == number
-            assert isinstance(await judge(MAIL[0][1]), Scan)
-
-    run(work())
-
-
-def test_while_one_is_stuck_others_are_judged(state: Path) -> None:
-    async def work() -> None:
-        async with pool(state, seconds=8.0) as judge:
-            await judge(MAIL[0][1])
-            stuck = asyncio.create_task(judge(b"HANG"))
-            behind = [
-                asyncio.create_task(judge(raw)) for _, raw in MAIL[5:8]
-            ]  # given to the same scorer in one go
-            await asyncio.sleep(0)
-            results = await asyncio.gather(*behind, *(judge(raw) for _, raw in MAIL[:5]))
-            assert all(isinstance(scan, Scan) for scan in results)
-            assert not stuck.done()
-            assert len(judge.pool._scorers) == 2
-            assert await stuck == NotScanned("timeout")
-            assert isinstance(await judge(MAIL[0][1]), Scan)
-            assert len(judge.pool._scorers) == 1
-
-    run(work())
-
-
-def test_a_spare_scorer_goes_when_it_is_no_longer_needed(state: Path) -> None:
-    async def work() -> None:
-        async with pool(state) as judge:
-            await judge(MAIL[0][1])
-            slow = [asyncio.create_task(judge(b"SLEEP %d" % number)) for number in range(2)]
-            while len(judge.pool._scorers) < 2:
-                assert not all(task.done() for task in slow)
-                await asyncio.sleep(0.01)
-            await asyncio.gather(*slow)
-            await judge(MAIL[0][1])
-            await until(lambda: len(judge.pool._scorers) == 1)
-
-    run(work())
-
-
-def test_there_are_never_more_than_two_spares(state: Path) -> None:
-    async def work() -> None:
-        async with pool(state, seconds=60.0) as judge:
-            await judge(MAIL[0][1])
-            hanging = [asyncio.create_task(judge(b"HANG %d" % number)) for number in range(4)]
-            scorers = judge.pool._scorers
-            while not (len(scorers) == 3 and all(scorer.is_ready for scorer in scorers)):
-                assert not any(task.done() for task in hanging)
-                await asyncio.sleep(0.05)
-            for _ in range(30):  # all three are stuck soon, and a message waits
-                await asyncio.sleep(0.05)
-                assert len(scorers) == 3
-            await judge.pool.close()
-            assert {await task for task in hanging} == {NotScanned("stopping")}
 
     run(work())
 
@@ -318,27 +212,6 @@ def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
                 task.cancel()
             assert all(isinstance(scan, Scan) for scan in await asyncio.gather(*tasks[1::2]))
 
-    run(work())
-
-
-def test_without_a_filter_no_message_is_judged_until_there_is_one(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pool(tmp_path, command=SCORER_COMMAND) as judge:
-            assert [await judge(raw) for _, raw in MAIL[:30]] == [NotScanned("no-model")] * 30
-            assert list(tmp_path.iterdir()) == []
-            opened(tmp_path).close()
-            await asyncio.sleep(1.1)
-            assert isinstance(await judge(MAIL[0][1]), Scan)
-
-    run(work())
-
-
-def test_a_damaged_filter(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with pool(tmp_path, command=SCORER_COMMAND) as judge:
-            assert await judge(MAIL[0][1]) == NotScanned("no-model")
-
-    (tmp_path / "ledger.sqlite").write_bytes(b"x" * 5000)
     run(work())
 
 
@@ -450,19 +323,3 @@ def test_a_scorer_dies_with_its_worker(state: Path, busy_with: str) -> None:
         os.kill(number, 0)
         parent.kill()
     eventually(lambda: not alive(number), "the scorer has gone")
-
-
-def test_a_large_message_takes_a_bounded_room(state: Path) -> None:
-    async def work() -> None:
-        async with pool(state) as judge:
-            before = int((await judge(b"PEAK")).reason)
-            assert await judge(large) == expected
-            assert int((await judge(b"PEAK")).reason) - before < 6 * (20 << 10)  # kB
-
-    large = MAIL[0][
-        1
-    ] + b"twenty megabytes of text in lines of an ordinary length, more or less\n" * (20 * 15_000)
-    assert len(large) > 20 << 20
-    with Filter.open(state) as spam_filter:
-        expected = spam_filter.scan(large, KEPT_WORDS)
-    run(work())
