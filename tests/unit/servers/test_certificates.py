@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 from contextlib import suppress
@@ -13,36 +12,8 @@ import pytest
 from spamguard.config.options import Certificate
 from spamguard.servers.listener import CertificateReloader
 from tests.support.certificates import needs_openssl, self_signed
-from tests.unit.servers.support import ScriptedProxy, serving
 
 pytestmark = needs_openssl
-
-
-def test_a_door_shows_a_renewed_certificate_from_the_next_handshake_on(tmp_path: Path) -> None:
-    pem = self_signed(tmp_path)
-    old = pem.read_bytes()
-
-    async def seen(served) -> bytes:
-        caller = await served.call()
-        assert [await caller.code(), *await caller.codes(b"EHLO me", b"STARTTLS")] == [
-            220,
-            250,
-            220,
-        ]
-        await caller.writer.start_tls(
-            ssl.create_default_context(cafile=pem), server_hostname="localhost"
-        )
-        return caller.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-
-    async def main() -> list[bytes]:
-        async with serving(tmp_path, ScriptedProxy(), tls=Certificate(pem, pem)) as served:
-            first = await seen(served)
-            self_signed(tmp_path)
-            os.utime(pem, (1, 1))
-            return [first, await seen(served)]
-
-    assert asyncio.run(main()) == [der(old), der(pem.read_bytes())]
-    assert old != pem.read_bytes()
 
 
 def test_a_broken_certificate_leaves_the_old_one(
@@ -80,23 +51,6 @@ def test_rights_that_are_mended_later_are_seen(tmp_path: Path) -> None:
         pem.write_bytes(text)
         os.utime(pem, (1, 1))
         reloader.reload()
-    assert shown(reloader.context) == der(new)
-
-
-def test_half_a_new_certificate_leaves_the_old_one_in_use(tmp_path: Path) -> None:
-    """Whoever renews it writes one file after the other."""
-    pem, key = tmp_path / "localhost.pem", tmp_path / "localhost.key"
-    old, new = self_signed(tmp_path).read_bytes(), self_signed(tmp_path).read_bytes()
-    pem.write_bytes(old)
-    key.write_bytes(old)
-    reloader = CertificateReloader(Certificate(pem, key))
-    pem.write_bytes(new)
-    os.utime(pem, (1, 1))
-    reloader.reload()
-    assert shown(reloader.context) == der(old)
-    key.write_bytes(new)
-    os.utime(key, (1, 1))
-    reloader.reload()
     assert shown(reloader.context) == der(new)
 
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from spamguard.config.options import DoorLimits, Protocol
+from spamguard.config.options import DoorLimits
 from spamguard.daemon import doors
 from spamguard.servers import listener, smtp_handler
 from tests.support.waiting import PATIENCE, until
@@ -24,15 +24,6 @@ def run(directory, talk, proxy=None, **options):
             return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())
-
-
-def test_a_silent_client_is_disconnected(tmp_path):
-    async def talk(served):
-        caller = await served.call()
-        await caller.code()
-        return await caller.reply(), await caller.at_end()
-
-    assert run(tmp_path, talk, limits=DoorLimits(command_timeout=0.2)) == (LATE, True)
 
 
 async def dripping(caller, drop):
@@ -53,65 +44,6 @@ def test_a_line_that_comes_letter_by_letter_has_the_same_time(tmp_path):
     assert run(tmp_path, talk, limits=DoorLimits(command_timeout=0.3)) == LATE
 
 
-def test_between_pieces_of_a_message_time_is_limited(tmp_path):
-    async def talk(served):
-        caller = await served.call()
-        await caller.begin()
-        caller.send(MESSAGE)
-        return await caller.reply(), await caller.at_end()
-
-    proxy = ScriptedProxy()
-    assert run(tmp_path, talk, proxy, limits=DoorLimits(data_timeout=0.2)) == (LATE, True)
-    assert (proxy.contents, proxy.passed[0].ended) == ([], 1)
-
-
-def test_a_message_that_drips_in_is_cut_in_the_end(tmp_path):
-    async def talk(served):
-        caller = await served.call()
-        await caller.begin()
-        return await dripping(caller, b"x\r\n")
-
-    proxy = ScriptedProxy()
-    assert (
-        run(tmp_path, talk, proxy, limits=DoorLimits(data_timeout=5, message_timeout=0.3)) == LATE
-    )
-    assert proxy.contents == []
-
-
-def test_no_timer_runs_while_a_message_is_handed_on(tmp_path):
-    async def talk(served):
-        proxy.hold = asyncio.Event()
-        caller = await served.call()
-        await caller.begin()
-        caller.send(MESSAGE + b".\r\n")
-        await asyncio.sleep(1.5)
-        proxy.hold.set()
-        return [await caller.code(), *await caller.codes(b"NOOP")]
-
-    proxy = ScriptedProxy()
-    limits = DoorLimits(command_timeout=1, data_timeout=1, message_timeout=1)
-    assert run(tmp_path, talk, proxy, limits=limits) == [250, 250]
-    assert proxy.passed[0].cancelled is False
-
-
-@pytest.mark.parametrize("protocol", [Protocol.SMTP, Protocol.LMTP])
-def test_a_client_that_closes_its_side_after_the_final_dot_gets_its_reply(tmp_path, protocol):
-    async def talk(served):
-        proxy.hold = asyncio.Event()
-        caller = await served.call()
-        await caller.begin(b"EHLO me" if protocol is Protocol.SMTP else b"LHLO me")
-        caller.send(MESSAGE + b".\r\n")
-        caller.writer.write_eof()
-        await proxy.holding.wait()
-        await asyncio.sleep(0.1)
-        proxy.hold.set()
-        return await caller.code(), await caller.at_end()
-
-    proxy = ScriptedProxy()
-    assert run(tmp_path, talk, proxy, protocol=protocol) == (250, True)
-    assert proxy.contents == [MESSAGE]
-
-
 def test_a_pipeline_is_worked_off_though_its_sender_closed_its_side(tmp_path):
     async def talk(served):
         caller = await served.call()
@@ -122,23 +54,6 @@ def test_a_pipeline_is_worked_off_though_its_sender_closed_its_side(tmp_path):
         return [await caller.code() for _ in range(7)]
 
     assert run(tmp_path, talk) == [220, 250, 250, 250, 354, 250, 221]
-
-
-def test_a_message_of_a_client_that_is_gone_is_handed_on_all_the_same(tmp_path):
-    async def talk(served):
-        caller = await served.handing_on(proxy)
-        caller.reset()
-        await asyncio.sleep(0.1)
-        proxy.hold.set()
-        await until(lambda: served.door.connections == 0)
-
-    proxy = ScriptedProxy()
-    run(tmp_path, talk, proxy)
-    assert (proxy.contents, proxy.passed[0].cancelled, proxy.passed[0].ended) == (
-        [MESSAGE],
-        False,
-        1,
-    )
 
 
 @pytest.mark.parametrize("leave", ["reset", "close"])
@@ -192,55 +107,6 @@ def sessions(served):
 
 def unsent(session):
     return session.transport.get_write_buffer_size() if session.transport else 0
-
-
-def test_a_client_that_does_not_take_its_goodbye_is_cut_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(listener, "_CLOSE_TIMEOUT", 0.1)
-    many = ["X" * 1000] * 60  # more than the kernel takes, less than what stops the writing
-    proxy = ScriptedProxy(extensions={f"X{number}": text for number, text in enumerate(many)})
-
-    async def talk(served):
-        deaf = socket.socket()
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        with deaf:
-            deaf.connect(("127.0.0.1", served.port))
-            deaf.sendall(b"EHLO me\r\n" * 50 + b"QUIT\r\n")
-            await until(lambda: sessions(served) and unsent(sessions(served)[0]) > 0)
-            await until(lambda: served.door.connections == 0)
-
-    run(tmp_path, talk, proxy, limits=DoorLimits(command_timeout=0.3))
-
-
-def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
-    def insist(port):
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(b"NOOP\r\n" * 1_000_000)
-            return b"".join(iter(lambda: client.recv(1 << 16), b""))
-
-    async def talk(served):
-        return await asyncio.to_thread(insist, served.port)
-
-    heard = run(tmp_path, talk, limits=DoorLimits(idle_commands=2))
-    assert heard.count(b"250 ") == 3
-    assert heard.endswith(b"421 4.7.0 Too many commands without a message, closing connection\r\n")
-
-
-def test_a_client_that_leaves_while_reading_is_paused_is_forgotten(tmp_path):
-    async def talk(served):
-        proxy.hold = asyncio.Event()
-        caller = await served.call()
-        await caller.begin()
-        caller.send(MESSAGE + b".\r\n" + b"NOOP\r\n" * 100_000)
-        await proxy.holding.wait()
-        (session,) = sessions(served)
-        await until(lambda: len(session._reader._buffer) > 2 * smtp_handler.BUFFER_BYTES)
-        caller.reset()
-        proxy.hold.set()
-        await until(lambda: served.door.connections == 0)
-
-    proxy = ScriptedProxy()
-    run(tmp_path, talk, proxy)
-    assert proxy.contents == [MESSAGE]
 
 
 def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monkeypatch, caplog):

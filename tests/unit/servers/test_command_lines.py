@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.config.options import DoorLimits, Protocol
-from spamguard.servers.smtp_handler import ClientReader, CommandBudget, CommandRefusedError
+from spamguard.config.options import Protocol
+from spamguard.servers.smtp_handler import ClientReader, CommandRefusedError
 from spamguard.smtp.envelope import Replies, Reply
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import ScriptedProxy, serving
@@ -71,18 +71,6 @@ def test_replies_of_our_own_have_enhanced_codes_that_fit():
             assert reply.lines[0][:2] == b"%d." % (reply.code // 100), name
 
 
-@pytest.mark.parametrize("line", [b"NOOP", b"", b"RSET x", b"VRFY", b"QUIT x", b"MAIL FROM:<>"])
-def test_replies_of_aiosmtpd_get_one_that_fits(tmp_path, line):
-    async def main():
-        async with serving(tmp_path, ScriptedProxy()) as served:
-            caller = await served.call()
-            await caller.code()
-            return await caller.say(line)
-
-    code, text = asyncio.run(main())
-    assert text.startswith(f"{code // 100}.")
-
-
 def lines_read(pieces):
     """The lines that a reader gives, and whether it ended at a bare LF."""
 
@@ -127,41 +115,3 @@ def test_only_crlf_ends_a_line_however_the_bytes_are_cut(pieces, step):
     whole = [line + b"\r\n" for line in text.split(b"\r\n")[:-1]]
     assert lines == whole[: len(lines)]
     assert ends_in_lf or lines == whole
-
-
-@pytest.mark.parametrize("text", [b"NOOP\n", b"a\r\nNOOP\n", b"\n", b"NOOP\nNOOP\n"])
-@pytest.mark.parametrize("step", [1, 5])
-def test_a_line_that_ends_in_lf_alone_is_noticed(text, step):
-    assert lines_read([text[at : at + step] for at in range(0, len(text), step)])[1]
-
-
-@pytest.mark.parametrize("size", [20_000, 70_000, 400_000])
-def test_an_overlong_line_is_refused_at_its_end(tmp_path, size):
-    assert converse(tmp_path, b"NOOP " + b"x" * size, b"NOOP") == [220, 500, 250]
-
-
-def test_an_overlong_line_has_one_deadline(tmp_path):
-    async def main():
-        limits = DoorLimits(command_timeout=0.3)
-        async with serving(tmp_path, ScriptedProxy(), limits=limits) as served:
-            caller = await served.call()
-            await caller.code()
-            answered = asyncio.create_task(caller.reply())
-            while not answered.done():
-                caller.send(b"x" * 100_000)
-                await asyncio.sleep(0.01)
-            return await answered
-
-    assert asyncio.run(asyncio.wait_for(main(), PATIENCE))[0] == 421
-
-
-def test_a_budget_ends_and_restarts_with_a_message():
-    budget = CommandBudget(DoorLimits(idle_commands=2, wrong_commands=1))
-    budget.count_wrong()
-    budget.count_idle()
-    budget.count_idle()
-    assert not budget.is_exhausted
-    budget.count_idle()
-    assert budget.is_exhausted
-    budget.reset()
-    assert not budget.is_exhausted

@@ -5,11 +5,10 @@ import asyncio
 import pytest
 
 from spamguard import storage
-from spamguard.config.options import DoorLimits, OddBytes, Position, Protocol
+from spamguard.config.options import DoorLimits, Position
 from spamguard.smtp.commands import DataReader
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
-from tests.unit.smtp.smuggling import ENDS
 
 pytestmark = pytest.mark.slow  # waits for seconds
 
@@ -43,49 +42,6 @@ def sending(data, step=0, after=b"NOOP"):
     return talk
 
 
-@pytest.mark.parametrize("name", ENDS)
-@pytest.mark.parametrize("step", [0, 1])
-def test_only_one_sequence_ends_a_message(tmp_path, name, step):
-    data = b"Subject: x\r\n\r\nbody" + ENDS[name] + SMUGGLED
-    refusing, normalising = ScriptedProxy(), ScriptedProxy()
-    assert run(tmp_path, sending(data, step), refusing) == [
-        (554, "5.6.0 Message has bare CR, bare LF or NUL in it"),
-        250,
-    ]
-    assert (refusing.contents, len(refusing.passed)) == ([], 1)
-
-    heard = run(tmp_path, sending(data, step), normalising, position=Position.AFTER_QUEUE)
-    assert [heard[0][0], heard[1]] == [250, 250]
-    (passed,) = normalising.passed
-    assert passed.oddities
-    assert passed.oddities <= {"bare-cr", "bare-lf", "nul"}
-    assert b"Subject: smuggled" in passed.content
-    assert b"\0" not in passed.content
-    assert (
-        passed.content.replace(b"\r\n", b"").count(b"\r")
-        == passed.content.replace(b"\r\n", b"").count(b"\n")
-        == 0
-    )
-
-
-@pytest.mark.parametrize("position", Position)
-@pytest.mark.parametrize("odd_bytes", [None, *OddBytes])
-def test_which_doors_refuse_odd_bytes_and_which_normalise_them(
-    tmp_path, position, odd_bytes, caplog
-):
-    caplog.set_level("INFO")
-    proxy = ScriptedProxy()
-    heard = run(
-        tmp_path, sending(b"a: b\r\n\r\nx\ny"), proxy, position=position, odd_bytes=odd_bytes
-    )
-    repaired = odd_bytes is OddBytes.NORMALISE or (
-        odd_bytes is None and position is Position.AFTER_QUEUE
-    )
-    assert heard[0][0] == (250 if repaired else 554)
-    assert proxy.contents == ([b"a: b\r\n\r\nx\r\ny\r\n"] if repaired else [])
-    assert ("message with bare-lf taken" if repaired else "message refused") in caplog.text
-
-
 def test_the_log_says_whose_message_was_refused(tmp_path, caplog):
     caplog.set_level("INFO")
 
@@ -103,35 +59,6 @@ def test_the_log_says_whose_message_was_refused(tmp_path, caplog):
     assert (
         "message refused: client=192.0.2.9 from=<who@x.example> recipients=2: 5.6.0 " in caplog.text
     )
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b".",
-        b"\r\n",
-        b" folded: from nowhere\r\n\r\nx",
-        b"x" * 300_000,
-        b"\xff" * 2000 + b"\r\n" * 9,
-    ],
-)
-def test_any_other_message_is_taken(tmp_path, data):
-    proxy = ScriptedProxy()
-    stuffed = b"." + data if data.startswith(b".") else data
-    assert run(tmp_path, sending(stuffed), proxy)[0][0] == 250
-    assert proxy.contents == [data + b"\r\n"]
-
-
-def test_an_empty_message(tmp_path):
-    proxy = ScriptedProxy()
-
-    async def talk(caller):
-        await caller.begin()
-        return await caller.codes(b".")
-
-    assert run(tmp_path, talk, proxy) == [250]
-    assert proxy.contents == [b""]
 
 
 def test_what_is_announced_as_too_big_is_refused_at_once(tmp_path):
@@ -183,40 +110,6 @@ def test_a_full_disk_is_temporary(tmp_path, monkeypatch):
     assert proxy.contents == []
 
 
-def test_bytes_in_flight_are_limited_and_given_back(tmp_path):
-    async def main():
-        proxy = ScriptedProxy(hold=asyncio.Event())
-        async with serving(tmp_path, proxy, limits=DoorLimits(size_in_flight=1000)) as served:
-            first, second, third = [await served.call() for _ in range(3)]
-            await first.begin()
-            first.send(b"x" * 500 + b"\r\n.\r\n")
-            await proxy.holding.wait()
-            await second.code()
-            heard = await second.codes(
-                b"EHLO me",
-                b"MAIL FROM:<> SIZE=600",
-                b"MAIL FROM:<> SIZE=400",
-                b"RCPT TO:<b@c>",
-                b"DATA",
-            )
-            heard += await second.codes(b"x" * 600 + b"\r\n.")
-            proxy.hold.set()
-            heard.append(await first.code())
-            await third.begin()
-            return heard + await third.codes(b"x" * 900 + b"\r\n.")
-
-    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == [
-        250,
-        452,
-        250,
-        250,
-        354,
-        452,
-        250,
-        250,
-    ]
-
-
 @pytest.mark.parametrize(
     ("trusted", "told"),
     [((), [452, 250, 250, 250, 354, 452]), (("127.0.0.0/8",), [250, 250, 250, 250, 354, 250])],
@@ -249,41 +142,6 @@ def test_a_stranger_may_have_half_of_the_bytes_in_flight(tmp_path, trusted, told
             return [*heard, await second.code()]
 
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == told
-
-
-def test_at_the_limit_no_message_begins(tmp_path):
-    async def main():
-        proxy = ScriptedProxy(hold=asyncio.Event())
-        async with serving(tmp_path, proxy, limits=DoorLimits(size_in_flight=502)) as served:
-            first, second = [await served.call() for _ in range(2)]
-            await second.code()
-            heard = await second.codes(b"EHLO me", b"MAIL FROM:<>", b"RCPT TO:<b@c>")
-            await first.begin()
-            first.send(b"x" * 500 + b"\r\n.\r\n")
-            await proxy.holding.wait()
-            heard += await second.codes(b"DATA", b"RSET", b"MAIL FROM:<>")
-            proxy.hold.set()
-            await first.code()
-            return heard + await second.codes(b"MAIL FROM:<>")
-
-    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == [250, 250, 250, 452, 250, 452, 250]
-
-
-def test_a_large_message_waits_on_the_disk_and_leaves_no_file(tmp_path):
-    proxy = ScriptedProxy()
-    data = b"Subject: x\r\n\r\n" + b"".join(b"%078d\r\n" % number for number in range(100_000))
-    assert run(tmp_path, sending(data), proxy)[0][0] == 250
-    assert proxy.contents == [data + b"\r\n"]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_every_recipient_of_lmtp_hears_that_the_message_was_refused(tmp_path):
-    async def talk(caller):
-        await caller.begin(b"LHLO me", (b"b@c", b"d@e"))
-        caller.send(b"x\ny\r\n.\r\nNOOP\r\n")
-        return [await caller.code() for _ in range(3)]
-
-    assert run(tmp_path, talk, ScriptedProxy(), protocol=Protocol.LMTP) == [554, 554, 250]
 
 
 def test_a_fault_while_reading_ends_the_session(tmp_path, monkeypatch, caplog):

@@ -104,47 +104,6 @@ def test_nor_what_comes_in_a_piece_of_its_own(pem, tmp_path):
     assert proxy.passed == []
 
 
-@pytest.mark.parametrize(
-    "leave",
-    [lambda caller: caller.writer.close(), lambda caller: caller.reset()],
-    ids=["close", "reset"],
-)
-def test_a_client_that_leaves_during_the_handshake_leaves_nothing_behind(pem, tmp_path, leave):
-    async def talk(served):
-        caller = await served.call()
-        await caller.code()
-        assert await caller.codes(b"EHLO me", b"STARTTLS") == [250, 220]
-        leave(caller)
-        await until(lambda: served.door.connections == 0)
-
-    run(pem, tmp_path, talk)
-
-
-def test_a_message_of_a_client_that_closed_tls_is_handed_on_all_the_same(pem, tmp_path):
-    async def talk(served):
-        proxy.hold = asyncio.Event()
-        caller = await served.call()
-        await caller.code()
-        await caller.say(b"EHLO me")
-        await encrypt(caller, pem)
-        assert await caller.codes(b"EHLO me", b"MAIL FROM:<>", b"RCPT TO:<b@c>", b"DATA") == [
-            250,
-            250,
-            250,
-            354,
-        ]
-        caller.send(MESSAGE + b".\r\n")
-        await proxy.holding.wait()
-        caller.writer.close()
-        await asyncio.sleep(0.1)
-        proxy.hold.set()
-        await until(lambda: served.door.connections == 0)
-
-    proxy = ScriptedProxy()
-    run(pem, tmp_path, talk, proxy)
-    assert (proxy.contents, proxy.passed[0].cancelled) == ([MESSAGE], False)
-
-
 def test_a_certificate_that_is_none_is_found_when_the_door_is_made(tmp_path):
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nothing")

@@ -25,21 +25,6 @@ def test_a_door_that_closes_serves_its_connections_to_their_end(tmp_path):
     assert run(tmp_path, service, talk) == [b"iii", b"iii"]
 
 
-def test_remaining_connections_are_cut_off_at_the_deadline(tmp_path):
-    async def talk(served):
-        service.hold = asyncio.Event()
-        idle, busy = await served.ready(), await served.ready()
-        await busy.envelope()
-        await busy.content(RAW)
-        busy.send(MilterCommand.END_OF_MESSAGE)
-        await service.holding.wait()
-        await served.door.drain(asyncio.get_running_loop().time() + 0.1)
-        return served.door.connections, await idle.hung_up(), await busy.hung_up()
-
-    service = ScriptedService()
-    assert run(tmp_path, service, talk) == (0, True, True)
-
-
 def test_a_reset_is_no_fault(tmp_path, caplog):
     async def talk(served):
         service.hold = asyncio.Event()

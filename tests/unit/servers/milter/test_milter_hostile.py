@@ -1,15 +1,9 @@
 """Hostile servers at the milter door: nonsense, out of order, too slow, too many."""
 
-import asyncio
-from contextlib import suppress
-
 import pytest
 
-from spamguard.config.options import ScannerLimits
-from spamguard.servers.milter_protocol import TRANSITIONS, MilterCommand, MilterState
-from tests.support.scanners import in_transactions
-from tests.support.waiting import PATIENCE, until
-from tests.unit.servers.milter.mta import ALL, OLD
+from spamguard.servers.milter_protocol import MilterCommand
+from tests.unit.servers.milter.mta import ALL
 from tests.unit.servers.milter.support import RAW, ScriptedService, run
 
 pytestmark = pytest.mark.slow  # waits for seconds
@@ -61,41 +55,6 @@ def test_what_is_out_of_order_or_makes_no_sense_ends_the_connection(tmp_path, co
     assert service.questions == []
 
 
-STEPS = {
-    MilterState.NEW: [],
-    MilterState.READY: [(MilterCommand.OFFER, ALL)],
-    MilterState.CLIENT: [(MilterCommand.CONNECT, b"x\0U")],
-    MilterState.ENVELOPE: [(MilterCommand.SENDER, b"<a@b>\0")],
-    MilterState.HEADER: [(MilterCommand.FIELD, b"a\0b\0")],
-    MilterState.BODY: [(MilterCommand.END_OF_HEADER, b"")],
-}
-
-
-def test_whatever_is_not_in_the_table_ends_the_connection(tmp_path):
-    service = ScriptedService()
-    illegal = [
-        (state, command)
-        for state in MilterState
-        for command in MilterCommand
-        if (state, command) not in TRANSITIONS
-    ]
-
-    async def talk(served):
-        for state, command in illegal:
-            server = await served.connect()
-            for step in list(STEPS)[: list(STEPS).index(state) + 1]:
-                for said in STEPS[step]:
-                    server.send(*said)
-            server.send(command, b"x\0")
-            with suppress(asyncio.IncompleteReadError, ConnectionError):
-                assert (await server.heard())[0] == b"O", (state, command)
-                assert await server.hung_up(), (state, command)
-
-    run(tmp_path, service, talk)
-    assert len(illegal) > 30
-    assert service.questions == []
-
-
 def test_odd_words_do_no_harm(tmp_path):
     service = ScriptedService()
 
@@ -118,85 +77,6 @@ def test_odd_words_do_no_harm(tmp_path):
     assert len(question.recipients) == 5000
     assert {len(recipient) for recipient in question.recipients} == {512}
     assert service.raws == [b":\r\n\r\n"]
-
-
-def test_a_packet_that_begins_must_come_to_its_end(tmp_path, caplog):
-    limits = ScannerLimits(data_timeout=0.3)
-
-    async def talk(served):
-        server = await served.ready()
-        hung_up = asyncio.create_task(server.hung_up())
-        for letter in b"\0\0\1\0" + b"M" * 250:
-            server.writer.write(bytes([letter]))
-            await asyncio.sleep(0.01)
-            if hung_up.done():
-                break
-        return await hung_up
-
-    assert run(tmp_path, ScriptedService(limits=limits), talk)
-    assert "silent for too long" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "limits", [ScannerLimits(data_timeout=0.8), ScannerLimits(message_timeout=0.8)]
-)
-def test_content_must_come_in_time_but_before_it_the_server_may_wait(tmp_path, limits):
-    async def talk(served):
-        server = await served.ready()
-        await asyncio.sleep(1)
-        await server.envelope()
-        await asyncio.sleep(1)
-        await server.content(RAW)
-        assert (await server.end()).reply == b"c"
-        await server.envelope()
-        server.send(MilterCommand.FIELD, b"a\0b\0")
-        return await server.hung_up()
-
-    assert run(tmp_path, ScriptedService(limits=limits), talk)
-
-
-def test_a_server_that_does_not_read_is_cut_off(tmp_path):
-    async def talk(served):
-        server = await served.ready(offer=OLD)
-        await server.envelope()
-        server.writer.transport.pause_reading()
-        try:
-            for _ in range(3000):
-                server.writer.write(b"\0\0\0\4La\0\0" * 2000)
-                await asyncio.wait_for(server.writer.drain(), PATIENCE)
-        except ConnectionError:
-            return True
-        return False
-
-    assert run(
-        tmp_path,
-        ScriptedService(limits=ScannerLimits(data_timeout=0.5)),
-        talk,
-        path=tmp_path / "m.sock",
-    )
-
-
-def test_only_listed_servers_and_only_so_many(tmp_path, caplog):
-    async def talk(served):
-        server = await served.connect()
-        return await server.hung_up()
-
-    assert run(tmp_path, ScriptedService(clients=("192.0.2.0/24",)), talk)
-    assert "not_listed" in caplog.text
-
-    async def talk_much(served):
-        servers = [await served.ready() for _ in range(2)]
-        for server in servers:
-            await server.envelope()
-        await until(lambda: in_transactions(served.door) == 2)
-        third = await served.connect()
-        gone = await third.hung_up()
-        await servers[0].close()
-        await until(lambda: served.door.connections <= 1)
-        await served.ready()
-        return gone
-
-    assert run(tmp_path, ScriptedService(limits=ScannerLimits(connections_per_client=2)), talk_much)
 
 
 def test_a_socket_in_the_file_system(tmp_path):

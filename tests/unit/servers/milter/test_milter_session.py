@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from spamguard.config.options import Action, Policy, Rule, ScannerLimits
+from spamguard.config.options import Action, Policy, Rule
 from spamguard.servers import milter
 from spamguard.servers.milter_protocol import MilterCommand
 from spamguard.servers.scanner import ScanResult
@@ -14,98 +14,6 @@ from tests.unit.servers.milter.support import FIELDS, RAW, ScriptedService, run
 
 def names(fields):
     return [name for name, _ in fields]
-
-
-@pytest.mark.parametrize("offer", [ALL, OLD], ids=["version 6", "version 2"])
-def test_a_message_is_judged_as_it_is_and_our_fields_are_put_on_top(tmp_path, offer):
-    service = ScriptedService()
-
-    async def talk(served):
-        server = await served.ready(offer=offer)
-        return await server.message(RAW)
-
-    answer, fields = run(tmp_path, service, talk)
-    assert answer.reply == b"c"
-    assert names(fields) == [
-        b"X-Spam-Flag",
-        b"X-Spam-Status",
-        b"X-Spamguard",
-        b"Received",
-        b"Subject",
-        b"X-Empty",
-        b"From",
-    ]
-    assert [value.strip() for _, value in fields[:3]] == [
-        field.partition(b": ")[2] for field in FIELDS
-    ]
-    expected = (
-        RAW
-        if offer == ALL
-        else RAW.replace(b"Subject:no", b"Subject: no").replace(b"X-Empty:", b"X-Empty: ")
-    )
-    assert service.raws == [expected]
-
-
-def test_with_leading_blanks_fields_look_as_they_should(tmp_path):
-    async def talk(served):
-        values = []
-        for offer in (ALL, OLD):
-            server = await served.ready(offer=offer)
-            values.append((await server.message(RAW))[1][0][1])
-        return values
-
-    assert run(tmp_path, ScriptedService(), talk) == [
-        b" YES",
-        b"YES",
-    ]  # the server puts the blank there itself
-
-
-def test_forged_fields_go_before_ours_come(tmp_path):
-    forged = (
-        b"x-spam-STATUS: No,\r\n score=-9\r\nX-Spam-Flag: NO\r\nSubject: x\r\nX-Spam-Status: "
-        b"No\r\nX-Bogosity: Ham\r\n\r\nbody\r\n"
-    )
-
-    async def talk(served):
-        server = await served.ready()
-        return await server.message(forged)
-
-    _, fields = run(tmp_path, ScriptedService(), talk)
-    assert fields == [
-        (b"X-Spam-Flag", b" YES"),
-        *[tuple(field.split(b":", 1)) for field in FIELDS[1:]],
-        (b"Subject", b" x"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("judged", "reply", "letters"),
-    [
-        (ScanResult("1", FIELDS, Action.TAG), (b"c", b""), b"iii"),
-        (
-            ScanResult("1", FIELDS, Action.REJECT),
-            (b"y", b"550 5.7.1 Message refused as unsolicited\0"),
-            b"",
-        ),
-        (
-            ScanResult("1", FIELDS, Action.DEFER),
-            (b"y", b"451 4.7.1 Message deferred, try again later\0"),
-            b"",
-        ),
-        (
-            ScanResult("1", FIELDS[2:], Action.DEFER, "timeout"),
-            (b"y", b"451 4.3.0 Message cannot be judged now, try again later\0"),
-            b"",
-        ),
-        (ScanResult("1", FIELDS[2:], Action.TAG, "timeout"), (b"c", b""), b"i"),
-    ],
-)
-def test_the_reply_for_each_result(tmp_path, judged, reply, letters):
-    async def talk(served):
-        answer, _ = await (await served.ready()).message(RAW)
-        return (answer.reply, answer.text), answer.letters()
-
-    assert run(tmp_path, ScriptedService(judged), talk) == (reply, letters)
 
 
 HOLDS = Policy((Rule("spam", Action.QUARANTINE, 0.9),))
@@ -126,16 +34,6 @@ def test_held_back_where_the_server_can(tmp_path, offer, letters, caplog):
     assert told == letters
     assert bool(actions & 0x20) == (b"q" in letters)
     assert ("cannot hold messages back" in caplog.text) == (b"q" not in letters)
-
-
-def test_we_ask_for_no_more_than_is_needed(tmp_path):
-    async def talk(served):
-        return await (await served.connect()).agree()
-
-    version, actions, steps = run(tmp_path, ScriptedService(), talk)
-    assert (version, actions) == (6, 0x11)
-    assert steps & 0x300 == 0x300  # no DATA, no unknown commands
-    assert not steps & 0x7F  # but everything of a message
 
 
 def test_several_messages_clients_and_what_belongs_to_each(tmp_path):
@@ -265,43 +163,6 @@ def test_sendmail_gives_a_message_up_without_a_word(tmp_path, after, hello, said
     assert question.queue_id == ("NEXT" if said else "")
     assert question.client.helo == ("again.example" if hello else "helo.example.org")
     assert service.raws == [b"Subject: next\r\n\r\nnext\r\n"]
-
-
-def test_a_large_message_in_small_pieces(tmp_path):
-    service = ScriptedService()
-    raw = b"Subject: big\r\n\r\n" + bytes(range(256)) * 20_000
-
-    async def talk(served):
-        server = await served.ready()
-        await server.envelope()
-        await server.content(raw, chunk=7777)
-        return await server.end()
-
-    assert run(tmp_path, service, talk).reply == b"c"
-    assert service.raws == [raw]
-
-
-@pytest.mark.parametrize(
-    ("limits", "problem"),
-    [
-        (ScannerLimits(message_size=100_000), "too-large"),
-        (ScannerLimits(size_in_flight=100_000), "no-room"),
-    ],
-)
-def test_what_is_too_much_is_not_judged_and_not_lost(tmp_path, limits, problem):
-    service = ScriptedService(ScanResult("1", FIELDS[2:], Action.TAG, problem), limits=limits)
-
-    async def talk(served):
-        server = await served.ready()
-        await server.envelope()
-        fields = await server.content(b"X-Spam-Flag: NO\r\n\r\n" + b"x" * 200_000)
-        answer = await server.end()
-        return answer.applied(fields), await server.message(RAW)
-
-    fields, (again, _) = run(tmp_path, service, talk)
-    assert [question.problem for question in service.questions] == [problem, ""]
-    assert names(fields) == [b"X-Spamguard"]
-    assert again.reply == b"c"
 
 
 def test_while_a_message_is_judged_the_server_hears_that_we_are_at_it(tmp_path, monkeypatch):

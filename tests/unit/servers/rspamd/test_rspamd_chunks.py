@@ -8,8 +8,6 @@ from pathlib import Path
 from tests.support.scanners import ScriptedJudge
 from tests.unit.servers.rspamd.talking import MAIL, said
 
-HEAD = b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-
 
 def chunked(*pieces: bytes) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)

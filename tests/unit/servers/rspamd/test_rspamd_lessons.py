@@ -8,56 +8,8 @@ from pathlib import Path
 import pytest
 
 from spamguard.servers import scanner
-from spamguard.users import QueuedLesson
 from tests.support.scanners import Served
-from tests.unit.servers.rspamd.talking import MAIL, Answer, parse, request, run, said
-
-
-def test_learning(tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("secret\n")
-    password = {"Password": "secret"}
-
-    async def talk(served: Served) -> list[Answer]:
-        said = [
-            ("/learnspam", {}),
-            ("/learnspam", password),
-            ("/learnspam", password),
-            ("/learnham", password | {"User": "anna"}),
-        ]
-        answers = [parse(await served.say(request(path, fields=fields))) for path, fields in said]
-        assert served.lessons() == [
-            QueuedLesson("spam", "", "rspamd", MAIL),
-            QueuedLesson("ham", "anna", "rspamd", MAIL),
-        ]
-        return answers
-
-    answers = run(tmp_path, talk, password_file=tmp_path / "password")
-    assert [answer.status for answer in answers] == [403, 200, 208, 200]
-    assert [answer.json.get("success") for answer in answers] == [None, True, True, True]
-    assert said(tmp_path, request("/learnspam", b""), teachers=("127.0.0.1",)).status == 400
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_password_may_be_as_long_as_its_file_may_have_it(tmp_path: Path) -> None:
-    """What its file holds beyond the length that clients' words are cut at kept everybody out."""
-    password = "long" * 200
-    (tmp_path / "password").write_text(f"{password}\n")
-    assert (
-        said(
-            tmp_path,
-            request("/learnspam", fields={"Password": password}),
-            password_file=tmp_path / "password",
-        ).status
-        == 200
-    )
-    assert (
-        said(
-            tmp_path,
-            request("/learnspam", fields={"Password": password[:500]}),
-            password_file=tmp_path / "password",
-        ).status
-        == 403
-    )
+from tests.unit.servers.rspamd.talking import parse, request, run
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 import socket
 import struct
@@ -14,15 +13,12 @@ from typing import Any
 
 import pytest
 
-from spamguard.config.options import OnError, Policy, Protocol, ScannerLimits
-from spamguard.proxy.scorer import NotScanned
-from spamguard.servers.spamd import SpamdSession
+from spamguard.config.options import Policy, Protocol, ScannerLimits
 from spamguard.users import QueuedLesson
-from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served, serving
+from tests.support.scanners import HAM, ScriptedJudge, Served, serving
 from tests.support.waiting import PATIENCE, until
 
 MAIL = b"Subject: x\nX-Spam-Flag: YES\nX-Other: y\n\nhello\r\n\x00\xff\n"
-STRIPPED = b"Subject: x\nX-Other: y\n\nhello\r\n\x00\xff\n"
 
 
 def run(directory: Path, talk: Callable[[Served], Awaitable[Any]], **settings: Any) -> Any:
@@ -60,17 +56,6 @@ def test_ping_and_skip(tmp_path: Path) -> None:
     assert said(tmp_path, b"PING SPAMC/1.2\r\n\r\n") == b"SPAMD/1.5 0 PONG\r\n"
 
 
-def test_check_is_a_verdict_alone(tmp_path: Path) -> None:
-    assert re.fullmatch(
-        rb"SPAMD/1\.1 0 EX_OK\r\nSpam: True ; \d+\.\d / 5\.0\r\n\r\n",
-        said(tmp_path, request("CHECK")),
-    )
-    ham = said(tmp_path, request("CHECK"), judge=ScriptedJudge(HAM))
-    assert re.fullmatch(rb"SPAMD/1\.1 0 EX_OK\r\nSpam: False ; -\d+\.\d / 5\.0\r\n\r\n", ham)
-    unsure = said(tmp_path, request("CHECK"), judge=ScriptedJudge(UNSURE))
-    assert b"Spam: False ; 0.0 / 5.0" in unsure
-
-
 @pytest.mark.parametrize("length", [None, -1])
 def test_haraka_sends_no_length_and_reads_header_fields(tmp_path: Path, length: int | None) -> None:
     """Haraka's plugin reads `Spam:` line by line, an empty line, then fields that begin with
@@ -92,20 +77,6 @@ def test_haraka_sends_no_length_and_reads_header_fields(tmp_path: Path, length: 
     assert f"Content-length: {len(fields)}".encode() in head
 
 
-def test_exim_reads_a_verdict_where_old_clients_expect_it(tmp_path: Path) -> None:
-    """Exim's `spam` condition speaks version 1.2 and reads by sscanf: the status line, `Spam:`, an
-    empty line, the report.
-    """
-    answer = said(tmp_path, request("REPORT", version="1.2", fields="User: nobody\r\n"))
-    assert re.match(
-        (
-            rb"SPAMD/1\.1 0 EX_OK\r\nSpam: True ; \d+\.\d / 5\.0\r\n\r\nspamguard: spam, \d+\.\d "
-            rb"points of 5\.0 required"
-        ),
-        answer,
-    )
-
-
 def test_reports_tell_words_harmlessly(tmp_path: Path) -> None:
     answer = said(tmp_path, request("REPORT"))
     assert b"    cheap\r\n    odd??X-Evil: yes?\r\n" in answer
@@ -116,37 +87,6 @@ def test_reports_tell_words_harmlessly(tmp_path: Path) -> None:
     assert re.search(rb"Content-length: 0\r\nSpam: False ; -\d+\.\d / 5\.0\r\n\r\n$", answer)
     assert said(tmp_path, request("SYMBOLS")).endswith(b"\r\n\r\nSPAMGUARD_SPAM")
     assert said(tmp_path, request("SYMBOLS", version="1.2")).endswith(b"\r\n\r\nSPAMGUARD_SPAM")
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_process_gives_the_message_back_but_for_our_fields(tmp_path: Path, end: bytes) -> None:
-    raw = MAIL.replace(b"\r\n", b"\n").replace(b"\n", end)
-    answer = said(tmp_path, request("PROCESS", raw))
-    head, _, content = answer.partition(b"\r\n\r\n")
-    assert f"Content-length: {len(content)}".encode() in head
-    *ours, rest = content.split(end, 3)
-    assert [line.partition(b":")[0] for line in ours] == [
-        b"X-Spam-Flag",
-        b"X-Spam-Status",
-        b"X-Spamguard",
-    ]
-    assert rest == STRIPPED.replace(b"\r\n", b"\n").replace(b"\n", end)
-
-
-def test_process_of_a_large_message(tmp_path: Path) -> None:
-    raw = MAIL + b"y" * 79 + b"\n" + b"x" * (3 << 20)
-    answer = said(tmp_path, request("PROCESS", raw, version="1.3"))
-    assert answer.endswith(raw[MAIL.index(b"X-Other") :])
-    assert len(answer) > len(raw)
-
-
-def test_what_cannot_be_judged_passes_or_is_put_off(tmp_path: Path) -> None:
-    judge = ScriptedJudge(NotScanned("timeout"))
-    answer = said(tmp_path, request("PROCESS"), judge=judge)
-    assert b"Spam: False ; 0.0 / 5.0" in answer
-    assert b"X-Spamguard: not-scanned; reason=timeout\n" + STRIPPED in answer
-    answer = said(tmp_path, request("PROCESS"), judge=judge, policy=Policy(on_error=OnError.DEFER))
-    assert answer == b"SPAMD/1.1 75 Try again later\r\n\r\n"
 
 
 def test_compressed(tmp_path: Path) -> None:
@@ -255,25 +195,6 @@ def test_nonsense_is_refused_and_never_judged(tmp_path: Path, data: bytes) -> No
         return answer
 
     assert run(tmp_path, talk).startswith(b"SPAMD/1.1 76 Request not understood")
-
-
-@pytest.mark.slow
-def test_a_refusal_leaves_nothing_behind(tmp_path: Path) -> None:
-    """An error object that served for all of them would keep every session that it has ended."""
-
-    async def talk(served: Served) -> None:
-        for _ in range(10):
-            await served.say(request("CHECK"))
-            await served.say(request("TELL", fields=AS_SPAM))
-            await served.say(request("TELL", MAIL + bytes(300), fields=AS_SPAM))
-
-    def sessions() -> int:
-        gc.collect()
-        return sum(isinstance(thing, SpamdSession) for thing in gc.get_objects())
-
-    before = sessions()
-    run(tmp_path, talk, limits=ScannerLimits(message_size=len(MAIL) + 100))
-    assert sessions() == before
 
 
 def test_a_message_of_no_bytes(tmp_path: Path) -> None:
