@@ -112,30 +112,6 @@ def names(prefix: str, count: int) -> list[bytes]:
     return [f"{prefix}{number}".encode() for number in range(count)]
 
 
-def test_what_one_node_casts_the_other_has(cluster):
-    a, b = cluster.node(), cluster.node()
-    a.cast(*names("a", 3))
-    b.cast(*names("b", 2))
-    assert a.log.waiting()[0] == 3
-    a.turn()
-    assert a.log.waiting()[0] == 0
-    b.turn()
-    a.turn()
-    assert a.events() == b.events()
-    assert [digest for _, digest, _ in a.events()] == [*names("a", 3), *names("b", 2)]
-    assert a.log.head() == b.log.head()
-    assert a.courier.last == 5
-
-
-def test_many_events_go_in_pages_and_batches(cluster):
-    a, b = cluster.node(), cluster.node()
-    a.cast(*names("a", 700))
-    a.turn()
-    b.turn()
-    assert a.events() == b.events()
-    assert len(b.events()) == 700
-
-
 def test_a_lost_answer_doubles_nothing(cluster):
     a, b = cluster.node(), cluster.node()
     a.proxy.lose_answers(b"spamguard.append", 2)
@@ -152,28 +128,6 @@ def test_a_lost_answer_doubles_nothing(cluster):
     b.turn()
     assert [digest for _, digest, _ in b.events()] == names("a", 300)
     assert a.events() == b.events()
-
-
-def test_an_empty_database_is_refilled_by_all(cluster, postgres_server):
-    a, b = cluster.node(), cluster.node()
-    a.cast(*names("a", 1200))
-    b.cast(*names("b", 30))
-    for node in (a, b, a):
-        node.turn()
-    before = {digest for _, digest, _ in a.events()}
-    generation = b.log.generation
-    with postgres_server.database() as empty:
-        cluster.database = empty
-        a.proxy.target = b.proxy.target = empty.server.port
-        for node in (b, a, b):
-            node.turn()
-        assert a.events() == b.events()
-        assert {digest for _, digest, _ in a.events()} == before
-        assert len(a.events()) == 1230
-        assert b.log.generation > generation  # the first one to come had all of it
-        assert a.log.waiting()[0] == b.log.waiting()[0] == 0
-        ((count,),) = empty.query("SELECT count(*) FROM spamguard.events")
-        assert count == 1230
 
 
 def cut_database(database: TestDatabase, position: int) -> None:
@@ -254,25 +208,6 @@ def test_hostile_rows_are_named_once_and_skipped(cluster, caplog):
     assert b.courier.alarms == {"skipped": "events that could not be read: 1, see the log"}
 
 
-def test_a_lesson_that_the_database_refuses_stops_no_other(cluster):
-    a, b = cluster.node(), cluster.node()
-    a.cast(*names("a", 5))
-    cluster.database.query(
-        "CREATE FUNCTION spamguard.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF new.clock = 3 THEN RAISE EXCEPTION 'no' USING ERRCODE = 'invalid_parameter_value'; "
-        "END IF; RETURN new; END $$; CREATE TRIGGER refuse BEFORE INSERT ON spamguard.events "
-        "FOR EACH ROW EXECUTE FUNCTION spamguard.refuse()"
-    )
-    for _ in range(2):
-        a.turn()
-    a.cast(b"later")
-    a.turn()
-    b.turn()
-    assert [digest for _, digest, _ in b.events()] == [b"a0", b"a1", b"a3", b"a4", b"later"]
-    assert a.log.waiting()[0] == 1
-    assert a.courier.alarms == {"refused": "lessons that the database refuses: 1, see the log"}
-
-
 def test_a_broken_chain_is_an_error_and_changes_nothing(cluster):
     a, b = cluster.node(), cluster.node()
     a.cast(*names("a", 5))
@@ -291,14 +226,6 @@ def test_a_missing_row_is_an_error(cluster):
     cluster.database.query("DELETE FROM spamguard.events WHERE position > 3")
     with pytest.raises(SharedError, match="lacks event 4: restore"):
         b.turn()
-
-
-def test_a_silent_database_is_left_after_its_deadline(cluster):
-    a = cluster.node()
-    a.turn()
-    a.proxy.swallow()
-    with pytest.raises(UnavailableError):
-        a.turn()
 
 
 def test_copies_of_a_state_directory_both_have_their_say(cluster, tmp_path):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import psycopg
 import pytest
 from psycopg import errors, sql
 
-from spamguard.errors import SharedError
-from spamguard.ledger.events import SharedEvent
-from spamguard.shared.postgres import SharedDatabase
-from tests.support.postgres import MAC, TestDatabase, needs_postgres, show_key
+from tests.support.postgres import TestDatabase, needs_postgres, show_key
 from tests.unit.shared.events import event
 
 pytestmark = needs_postgres
@@ -154,41 +150,6 @@ def test_tables_of_the_nodes_own_deceive_no_function(shared_database: TestDataba
     assert shared_database.query("SELECT last FROM spamguard.log") == [(1,)]
 
 
-def _wrong(number: int) -> list[SharedEvent]:
-    good = event(1)
-    return [
-        [good._replace(body=b"\x01" * ((1 << 20) + 1))],  # and its content is another's
-        [good._replace(content=b"x" * 16)],
-        [good._replace(body=good.body + b"x")],
-        [good._replace(body=b"")],
-        [good._replace(subject=b"x" * 15)],
-        [good._replace(subject=b"x" * 17)],
-        [good._replace(clock=0)],
-        [good._replace(clock=-5)],
-        [good._replace(time=-1)],
-        [good._replace(node="")],
-        [good._replace(node="x" * 256)],
-        [good._replace(clock=None)],  # type: ignore[arg-type]
-        [event(2), good._replace(body=None), event(3)],  # type: ignore[arg-type]
-        [event(2), event(3), good._replace(content=b"")],
-        [event(each) for each in range(1001)],
-    ][number]
-
-
-@pytest.mark.parametrize("number", range(15))
-def test_hostile_events_are_refused_whole(shared_database: TestDatabase, number: int) -> None:
-    async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
-        with pytest.raises(SharedError, match=r"append: (event|not 1 to)") as caught:
-            await database.append(_wrong(number))
-        assert "\n" not in str(caught.value)
-        assert (await database.head()).last == 0
-        assert await database.append([event(5)]) == [1]  # the connection is still of use
-        database.close()
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize(
     "clocks", ["'{}'", "'{1,2}'", "'{{1}}'", "'[0:0]={1}'", "NULL", "'{9223372036854775807,1}'"]
 )
@@ -202,43 +163,3 @@ def test_lists_of_another_length_are_refused(shared_database: TestDatabase, cloc
         show_key(node)
         with pytest.raises(errors.InvalidParameterValue):
             node.execute(statement.encode(), (one.subject, one.content, one.body, b"m" * 16))
-
-
-def test_a_body_that_is_too_long_reaches_no_reader(shared_database: TestDatabase) -> None:
-    """Nor does it keep them from what follows."""
-    size = 64 << 20
-
-    async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
-        await database.append([event(number) for number in range(3)])
-        shared_database.query(
-            "UPDATE spamguard.events SET body = convert_to(repeat('x', %s), 'UTF8') "
-            "WHERE position = 2",
-            size,
-        )
-        rows = await database.read_page(0, 10)
-        assert [row.position for row in rows] == [1, 2, 3]
-        assert [len(row.event.body) for row in rows] == [301, 0, 301]
-        database.close()
-
-    asyncio.run(run())
-
-
-def test_a_page_is_bounded_in_bytes_and_still_goes_on(shared_database: TestDatabase) -> None:
-    async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
-        large = [event(number, size=(1 << 20) - 1) for number in range(8)]
-        for each in large:
-            await database.append([each])
-        pages: list[int] = []
-        after = 0
-        while rows := await database.read_page(after, 256):
-            assert [row.position for row in rows] == list(range(after + 1, after + len(rows) + 1))
-            assert [row.event for row in rows] == large[after : after + len(rows)]
-            pages.append(len(rows))
-            after = rows[-1].position
-        assert sum(pages) == 8
-        assert max(pages) <= 5
-        database.close()
-
-    asyncio.run(run())

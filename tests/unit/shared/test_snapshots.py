@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import resource
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +20,9 @@ from spamguard.ledger import sqlite
 from spamguard.ledger.schema import PROVISIONAL, Query
 from spamguard.shared import snapshots
 from spamguard.shared.postgres import SharedDatabase
-from spamguard.shared.snapshots import SnapshotAlarmError, keep_tables
+from spamguard.shared.snapshots import SnapshotAlarmError
 from tests.support.postgres import MAC, TestDatabase, needs_postgres
-from tests.support.waiting import PATIENCE
-from tests.unit.filters import READER, bits_of, mail, opened, teach
+from tests.unit.filters import mail, opened, teach
 from tests.unit.shared.nodes import Site, site
 
 pytestmark = needs_postgres
@@ -79,21 +77,6 @@ def test_equal_logs_make_equal_tables_whatever_was_done_in_between(nodes: Site, 
     assert len({node.stamp().lineage for node in nodes.nodes}) == 1
 
 
-def test_a_node_that_begins_later_has_the_same_bits(nodes: Site) -> None:
-    first = nodes.node()
-    teach(first.filter, MAIL[:60])
-    first.turn()
-    first.publish()
-    teach(first.filter, MAIL[60:75])
-    first.turn()
-    late = nodes.node()
-    nodes.converge()
-    assert late.stamp().lineage == first.stamp().lineage
-    assert late.tables() == first.tables()
-    with opened(late.filter.directory) as again:
-        assert again.judge(PROBES[0]).log_odds == first.filter.judge(PROBES[0]).log_odds
-
-
 def test_a_node_that_settles_while_it_fetches_keeps_its_tables(
     nodes: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,19 +121,6 @@ def test_what_has_no_position_is_in_force_and_in_no_snapshot(
     assert node.tables() == other.tables()
     assert node.filter._store.seq == 43
     assert node.stamp().seq == 20, "who judges and teaches has no tail to save"
-
-
-def test_a_users_own_votes_follow_the_order_of_the_log(nodes: Site) -> None:
-    """A vote that came in below one that was in force already counts for its user too."""
-    node, other = nodes.node(), nodes.node()
-    teach(node.filter, MAIL[:40])
-    nodes.converge()
-    teach(other.filter, [("spam", raw) for _, raw in MAIL[40:50]], "anna")
-    teach(node.filter, [MAIL[50]], "anna")
-    before = node.filter.judge(PROBES[0], user="anna")
-    nodes.converge()
-    after = [each.filter.judge(PROBES[0], user="anna").log_odds for each in nodes.nodes]
-    assert after[0] == after[1] != before.log_odds
 
 
 def test_of_three_that_are_due_one_settles(nodes: Site) -> None:
@@ -354,51 +324,6 @@ def test_old_tables_judge_until_there_are_new_ones(nodes: Site) -> None:
     assert len(published(nodes)) == 1
 
 
-def test_a_fork_behind_the_settled_state_takes_the_published_tables(
-    nodes: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Our snapshot held some of the lost tail; that of the database does not."""
-    monkeypatch.setattr(store, "_MAX_TAIL_EVENTS", 5)
-    first, second = nodes.node(), nodes.node()
-    teach(first.filter, MAIL[:40])
-    first.turn()
-    first.publish()
-    lineage = first.stamp().lineage
-    teach(second.filter, MAIL[40:60])
-    nodes.converge()
-    first.tables()
-    first.filter._store.save_if_long_tail()
-    assert first.stamp().seq == 60
-    before = first.verdicts(PROBES)
-    rewind(nodes, 50)
-    teach(second.filter, MAIL[60:62])
-    first.courier.close()
-    first.turn()
-    assert first.stamp().lineage == lineage
-    assert first.verdicts(PROBES) in (before, second.verdicts(PROBES))
-    nodes.converge()
-    assert first.log.counts().hold == ""
-    assert first.tables() == second.tables()
-
-
-def test_a_fork_before_the_snapshot_changes_no_snapshot(nodes: Site) -> None:
-    first, second = nodes.node(), nodes.node()
-    teach(first.filter, MAIL[:40])
-    nodes.converge()
-    first.publish()
-    teach(first.filter, MAIL[40:50])
-    teach(second.filter, MAIL[50:60])
-    nodes.converge()
-    line = first.filter.ledger.get_meta(SNAPSHOT_KEY)
-    rewind(nodes, 45)
-    teach(second.filter, MAIL[60:63])
-    second.turn()
-    nodes.converge()
-    assert first.filter.ledger.get_meta(SNAPSHOT_KEY) == line
-    assert first.tables() == second.tables()
-    assert sum(first.filter.status().classes.values()) == 63
-
-
 def test_tables_of_a_history_that_was_cut_meanwhile_are_not_installed(
     nodes: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,33 +349,6 @@ def test_tables_of_a_history_that_was_cut_meanwhile_are_not_installed(
     node.log.cut(20)
     node.filter._store.save_if_long_tail()
     assert node.filter.ledger.get_meta(SNAPSHOT_KEY) is None
-
-
-def test_a_filter_that_joins_keeps_its_tables_until_there_are_common_ones(
-    nodes: Site, tmp_path: Path
-) -> None:
-    with opened(tmp_path / "alone") as alone:
-        teach(alone, MAIL[:60])
-        alone.settle()
-        teach(alone, MAIL[60:63])
-        before = [alone.judge(raw).log_odds for raw in PROBES]
-        line = alone.ledger.get_meta(SNAPSHOT_KEY)
-        assert line
-        alone.ledger.join()
-        keep_tables(alone.ledger, line)
-        settled = store.read_snapshot(tmp_path / "alone" / SnapshotStamp.parse(line).file)
-    small, joined = nodes.node(), nodes.node(tmp_path / "alone")
-    assert bits_of(joined.filter._store.tables) == bits_of(settled)
-    assert sum(joined.filter.status().classes.values()) == 60
-    teach(small.filter, MAIL[63:75])
-    small.turn()
-    small.publish()  # tables of much less
-    joined.with_database(joined.exchange.fetch)
-    assert sum(joined.filter.status().classes.values()) == 60
-    nodes.converge()
-    assert sum(joined.filter.status().classes.values()) == 75
-    assert joined.tables() == small.tables()
-    assert before
 
 
 def test_a_node_that_is_far_behind_judges_by_the_snapshot_ahead_of_its_log(
@@ -485,68 +383,6 @@ def test_a_node_that_is_far_behind_judges_by_the_snapshot_ahead_of_its_log(
     assert late.stamp().seq == late.stamp().settled + 40, "saved, so that others need not fold"
     nodes.converge()
     assert late.tables() == first.tables()
-
-
-def test_superseded_events_are_dropped_from_the_log_and_change_nothing(
-    nodes: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, now = nodes.node(), time.time()
-    monkeypatch.setattr("time.time", lambda: now - 40 * 86_400)
-    teach(first.filter, MAIL[:40])
-    for label in ("ham", "spam", "ham"):
-        teach(first.filter, [(label, MAIL[0][1])])
-    first.turn()
-    monkeypatch.undo()
-    nodes.database.query("UPDATE spamguard.events SET added = added - 40 * 86400")
-    first.publish()
-    ((events, last, compacted),) = nodes.database.query(
-        "SELECT events, last, compacted FROM spamguard.log"
-    )
-    assert last == compacted == first.log.head().position
-    assert events < last
-    teach(first.filter, MAIL[40:50])
-    late = nodes.node()
-    nodes.converge()
-    assert late.tables() == first.tables()
-    late.filter.settle()
-    first.filter.settle()
-    assert late.stamp().lineage == first.stamp().lineage
-
-
-@pytest.mark.slow
-def test_a_joiner_judges_like_the_others_within_seconds(nodes: Site) -> None:
-    """Whoever copies 20,000 lessons first would leave its first mail unsure."""
-    first = nodes.node()
-    examples = [(label, READER.read_example(raw)) for label, raw in MAIL]
-    votes = [
-        vote._replace(digest=hashlib.sha256(b"%d %s" % (number, vote.digest)).digest())
-        for label, example in examples
-        for vote in first.filter.make_votes([example], label)
-        for number in range(125)
-    ]
-    first.filter.cast_votes(votes)
-    first.turn()
-    assert first.log.head().position == 20_000
-    first.publish()
-    expected = first.verdicts(PROBES)
-
-    late, begin = nodes.node(), time.monotonic()
-
-    async def join(database: SharedDatabase) -> None:
-        late.exchange.update_hold((await database.head()).last)
-        await late.exchange.fetch(database)
-
-    late.with_database(join)
-    assert late.verdicts(PROBES) == expected
-    seconds_to_judge = time.monotonic() - begin
-    late.turn()
-    print(f"judged like the others after {seconds_to_judge:.2f} s, copied all after "
-          f"{time.monotonic() - begin:.1f} s")  # fmt: skip
-    assert late.log.counts().hold == ""
-    assert late.log.head() == first.log.head()
-    assert late.verdicts(PROBES) == expected
-    assert late.tables() == first.tables()
-    assert seconds_to_judge < PATIENCE
 
 
 def test_what_a_command_wants_settled_is_settled_for_all(nodes: Site) -> None:

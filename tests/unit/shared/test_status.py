@@ -11,20 +11,11 @@ from spamguard.shared.status import (
     NodeStatus,
     SharedStatus,
     read_status,
-    write_status,
 )
 
 NOW = 1_790_000_000.0
 NODE = NodeStatus("a", "mx1", "https://mx1.example", "1.0.0", 5, 0, NOW, "11")
 WELL = SharedStatus("a", NOW, 5, 5, NOW, nodes=(NODE, replace(NODE, node="b", name="mx2")))
-
-
-def test_what_is_written_is_read(tmp_path):
-    write_status(tmp_path, WELL)
-    write_status(tmp_path, replace(WELL, alarms=("x",)))
-    assert read_status(tmp_path) == replace(WELL, alarms=("x",))
-    assert [path.name for path in tmp_path.iterdir()] == [STATUS_FILE]
-    assert (tmp_path / STATUS_FILE).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"nodes": 1}', b"\xff", b"[" * 100_000])
@@ -34,21 +25,6 @@ def test_a_damaged_file_is_a_silent_courier(tmp_path, data):
     (tmp_path / "absent").mkdir()
     assert status == SharedStatus() == read_status(tmp_path / "absent")
     assert list(status.notes(NOW)) == ["shared log: the courier has not been heard yet"]
-
-
-def test_all_is_well():
-    assert list(WELL.notes(NOW + 1)) == []
-    assert WELL.age(NOW + 1) == 1
-    assert not WELL.is_away(NOW + 1)
-
-
-def test_away_is_told_with_what_waits():
-    away = replace(WELL, written=NOW + 720, away_since=NOW, problem="no answer", waiting=38)
-    assert away.is_away(NOW + 720)
-    assert list(away.notes(NOW + 720)) == [
-        "shared log: away for 12 min (no answer); lessons waiting here: 38"
-    ]
-    assert list(replace(away, away_since=NOW + 718).notes(NOW + 720)) == []  # passes mostly
 
 
 def test_a_courier_that_has_ended_is_away():
