@@ -9,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spamguard.smtp.commands import DataReader, dot_stuff
-from tests.unit.mail.support import seconds
-from tests.unit.smtp.smuggling import ANY_END, ENDS, cuts
+from tests.unit.smtp.smuggling import ANY_END
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=400, database=None)
 awkward = st.lists(
@@ -95,86 +94,9 @@ def test_a_message_that_was_sent_comes_back(
     assert len(ANY_END.findall(sent)) == 1
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-def test_no_other_end_is_taken(end: bytes) -> None:
-    text = b"Subject: 1\r\n\r\nfirst" + end + b"MAIL FROM:<a@b>\r\nsecond\r\n.\r\n"
-    bodies = set()
-    for chunks in cuts(text):
-        body, finished, rest, found = read(chunks, normalise=False)
-        assert (finished, rest) == (True, b"")
-        assert b"second" in body
-        assert found
-        bodies.add(body)
-    assert len(bodies) == 1
-
-
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-def test_a_normalised_message_holds_no_end_for_anybody(end: bytes) -> None:
-    text = b"Subject: 1\r\n\r\nfirst" + end + b"MAIL FROM:<a@b>\r\nsecond\r\n.\r\n"
-    for chunks in cuts(text):
-        body, _, rest, _ = read(chunks, normalise=True)
-        assert rest == b""
-        for pieces in ([body], [body[at : at + 1] for at in range(len(body))]):
-            sent = b"".join(dot_stuff(pieces))
-            assert [match.end() for match in ANY_END.finditer(sent)] == [len(sent) - 1]
-
-
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-def test_what_should_have_been_normalised_is_never_sent(end: bytes) -> None:
-    text = b"first" + end + b"second\r\n"
-    for chunks in cuts(text):
-        given_out = []
-        with pytest.raises(ValueError, match=r"bare|nul"):
-            given_out.extend(dot_stuff(chunks))
-        assert not ANY_END.search(b"".join(given_out))
-
-
-@pytest.mark.parametrize(
-    ("body", "sent"),
-    [
-        (b"", b".\r\n"),
-        (b"a", b"a\r\n.\r\n"),
-        (b"a\r\n", b"a\r\n.\r\n"),
-        (b".", b"..\r\n.\r\n"),
-        (b"\r\n", b"\r\n.\r\n"),
-        (b".\r\n.\r\n..\r\n", b"..\r\n..\r\n...\r\n.\r\n"),
-        (b"a.\r\nb", b"a.\r\nb\r\n.\r\n"),
-    ],
-)
-def test_dots_are_put_on(body: bytes, sent: bytes) -> None:
-    for chunks in cuts(body):
-        assert b"".join(dot_stuff(chunks)) == sent
-
-
-def test_a_half_line_end_at_the_end_is_never_sent() -> None:
-    for chunks in ([b"a\r"], [b"a", b"\r"], [b"\r"]):
-        with pytest.raises(ValueError, match="bare-cr"):
-            list(dot_stuff(chunks))
-
-
-def test_oddities_show_as_soon_as_they_are_certain() -> None:
-    reader = DataReader()
-    assert reader.feed(b"a\r") == b"a"
-    assert reader.oddities == set()
-    assert reader.feed(b"b\0\nc") == b"\rb\0\nc"
-    assert reader.oddities == {"bare-cr", "bare-lf", "nul"}
-
-
 def test_commands_behind_the_end_are_no_oddity() -> None:
     reader = DataReader()
     assert reader.feed(b"a\r\n.\r\n\0\r\n\n") == b"a\r\n"
     assert (reader.is_finished, reader.rest, reader.oddities) == (True, b"\0\r\n\n", set())
     with pytest.raises(ValueError, match="ended"):
         reader.feed(b"more")
-
-
-@pytest.mark.slow
-def test_no_message_is_slow_to_read_or_to_send() -> None:
-    def through(chunk: bytes) -> None:
-        reader = DataReader(normalise=True)
-        for _ in dot_stuff(reader.feed(chunk) for _ in range(32)):
-            pass
-
-    for unit in (b"\r\n", b"\r\n.a", b"\r", b"\n", b"\0", b"\r\n.\r", b".", b"a" * 70 + b"\r\n"):
-        chunk = (unit * (1 << 18))[: 1 << 18]
-        assert seconds(lambda chunk=chunk: through(chunk), 1) < 5

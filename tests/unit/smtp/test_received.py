@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.smtp.envelope import Client, count_hops, received_field
+from spamguard.smtp.envelope import Client, received_field
 
 CLIENT = Client(address="192.0.2.7", name="out.example", helo="mail.example", protocol="ESMTPS")
 STAMP = re.compile(
@@ -64,11 +64,3 @@ def test_nothing_of_a_client_leaves_its_place(helo, name, address, protocol, rec
     assert STAMP.fullmatch(field)
     message = message_from_bytes(field + b"\r\nSubject: x\r\n\r\n", policy=default)
     assert message.keys() == ["Received", "Subject"]
-
-
-def test_hops_are_counted():
-    head = (
-        b"Received: from a\r\n\tReceived: folded\r\nreceived : by b\r\n"
-        b"X-Received: no\r\nSubject: Received: no\r\nRECEIVED:x\r\n"
-    )
-    assert (count_hops(head), count_hops(b"")) == (3, 0)
