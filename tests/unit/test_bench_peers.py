@@ -4,17 +4,14 @@ asked for, peers are asked once.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from corpora import synthetic
 from tests.bench import (
     bare,
-    bench_peers,
     contest,
     courses,
     foreign,
@@ -87,30 +84,6 @@ def test_mail_as_other_corpora_have_it_says_the_same_in_another_form(mail: list[
 # ---- filters
 
 
-@pytest.mark.parametrize("name", list(rivals.RIVALS))
-def test_every_filter_learns_and_judging_teaches_nothing(name: str, mail: list[Mail]) -> None:
-    if name in rivals.PROGRAMS and shutil.which(rivals.PROGRAMS[name]) is None:
-        pytest.skip(f"{rivals.PROGRAMS[name]} is not installed")
-    with rivals.trial(rivals.RIVALS[name]) as rival:
-        rival.judge(mail[0].path)  # before the first lesson: anything, but an answer
-        for label, path in mail[:60]:
-            rival.teach(path, label)
-        said = rival.judge_all([path for _, path in mail[60:]])
-        assert [rival.judge(path) for _, path in mail[60:]] == said
-    mean = {
-        label: np.mean(
-            [
-                answer.score
-                for one, answer in zip(mail[60:], said, strict=True)
-                if one.label == label
-            ]
-        )
-        for label in ("ham", "spam")
-    }
-    assert mean["spam"] > mean["ham"]
-    assert np.isfinite([answer.score for answer in said]).all()
-
-
 def test_unknown_filters_are_refused() -> None:
     with pytest.raises(SystemExit, match="no filter 'spambytes'"):
         rivals.available(["spambytes"])
@@ -139,35 +112,6 @@ def test_corrections_teach_only_what_was_wrong_or_in_doubt(tmp_path: Path) -> No
     assert [row.trained for row in rows] == [True, False, True, False]
     assert [row.label for row in rows] == ["unsure", "spam", "spam", "ham"]
     assert all(row.trained for row in courses.online(Parrot(tmp_path / "b"), three))
-
-
-def test_peers_are_asked_once_and_ours_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(rivals.RIVALS, "parrot", Parrot)
-    monkeypatch.setitem(rivals.RIVALS, courses.OURS, Parrot)
-    counts = []
-    for name in ("parrot", "parrot", courses.OURS, courses.OURS):
-        before = Parrot.asked
-        courses.course(tmp_path / "scores", "made-up", name, STREAM[:20])
-        counts.append(Parrot.asked - before)
-    assert counts == [20, 0, 20, 20]
-
-
-def test_tables_tell_measures_gain_and_belief(capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(1)
-    gold = ["spam" if spam else "ham" for spam in rng.random(600) < 0.4]
-    run = [
-        bench_peers.ScoredMessage(n, label, label, 3.0 * (label == "spam") + rng.normal(), True)
-        for n, label in enumerate(gold, 1)
-    ]
-    bench_peers.areas({courses.OURS: run, "other": [row._replace(score=-row.score) for row in run]})
-    bench_peers.beliefs({courses.OURS: run})
-    said = capsys.readouterr().out
-    assert "| other |" in said
-    assert " to -" in said  # an interval below zero: ours is better
-    assert "0.00 % (0 of " in said
-    assert sum(one.messages for one in bench_peers.doubt(run)) <= 600
 
 
 # ---- pictures

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.backup import BackupReader
 from spamguard.cli import main
 from spamguard.folders.sightings import Sightings
 from spamguard.proxy.history import History
-from spamguard.storage import Owner, as_directory_owner
 from spamguard.web.auth import CredentialStore
 from tests.unit.filters import mail, opened, teach
 
@@ -119,33 +117,6 @@ def test_the_journal_would_delete_it(state, treasure):
     assert not treasure.exists()
 
 
-def test_a_restore_follows_no_link_out_of_the_directory(state, treasure, monkeypatch, capsys):
-    assert command(state, "backup", state.parent / "backup") == 0
-    real = BackupReader.extract
-
-    def extract(archive: BackupReader, place: Path, advance: Callable[[int], object]) -> None:
-        place.rename(place.with_name("away"))
-        place.symlink_to(treasure.parent)
-        real(archive, place, advance)
-
-    monkeypatch.setattr(BackupReader, "extract", extract)
-    assert command(state, "restore", "--replace", state.parent / "backup") == 2
-    assert "Permission denied" in capsys.readouterr().err
-    assert [path.name for path in treasure.parent.iterdir()] == ["treasure"]
-
-
-@pytest.mark.parametrize("kind", [("backup",), ("export", "--with-key")])
-def test_the_key_is_not_given_to_whoever_owns_the_directory_that_root_writes_to(
-    state, tmp_path, kind
-):
-    home = tmp_path / "home"
-    home.mkdir()
-    os.chown(home, NOBODY, NOBODY)
-    assert command(state, *kind, home / "file") == 0
-    found = (home / "file").stat()
-    assert (found.st_uid, found.st_mode & 0o777) == (0, 0o600)
-
-
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_what_was_restored_belongs_to_the_owner(state, mode):
     command(state, "backup", state.parent / "backup")
@@ -154,23 +125,3 @@ def test_what_was_restored_belongs_to_the_owner(state, mode):
     assert {path.name: path.stat().st_uid for path in state.rglob("*")} == {
         path.name: NOBODY for path in state.rglob("*")
     }
-
-
-def test_where_its_owner_cannot_get_root_works_as_root(state):
-    state.parent.chmod(0o700)
-    with as_directory_owner(state):
-        assert os.geteuid() == 0
-    assert command(state, "status") == 0
-
-
-def _write_where_only_root_may(state: Path) -> None:
-    assert (os.geteuid(), os.getegid()) == (NOBODY, NOBODY)
-    (state.parent / "file").write_text("")
-
-
-def test_rights_come_back_whatever_happens(state):
-    with pytest.raises(PermissionError), as_directory_owner(state):
-        _write_where_only_root_may(state)
-    assert (os.geteuid(), os.getegid()) == (0, 0)
-    with Owner(0, 0).impersonate():
-        assert os.geteuid() == 0

@@ -17,25 +17,6 @@ from tests.support.waiting import PATIENCE
 # ---- sockets
 
 
-def test_the_socket_takes_the_place_of_an_older_one(tmp_path):
-    path = tmp_path / "door" / "sock"
-    with (
-        process.listen_at(path, 0o600),
-        process.listen_at(path, 0o666),
-        socket.socket(socket.AF_UNIX) as one,
-    ):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o666
-        one.connect(str(path))
-    assert [each.name for each in path.parent.iterdir()] == ["sock"]
-
-
-def test_what_is_no_socket_is_left_alone(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(OSError, match="no socket"):
-        process.listen_at(tmp_path / "file", 0o666)
-    assert (tmp_path / "file").read_text() == "x"
-
-
 def test_what_others_put_in_its_place_is_not_opened_to_anybody(tmp_path, monkeypatch):
     """A directory may belong to somebody else, and root listen there before it becomes who it is to
     be.
@@ -56,12 +37,6 @@ def test_what_others_put_in_its_place_is_not_opened_to_anybody(tmp_path, monkeyp
     with pytest.raises(OSError, match="no socket"):
         process.listen_at(tmp_path / "sock", 0o666)
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-
-
-def test_who_is_at_the_other_end() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert process.peer_credentials(ours) == (os.getpid(), os.getuid())
 
 
 # ---- systemd
@@ -89,29 +64,6 @@ def test_notifications_are_sent(systemd: tuple[socket.socket, str]) -> None:
     assert ear.recv(1000) == b"WATCHDOG=1"
     notifier.stopping()
     assert ear.recv(1000).startswith(b"STOPPING=1\n")
-
-
-def test_the_environment_is_not_for_children() -> None:
-    environment = {
-        "NOTIFY_SOCKET": "/x",
-        "WATCHDOG_USEC": "3000000",
-        "WATCHDOG_PID": str(os.getpid()),
-        "OTHER": "1",
-    }
-    assert Notifier.from_environment(environment).watchdog_seconds == 3.0
-    assert environment == {"OTHER": "1"}
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        {"WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"},
-    ],
-    ids=str,
-)
-def test_a_watchdog_that_is_not_ours(environment: dict[str, str]) -> None:
-    assert Notifier.from_environment(environment).watchdog_seconds is None
 
 
 @pytest.mark.parametrize("address", [None, "", "/nowhere/notify", "@nobody-listens-here"])

@@ -19,10 +19,8 @@ from hypothesis import strategies as st
 
 from spamguard.errors import SourceError
 from spamguard.sources import (
-    SourceMessage,
     UnreadableFileError,
     decompress,
-    is_compressed,
     read_messages,
 )
 
@@ -53,27 +51,6 @@ class Stdin:
 
 
 # ---- files
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        MAIL,
-        MAIL.replace(b"\n", b"\r\n"),
-        MAIL.replace(b"\n", b"\r"),
-        b"no header",
-        b"a\0b\xff\n\n",
-        b"\n" + MAIL,
-        b"From : a@b\n\nx",
-    ],
-)
-def test_a_single_file_is_given_as_it_is(tmp_path: Path, raw: bytes) -> None:
-    path = write(tmp_path / "m", raw)
-    assert list(read_messages(path)) == [SourceMessage(str(path), raw, None)]
-
-
-def test_an_empty_file_has_no_messages(tmp_path: Path) -> None:
-    assert raws(write(tmp_path / "m", b"")) == []
 
 
 @pytest.mark.parametrize("size", [len(MAIL), (1 << 16) - 1, 1 << 16, (1 << 16) + 1, (1 << 17) + 5])
@@ -111,56 +88,6 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 # ---- mbox
 
 
-def test_mbox_messages_lose_their_wrapping_and_nothing_else(tmp_path: Path) -> None:
-    path = write(tmp_path / "box", FROM + MAIL + b"\n" + FROM + OTHER + b"\n\n\n" + FROM + MAIL)
-    assert raws(path) == [MAIL, OTHER + b"\n\n", MAIL]
-    assert [message.name for message in read_messages(path)] == [
-        str(path),
-        f"{path}#2",
-        f"{path}#3",
-    ]
-
-
-def test_mbox_with_crlf(tmp_path: Path) -> None:
-    whole = (FROM + MAIL + b"\n" + FROM + OTHER + b"\n").replace(b"\n", b"\r\n")
-    assert raws(write(tmp_path / "box", whole)) == [
-        MAIL.replace(b"\n", b"\r\n"),
-        OTHER.replace(b"\n", b"\r\n"),
-    ]
-
-
-def test_one_level_of_quoting_is_undone(tmp_path: Path) -> None:
-    body = b"Subject: q\n\n>From me\n>>From you\n> From x\n>Fromage\nx >From y\n"
-    assert raws(write(tmp_path / "box", FROM + body)) == [
-        b"Subject: q\n\nFrom me\n>From you\n> From x\n>Fromage\nx >From y\n"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("between", "expected"),
-    [
-        (b"\nFrom - \n", 2),  # no date, but an empty line and a header field after it
-        (b"\nFrom 1234@xxx\n", 2),
-        (b"From - \n", 2),
-        (b"\nFrom anna Do Jan  4 10:11:12 2024\n", 2),  # as an exporter writes it in Germany
-        (b"From anna at example.org  Thu Jan  4 10:11:12 2024\n", 2),
-        (b"From ann Thu Jan  4 10:11:12 GMT+0100 (CET) 2024 remote from there\n", 2),
-        (b"From bo@example.org Sun Jul 16 15:06:25 2023\n", 2),  # no empty line, but a date
-        (b"From bo@example.org Wed, 2 May 2001 10:10:26 +0200\n", 2),
-        (b"From my point of view\n", 1),  # text
-        (b"\nFrom Russia with love\n\n", 1),
-        (b"\nFrom Mon 5 Jan 10:30 on we are open\nand after that closed\n\n", 1),
-        (b"\nFrom my side: some questions follow\nNote: no field\n", 1),
-        (b"\nFrom Mon 5 Jan 10:30 on we are open\nNote: bring your card\n", 1),
-        (b"\nFrom Monday we are open until 10:30\nNote: bring your card\n", 1),
-        (b"\nFrom ann@example.org I heard at 10:11:12 today\nNote: no field\n", 1),
-        (b"\nFrom here\nNote: no field\n", 1),
-    ],
-)
-def test_which_from_lines_separate(tmp_path: Path, between: bytes, expected: int) -> None:
-    assert len(raws(write(tmp_path / "box", FROM + MAIL + between + OTHER))) == expected
-
-
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_what_other_systems_make_of_an_mbox(tmp_path: Path, mark: bytes, end: bytes) -> None:
@@ -183,20 +110,6 @@ def test_the_notes_of_a_server_are_no_mail(tmp_path: Path, notes: bytes) -> None
     for order in ((notes, kept, MAIL), (MAIL, notes, kept), (kept, MAIL, notes)):
         path = write(tmp_path / "box", b"\n".join(FROM + raw for raw in order))
         assert raws(path) == [raw for raw in order if raw is not notes]
-
-
-def test_content_length_is_ignored(tmp_path: Path) -> None:
-    lying = b"Content-Length: 5000\nSubject: x\n\nshort\n"
-    assert raws(write(tmp_path / "box", FROM + lying + b"\n" + FROM + MAIL)) == [lying, MAIL]
-
-
-def test_lines_of_any_length(tmp_path: Path) -> None:
-    long = b"Subject: x\n\n" + b"y" * 200_000 + b"\nFrom here\n"
-    assert raws(write(tmp_path / "box", FROM + long + b"\n" + FROM + MAIL)) == [long, MAIL]
-    border = (
-        b"Subject: x\n\n" + b"y" * 65_536 + b">From the middle of a line\n"
-    )  # a piece must not look like a line
-    assert raws(write(tmp_path / "box", FROM + border)) == [border]
 
 
 LINES = st.lists(
@@ -247,49 +160,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, raw: bytes, expected: l
     assert raws("-") == expected
 
 
-def test_empty_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Stdin(b""))
-    with pytest.raises(SourceError, match="standard input is empty"):
-        raws("-")
-
-
 # ---- marked as deleted
-
-
-@pytest.mark.parametrize(
-    ("fields", "deleted"),
-    [
-        (b"X-Status: \n", False),
-        (b"X-Status: AF\n", False),
-        (b"Status: RO\nX-Status: AD\n", True),
-        (b"X-Mozilla-Status: 0001\nX-Mozilla-Status2: 00000008\n", False),
-        (b"X-Mozilla-Status: 0009\n", True),
-        (b"x-mozilla-status: 1018\n", True),
-        (b"X-Mozilla-Status: 0001\nX-Mozilla-Status: 0008\n", False),  # the second by a sender
-    ],
-)
-def test_an_mbox_says_in_header_fields_what_is_deleted(
-    tmp_path: Path, fields: bytes, deleted: bool
-) -> None:
-    raw = fields + b"Subject: x\n\nX-Status: D\n"
-    for end in (b"\n", b"\r\n"):
-        path = write(tmp_path / "box", (FROM + raw + b"\n" + FROM + MAIL).replace(b"\n", end))
-        assert [message.deleted for message in read_messages(path)] == [deleted, False]
-    (alone,) = read_messages(write(tmp_path / "one.eml", raw))
-    assert not alone.deleted  # there the fields are the sender's
-
-
-def test_a_maildir_and_a_folder_of_mh_say_in_names_what_is_deleted(tmp_path: Path) -> None:
-    box = maildir(tmp_path / "tree" / "box")
-    for name in ("1.a:2,S", "2.a:2,ST", "3.T:2,", "4.a!2,T", "5.a;2,DTab"):
-        write(box / "cur" / name, MAIL)
-    for name in ("1", ",2"):
-        write(tmp_path / "tree" / "mh" / name, MAIL)
-        write(tmp_path / "tree" / "mh" / f"{name}0", FROM + MAIL)
-    found = {Path(each.name).name: each.deleted for each in read_messages(tmp_path / "tree")}
-    deleted = {"2.a:2,ST", "4.a!2,T", "5.a;2,DTab", ",2", ",20"}
-    assert {name for name, is_deleted in found.items() if is_deleted} == deleted
-    assert len(found) == 9
 
 
 # ---- Maildir
@@ -307,10 +178,6 @@ def test_maildir_in_order_of_delivery_without_tmp_and_subfolders(tmp_path: Path)
     assert raws(box) == [MAIL, FROM + b">From is kept: a Maildir quotes nothing\n"]
 
 
-def test_an_empty_maildir_is_no_mistake(tmp_path: Path) -> None:
-    assert raws(maildir(tmp_path / "box")) == []
-
-
 def test_a_maildir_in_use(tmp_path: Path) -> None:
     box = maildir(tmp_path / "box")
     for name in ("1", "2", "3"):
@@ -320,27 +187,6 @@ def test_a_maildir_in_use(tmp_path: Path) -> None:
     (box / "new" / "2").rename(box / "cur" / "2:2,S")  # read by its owner
     (box / "new" / "3").unlink()
     assert [message.raw for message in found] == [b"Subject: 2\n"]
-
-
-@pytest.mark.parametrize("place", ["box", "box/cur"])
-def test_a_maildir_from_which_much_is_moved_away(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    box = maildir(tmp_path / "box")
-    for number in range(100):
-        write(box / "cur" / f"{number:03}:2,", b"Subject: x\n")
-    found = read_messages(tmp_path / place)
-    assert next(found).name.endswith("000:2,")
-    looks = []
-    monkeypatch.setattr(
-        "spamguard.sources.os.scandir",
-        lambda path, scan=os.scandir: looks.append(path) or scan(path),
-    )
-    for number in range(1, 99):
-        (box / "cur" / f"{number:03}:2,").unlink()
-    (box / "cur" / "099:2,").rename(box / "cur" / "099:2,S")
-    assert [Path(message.name).name for message in found] == ["099:2,S"]
-    assert len(looks) < 10
 
 
 # ---- trees
@@ -360,52 +206,6 @@ def test_what_dovecot_has_packed(tmp_path: Path, pack: Callable[[bytes], bytes])
         raws(write(tmp_path / "secret", b"CRYPTED\x03\x07xyz"))
 
 
-def test_a_tree_in_order_of_names(tmp_path: Path) -> None:
-    write(tmp_path / "b" / "2", OTHER)
-    write(tmp_path / "a", MAIL)
-    write(tmp_path / "b" / "1", FROM + MAIL + b"\n" + FROM + OTHER)
-    write(tmp_path / "c" / "cur" / "m", b"Subject: in maildir\n")
-    (tmp_path / "c" / "new").mkdir()
-    write(tmp_path / ".git" / "x", MAIL)
-    write(tmp_path / "subscriptions", b"Junk\n")
-    write(tmp_path / "d" / "index", b"spam ../a\n")
-    assert raws(tmp_path) == [MAIL, MAIL, OTHER, OTHER, b"Subject: in maildir\n"]
-
-
-def test_links_are_not_followed(tmp_path: Path) -> None:
-    write(tmp_path / "outside" / "secret", MAIL)
-    tree = tmp_path / "tree"
-    write(tree / "m", OTHER)
-    (tree / "loop").symlink_to(tree)
-    (tree / "file").symlink_to(tmp_path / "outside" / "secret")
-    (tree / "dir").symlink_to(tmp_path / "outside")
-    (tree / "box").mkdir()
-    (tree / "box" / "cur").symlink_to(tmp_path / "outside")
-    (tree / "box" / "new").mkdir()
-    (tree / "self").symlink_to("self")
-    os.mkfifo(tree / "pipe")
-    assert raws(tree) == [OTHER]
-
-
-def test_a_link_that_is_named_is_followed(tmp_path: Path) -> None:
-    write(tmp_path / "real" / "m", MAIL)
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert raws(tmp_path / "link") == [MAIL]
-
-
-def test_a_very_deep_tree(tmp_path: Path) -> None:
-    deep = tmp_path.joinpath(*["d"] * 500)
-    write(deep / "m", MAIL)
-    assert raws(tmp_path) == [MAIL]
-
-
-def test_names_are_printable(tmp_path: Path) -> None:
-    name = os.fsdecode(b"caf\xe9\n\x1b[31m \xd0\xb6")
-    write(tmp_path / name, MAIL)
-    (message,) = read_messages(tmp_path)
-    assert message.name == f"{tmp_path}/caf\\xe9\\n\\x1b[31m ж"
-
-
 # ---- TREC indexes
 
 
@@ -423,20 +223,6 @@ def test_an_index_gives_labels_and_order(tmp_path: Path) -> None:
     ]
     for path in (index, tmp_path, index.rename(tmp_path / "index")):
         assert [(message.label, message.raw) for message in read_messages(path)] == expected
-
-
-def test_the_trec_layout(tmp_path: Path) -> None:
-    write(tmp_path / "data" / "inmail.1", MAIL)
-    index = write(tmp_path / "full" / "index", b"spam ../data/inmail.1\n")
-    assert [(message.label, message.raw) for message in read_messages(index)] == [("spam", MAIL)]
-    assert [message.label for message in read_messages(tmp_path)] == ["spam"]
-
-
-def test_only_a_file_called_index_is_one(tmp_path: Path) -> None:
-    """A letter may begin so, and a file of that name may be there."""
-    write(tmp_path / "m", MAIL)
-    letter = write(tmp_path / "letter", b"ham m\n")
-    assert list(read_messages(letter)) == [SourceMessage(str(letter), b"ham m\n")]
 
 
 @pytest.mark.parametrize(
@@ -485,27 +271,10 @@ def test_unreadable(tmp_path: Path) -> None:
     (tmp_path / "t").chmod(0o700)
 
 
-def test_unreadable_as_the_system_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "m", MAIL)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(SourceError, match=r"m: cannot be read \(Permission denied\)"):
-        raws(path)
-
-
 # ---- compressed files
 
 RAW = b"Subject: x\n\n" + b"hello\n" * 1000
 MOST = 1 << 20
-
-
-def test_what_is_not_packed_is_as_it_is():
-    assert decompress(RAW, MOST) == RAW
-    assert not is_compressed(RAW)
-    assert is_compressed(gzip.compress(RAW))
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
