@@ -5,7 +5,6 @@ are no others.
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any, NamedTuple
 
 import httpx
@@ -13,12 +12,9 @@ import pytest
 from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 
-from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.web import api, requests
 from spamguard.web.api import router
-from spamguard.web.models import Model, User
-from spamguard.web.queries import Search
-from tests.unit.web.fixed import DIGEST, NAME, OTHER
+from tests.unit.web.fixed import DIGEST, NAME
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, served
 
 
@@ -70,31 +66,6 @@ def test_the_description_lists_all_operations(described: dict[str, Any]) -> None
         assert schema["description"], name
 
 
-@pytest.mark.parametrize(
-    ("path", "name", "value", "fits"),
-    [
-        ("/learn", "class", "spam", True),
-        ("/learn", "class", "", False),
-        ("/history", "label", "", True),
-        ("/history", "before", "", True),
-        ("/forget", "digest", "0" * 32, True),
-        ("/forget", "digest", "0" * 16, False),
-    ],
-)
-def test_the_description_accepts_what_the_api_accepts(
-    server: Served, described: dict[str, Any], path: str, name: str, value: str, fits: bool
-) -> None:
-    (method, operation), *_ = described["paths"][ROOT + path].items()
-    schema = next(
-        parameter["schema"] for parameter in operation["parameters"] if parameter["name"] == name
-    )
-    assert Draft202012Validator(schema).is_valid(value) == fits
-    response = server.client(OPERATOR, **MESSAGE).request(
-        method, ROOT + path, params={name: value}, content=LETTER if method == "post" else None
-    )
-    assert (response.status_code == 200) == fits, response.text
-
-
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
 def test_everything_answers_as_described(
     server: Served, described: dict[str, Any], operation: Any
@@ -120,74 +91,6 @@ def test_everything_answers_as_described(
         validator(described, content["schema"]).validate(response.json())
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
-def test_without_credentials_nothing_answers(
-    server: Served, described: dict[str, Any], operation: Any
-) -> None:
-    before = len(server.service.calls), len(server.service.messages)
-    path = (ROOT + operation.path).replace("{id}", NAME)
-    response = server.client(**MESSAGE).request(
-        operation.method, path, params=GIVEN, content=LETTER
-    )
-    assert problem(response) == 401
-    validator(described, {"$ref": "#/components/schemas/Problem"}).validate(response.json())
-    assert (len(server.service.calls), len(server.service.messages)) == before
-
-
-def test_some_are_for_operators(server: Served) -> None:
-    client = server.client(ANNA)
-    found = {
-        operation.name
-        for operation in OPERATIONS
-        if client.request(
-            operation.method,
-            (ROOT + operation.path).replace("{id}", NAME),
-            headers=MESSAGE,
-            content=LETTER,
-        ).status_code
-        == 403
-    }
-    assert found == {"delete", "status", "metrics"}
-
-
-def test_arguments_reach_the_service(server: Served) -> None:
-    client = server.client(ANNA)
-    server.service.calls.clear()
-    client.post(f"{ROOT}/learn", params={"class": "ham"}, content=LETTER, headers=MESSAGE)
-    client.post(f"{ROOT}/forget", params={"digest": DIGEST})
-    client.post(f"{ROOT}/history/{NAME}/learn", params={"class": "spam"})
-    client.post(f"{ROOT}/history/{NAME}/forget")
-    client.post(f"{ROOT}/undo", params={"user": "anna", "since": "1500000000.5", "dry_run": "true"})
-    client.post(f"{ROOT}/quarantine/{NAME}/release")
-    assert server.service.calls == [
-        ("learn", "anna", LETTER, "ham"),
-        ("forget", "anna", DIGEST),
-        ("learn_passed", "anna", NAME, "spam"),
-        ("forget_passed", "anna", NAME),
-        ("undo", "anna", "anna", 1500000000.5, True),
-        ("release", "anna", NAME),
-    ]
-
-
-def test_history_is_searched_and_paged(server: Served) -> None:
-    given = {
-        "from": "é@x",
-        "to": "b",
-        "subject": "c d",
-        "label": "not-scanned",
-        "taught": "any",
-        "since": "2026-11-17T08:00:00Z",
-    }
-    given |= {"until": "2026-11-18", "before": OTHER, "limit": "7"}
-    response = server.client(ANNA).get(f"{ROOT}/history", params=given)
-    assert server.service.searches[-1] == Search(
-        "é@x", "b", "c d", "not-scanned", "any", 1794902400.0, 1794960000.0, OTHER, 7
-    )
-    assert response.json()["following"] == OTHER
-    server.client(ANNA).get(f"{ROOT}/history?before=&from=")
-    assert server.service.searches[-1] == Search()
-
-
 @pytest.mark.parametrize(
     ("query", "status"),
     [
@@ -211,18 +114,6 @@ def test_a_wrong_query_is_refused(server: Served, query: str, status: int) -> No
     before = len(server.service.searches)
     assert problem(server.client(ANNA).get(f"{ROOT}/history?{query}")) == status
     assert len(server.service.searches) == before
-
-
-@pytest.mark.parametrize(
-    ("since", "seconds"),
-    [("20261117", 1794873600.0), ("1794873600", 1794873600.0), ("2026-11-17", 1794873600.0)],
-)
-def test_a_day_without_dashes_is_a_day(server: Served, since: str, seconds: float) -> None:
-    """As seconds it would be in 1970, and all votes of the user would be taken back."""
-    server.client(ANNA).post(
-        f"{ROOT}/undo", params={"user": "anna", "since": since, "dry_run": "true"}
-    )
-    assert server.service.calls[-1] == ("undo", "anna", "anna", seconds, True)
 
 
 @pytest.mark.parametrize(
@@ -293,107 +184,6 @@ def test_a_large_message_lies_in_a_file_meanwhile(server: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (UsageError("say it otherwise"), 422),
-        (NotAllowedError("not yours"), 403),
-        (NotThereError("no such id"), 404),
-        (BusyError("later"), 503),
-    ],
-)
-def test_errors_of_the_service(server: Served, error: Any, status: int) -> None:
-    server.service.failure = error
-    try:
-        response = server.client(ANNA).get(f"{ROOT}/history")
-    finally:
-        server.service.failure = None
-    assert problem(response) == status
-    assert response.json()["detail"] == str(error)
-    assert ("retry-after" in response.headers) == (status == 503)
-
-
-def test_health_tells_operators_more(server: Served) -> None:
-    assert server.client(ANNA).get(f"{ROOT}/health").json() == {"alive": True, "wrong": []}
-    server.monitor.found = ["worker 7: not heard for 20 s"]
-    try:
-        assert server.client(ANNA).get(f"{ROOT}/health").json() == {"alive": False, "wrong": []}
-        assert server.client(OPERATOR).get(f"{ROOT}/health").json()["wrong"] == [
-            "worker 7: not heard for 20 s"
-        ]
-    finally:
-        server.monitor.found = []
-
-
-def test_a_head_is_a_get_without_its_body(server: Served) -> None:
-    client = server.client(ANNA)
-    assert client.head(f"{ROOT}/classes").content == b""
-    assert (
-        client.head(f"{ROOT}/classes").headers["content-length"]
-        == client.get(f"{ROOT}/classes").headers["content-length"]
-    )
-
-
-def test_answers_are_ascii(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that strangers wrote acts where an answer is looked at."""
-
-    evil = "\u202e\x1b[2J<script>"
-
-    users = [User(f"{evil}\udc80", {f"{evil}\udc80": 1, evil: 2}, None)]
-
-    async def model(*_: object) -> Model:
-        return Model({}, "", 0, 0, 1, "", users)
-
-    monkeypatch.setattr(server.service, "model", model)
-    response = server.client(ANNA).get(f"{ROOT}/model")
-    assert re.fullmatch(rb"[ -~]+", response.content)
-    (user,) = response.json()["users"]
-    assert user["user"] == f"{evil}\udc80"
-    assert user["lessons"][evil] == 2
-
-
-def test_names_are_those_of_the_commands(server: Served) -> None:
-    """Where both tell the same."""
-    client = server.client(ANNA)
-    found = client.get(f"{ROOT}/history/{NAME}/why").json()
-    assert {
-        "time",
-        "listener",
-        "client",
-        "from",
-        "author",
-        "to",
-        "subject",
-        "size",
-        "label",
-        "probability",
-        "log_odds",
-        "personal",
-    } <= set(found["then"])
-    assert {"action", "next_hop", "words"} <= set(found["then"])
-    told = {
-        "label",
-        "probability",
-        "log_odds",
-        "probabilities",
-        "favoured",
-        "against",
-        "sum",
-        "prior",
-        "experts",
-        "words",
-        "other_words",
-        "sentence",
-        "groups",
-    }
-    assert set(found["now"]) == told | {"traits", "numbers", "biases", "to_threshold", "flip"}
-
-
-@pytest.mark.parametrize("path", ["/api", "/api/v1", "/api/v2/judge", f"{ROOT}/nothing"])
-def test_unknown_paths_get_a_problem_document(server: Served, path: str) -> None:
-    assert problem(server.client(ANNA).get(path)) == 404
-
-
-@pytest.mark.parametrize(
     "path", ["/docs", "/redoc", "/openapi.json", f"{ROOT}/docs", f"{ROOT}/redoc"]
 )
 def test_the_pages_of_fastapi_are_off(server: Served, path: str) -> None:
@@ -414,15 +204,6 @@ def test_the_pages_of_fastapi_are_off(server: Served, path: str) -> None:
 def test_a_refusal_names_parameter_and_remedy(server: Served, path: str, words: list[str]) -> None:
     detail = server.client(ANNA).get(f"{ROOT}{path}").json()["detail"]
     assert [word for word in words if word not in detail] == [], detail
-
-
-def test_an_empty_parameter_is_an_absent_one(server: Served) -> None:
-    client = server.client(ANNA)
-    query = "from=&to=&subject=&label=&taught=&since=&until=&before=&limit="
-    assert client.get(f"{ROOT}/history?{query}").status_code == 200
-    assert server.service.searches[-1] == Search()
-    assert client.get(f"{ROOT}/today?hours=").status_code == 200
-    assert client.post(f"{ROOT}/undo?user=anna&since=2026-11-17&dry_run=").status_code == 200
 
 
 def test_what_takes_too_long_is_ended(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.web.served import ANNA, served
+from tests.unit.web.served import served
 
 
 def multipart(value: bytes) -> bytes:
@@ -41,16 +41,3 @@ def test_errors_of_forms_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptur
         )
     assert answer.status_code == 400
     assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-def test_long_text_is_to_be_uploaded_as_a_file(tmp_path: Path) -> None:
-    """It is not malformed, and the page has said so."""
-    with served(tmp_path) as running:
-        browser = running.browser(ANNA)
-        fits, longer = (
-            browser.post("/teach", data={"source": "x" * length}, files={"other": b""})
-            for length in (1 << 20, (1 << 20) + 1)
-        )
-    assert fits.status_code == 403  # it has no token, which is looked for in what has arrived
-    assert longer.status_code == 413
-    assert "choose a longer message as a file" in longer.text

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from spamguard.config.options import HistorySettings, TeachSettings
+from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
-from spamguard.proxy import history_search
-from spamguard.records import Word
 from spamguard.web import workers
 from spamguard.web.auth import Person
-from spamguard.web.models import MAX_ROWS, JudgementPage, Waiting
+from spamguard.web.models import MAX_ROWS, JudgementPage
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
-from tests.unit.filters import READER, opened
+from tests.unit.filters import opened
 from tests.unit.web.office import (
     ANNA,
     BEN,
@@ -33,7 +31,6 @@ from tests.unit.web.office import (
     name,
     passed,
     remember,
-    serving,
     settings,
     votes,
 )
@@ -46,19 +43,6 @@ def numbers(page: JudgementPage) -> list[int]:
 def search(state: Path, person: Person, **wanted: Any) -> list[int]:
     return numbers(
         asked(state, lambda service: service.history(person, Search(**{"limit": 100, **wanted})))
-    )
-
-
-def test_everybody_sees_their_own(state: Path) -> None:
-    everything = list(range(len(PASSED)))
-    assert search(state, OPERATOR) == everything
-    assert search(state, ANNA) == [number for number in everything if number % 3 in (0, 1)]
-    assert search(state, BEN) == [number for number in everything if number % 3 in (1, 2)]
-    assert (
-        search(state, CARL)
-        == search(state, Person("example.org"))
-        == search(state, Person(""))
-        == []
     )
 
 
@@ -133,13 +117,6 @@ def test_the_first_known_recipient_owns_it(state: Path, monkeypatch: pytest.Monk
     asked(state, work)
 
 
-def test_known_users_are_cached(state: Path) -> None:
-    some = workers.Visibility(())
-    with opened(state) as spam_filter:
-        some.refresh(spam_filter.ledger.users)
-    some.refresh(spam_filter.ledger.users)  # which is closed
-
-
 def test_personal_labels_are_shown_to_that_user(state: Path) -> None:
     with opened(state) as spam_filter:
         remember(
@@ -165,22 +142,6 @@ def test_personal_labels_are_shown_to_that_user(state: Path) -> None:
     ]
 
 
-def test_page_by_page(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_search, "WINDOW_ROWS", 7)
-
-    async def work(service: Service) -> list[int]:
-        found, before = [], ""
-        while True:
-            page = await service.history(ANNA, Search(limit=3, before=before))
-            assert len(page.judgements) <= 3
-            found += numbers(page)
-            if not page.following:
-                return found
-            before = page.following
-
-    assert asked(state, work) == [number for number in range(len(PASSED)) if number % 3 != 2]
-
-
 def test_searching(state: Path) -> None:
     labels = {
         judgement.label
@@ -202,22 +163,6 @@ def test_searching(state: Path) -> None:
     assert search(state, OPERATOR, limit=-5) == [0]
     with pytest.raises(UsageError, match="not a verdict id"):
         search(state, OPERATOR, before="../../key")
-
-
-def test_the_author_is_shown_and_searched_beside_the_sender(state: Path) -> None:
-    with opened(state) as spam_filter:
-        remember(
-            state,
-            [passed(spam_filter, -1, PASSED[0][1], author="Sunny Roofs <hello@roofs.example>")],
-        )
-    for sought in ("SUNNY roofs", "hello@", "Sender-1@"):
-        (found,) = asked(
-            state, lambda service, sought=sought: service.history(BEN, Search(sender=sought))
-        ).judgements
-        assert (found.sender, found.author) == (
-            "Sender-1@example.com",
-            "Sunny Roofs <hello@roofs.example>",
-        )
 
 
 def test_words_are_searched_in_all_that_is_shown(state: Path) -> None:
@@ -284,16 +229,6 @@ def test_mail_of_others_looks_as_if_it_did_not_exist(
         told.add(str(error.value))
     assert len(told) == 1
     assert votes(state) == before
-
-
-def test_then_and_now(state: Path) -> None:
-    why = asked(state, lambda service: service.why(ANNA, name(0)))
-    assert why.then is not None
-    assert why.then.words
-    with opened(state) as spam_filter:
-        assert why.now.verdict == spam_filter.judge(PASSED[0][1])
-    assert {word.text for word in why.then.words} <= {clue.text for clue in why.now.clues}
-    assert asked(state, lambda service: service.judgement(ANNA, name(0))) == why.then
 
 
 def test_all_words_of_a_held_message_are_named(state: Path) -> None:
@@ -371,128 +306,9 @@ def test_teaching_from_the_history_and_taking_it_back(state: Path) -> None:
     asked(state, work)
 
 
-def test_teaching_by_id_equals_teaching_the_message(state: Path, tmp_path: Path) -> None:
-    asked(state, lambda service: service.learn_passed(OPERATOR, name(4), "ham"))
-    with opened(state) as spam_filter:
-        assert not spam_filter.learn(PASSED[4][1], "ham")
-        vote = spam_filter.ledger.get_vote(READER.digest(PASSED[4][1]), "")
-        assert vote is not None
-        assert vote.origin == "history"
-
-
-def test_everybody_in_their_own_name(state: Path) -> None:
-    async def work(service: Service) -> None:
-        shared = name(1)
-        assert (await service.learn_passed(ANNA, shared, "spam")).changed
-        assert (await service.judgement(BEN, shared)).own == ""
-        assert (await service.judgement(BEN, shared)).taught == "spam"
-        assert (await service.learn_passed(BEN, shared, "ham")).changed
-        assert (await service.judgement(ANNA, shared)).taught == ""  # they disagree
-        assert (await service.learn_passed(OPERATOR, shared, "ham")).changed
-        judgement = await service.judgement(OPERATOR, shared)
-        assert (judgement.taught, judgement.own) == ("ham", "ham")
-        assert (await service.forget_passed(BEN, shared)).changed
-        assert (await service.judgement(ANNA, shared)).own == "spam"
-
-    before = votes(state)
-    asked(state, work)
-    standing = asked(state, lambda service: service.judgement(OPERATOR, name(1)))
-    assert (standing.own, standing.taught) == ("ham", "")
-    assert {(user, label) for (_, user), label in votes(state).items() - before.items()} >= {
-        ("anna", "spam"),
-        ("", "ham"),
-    }
-
-
-def test_no_more_than_a_day_may_have(state: Path) -> None:
-    configuration = settings(state, teach=TeachSettings(lessons_per_day=2))
-
-    async def work(service: Service) -> None:
-        await service.learn_passed(ANNA, name(0), "spam")
-        await service.learn_passed(ANNA, name(3), "spam")
-        with pytest.raises(NotAllowedError, match="lessons_per_day"):
-            await service.learn_passed(ANNA, name(6), "spam")
-        assert not (
-            await service.learn_passed(ANNA, name(3), "spam")
-        ).changed  # which costs nothing
-        assert (await service.learn_passed(BEN, name(1), "spam")).changed
-        for number in range(3):
-            assert (await service.learn_passed(OPERATOR, name(number + 9), "spam")).changed
-
-    asked(configuration, work)
-
-
 @pytest.mark.parametrize(
     "label", ["unsure", "Spam", "newsletters", "", "x" * 1000, "(word list)", "any"]
 )
 def test_only_classes_that_are_there(state: Path, label: str) -> None:
     with pytest.raises(UsageError, match=r"is not a class here\. There are ham, spam"):
         asked(state, lambda service: service.learn_passed(ANNA, name(0), label))
-
-
-def test_many_lessons_request_settling(state: Path) -> None:
-    import asyncio
-
-    settled: list[int] = []
-
-    async def run() -> None:
-        async with serving(settings(state), settled) as service:
-            for number in range(14):
-                await service.learn_passed(OPERATOR, name(number), "spam" if number % 2 else "ham")
-
-    asyncio.run(run())
-    assert settled
-
-
-def test_what_waits_is_counted_and_has_its_strongest_words(state: Path) -> None:
-    """Words that a reader sees, each once, whatever else weighed."""
-    dora, words = Person("dora"), ("received:x", "roof offer", "offer", "host:a_b", "subject:now")
-    with opened(state) as spam_filter:
-        rows = [
-            passed(
-                spam_filter,
-                -number,
-                PASSED[number][1],
-                label="unsure",
-                words=tuple(Word(at, text, 9.0 - 4 * at) for at, text in enumerate(words)),
-                recipients=("dora@example.org",),
-            )
-            for number in (1, 2)
-        ]
-    remember(state, rows)
-    hold(state, -3, PASSED[3][1], "dora@example.org")
-
-    async def work(service: Service) -> None:
-        async def counted(person: Person) -> Waiting:
-            await service.unsure(person)  # so that reading has begun
-            return await service.waiting(person)
-
-        (first, _) = (await service.unsure(dora, Search(with_clues=True))).judgements
-        assert [word.text for word in first.words] == ["roof offer", "a.b", "now"]
-        assert [word.part > 0 for word in first.words] == [True, False, False]
-        assert first.line == rows[-1].line != ""
-        assert await counted(dora) == Waiting("2", "1")
-        await service.learn_passed(dora, name(-1), "spam")
-        assert await counted(dora) == Waiting("1", "1")
-        assert await counted(Person("emil")) == Waiting()
-
-    asked(state, work)
-
-
-def test_words_are_as_they_were_kept(state: Path) -> None:
-    with opened(state) as spam_filter:
-        remember(
-            state,
-            [
-                passed(
-                    spam_filter,
-                    -1,
-                    PASSED[0][1],
-                    words=(Word(7, "\x1b[31m<script>", 1.0),),
-                    recipients=("anna@x",),
-                )
-            ],
-        )
-    assert [
-        word.text for word in asked(state, lambda service: service.judgement(ANNA, name(-1))).words
-    ] == ["\ufffd[31m<script>"]

@@ -4,16 +4,12 @@ characters.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import httpx
-import pytest
 
-from spamguard.errors import UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.web.auth import Person
 from spamguard.web.models import (
@@ -30,7 +26,6 @@ from spamguard.web.models import (
 from tests.unit.web.fixed import (
     NAME,
     NOW,
-    OPERATOR,
     TOKEN,
     Fixed,
     asking,
@@ -179,37 +174,5 @@ def test_every_page_is_harmless(tmp_path: Path) -> None:
     asking(work, Hostile(), tmp_path, person=Person(WORDS, operator=True))
     shown = [page for page in pages if "alert(1)" in page.text]
     assert len(shown) == len(pages)  # they do show it: the test looks at what it means to look at
-    for page in pages:
-        check(page)
-
-
-def test_texts_of_strangers_are_isolated(tmp_path: Path) -> None:
-    """Their direction ends where they end."""
-    pages: list[httpx.Response] = []
-
-    async def work(client: httpx.AsyncClient) -> None:
-        pages.append(await client.get("/history"))
-
-    service = Fixed(
-        [
-            judgement(subject="שלום", sender="אבג", author="וזח <טיכ>", recipients=("דהו",)),
-            judgement(sender="לםמ", author=""),
-        ]
-    )
-    asking(work, service, tmp_path)
-    for text in ("שלום", "אבג", "דהו", "וזח", "&lt;טיכ&gt;", "לםמ"):
-        assert re.search(f"<bdi[^>]*>{text}</bdi>", pages[0].text), text
-
-
-@pytest.mark.parametrize("text", EVIL)
-def test_errors_are_harmless(tmp_path: Path, text: str) -> None:
-    pages: list[httpx.Response] = []
-
-    async def work(client: httpx.AsyncClient) -> None:
-        pages.append(await client.get("/history"))
-        pages.append(await client.get("/" + text.encode("utf-8", "replace").hex()))
-
-    service: Any = Fixed(failure=UsageError(text))
-    asking(work, service, tmp_path, person=OPERATOR)
     for page in pages:
         check(page)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spamguard.config.options import Scoring, TeachSettings
-from spamguard.errors import BusyError, NotAllowedError, UsageError
+from spamguard.config.options import Scoring
+from spamguard.errors import BusyError, UsageError
 from spamguard.learning.undo import UNDO_ORIGIN
 from spamguard.mail.message import rewrite_header
 from spamguard.proxy.scorer_pool import ScorerPool
@@ -22,14 +22,13 @@ from spamguard.web import workers
 from spamguard.web.models import Opinion
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
-from tests.unit.filters import READER, opened, teach
+from tests.unit.filters import opened
 from tests.unit.proxy.scorers import ODD_COMMAND
 from tests.unit.web.office import (
     ANNA,
     BEN,
     MAIL,
     OPERATOR,
-    PASSED,
     asked,
     digest,
     name,
@@ -67,64 +66,12 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
     asked(state, work)
 
 
-def test_counts_of_rare_words_are_for_operators(state: Path) -> None:
-    """They may come from another user's mail; sending oneself a message must not reveal them."""
-
-    async def work(service: Service) -> None:
-        for ask in (
-            lambda who: service.explain(who, spooled(state, PASSED[0][1])),
-            lambda who: service.why(who, name(0)),
-        ):
-            told, whole = (await ask(ANNA)).now, (await ask(OPERATOR)).now
-            assert [(clue.text, clue.part) for clue in told.clues] == [
-                (clue.text, clue.part) for clue in whole.clues
-            ]
-            numbers = [
-                (dict(one.counts), dict(other.counts))
-                for one, other in zip(told.clues, whole.clues, strict=True)
-            ]
-            assert all(
-                mine == (theirs if sum(theirs.values()) >= 5 else {}) for mine, theirs in numbers
-            )
-            assert {} in [mine for mine, _ in numbers]
-            assert all(theirs for _, theirs in numbers)
-            assert any(mine for mine, _ in numbers)
-
-    asked(state, work)
-
-
 def test_in_a_file_too(state: Path) -> None:
     long = NEW[0] + b"\n" + b"x " * MAX_MEMORY_BYTES
     with closing(spooled(state, long)) as message:
         opinion = asked(state, lambda service: service.judge(ANNA, message))
     with opened(state) as spam_filter:
         assert verdict_of(opinion) == spam_filter.judge(long)
-
-
-def test_teaching_and_forgetting(state: Path) -> None:
-    async def work(service: Service) -> None:
-        receipt = await service.learn(ANNA, spooled(state, NEW[0]), "spam")
-        assert (receipt.digest, receipt.label, receipt.changed, receipt.was) == (
-            digest(NEW[0]),
-            "spam",
-            True,
-            "",
-        )
-        opinion = await service.judge(ANNA, spooled(state, NEW[0]))
-        assert (opinion.taught, opinion.own, verdict_of(opinion)) == ("spam", "spam", receipt.now)
-        assert (await service.judge(BEN, spooled(state, NEW[0]))).own == ""
-        assert (await service.learn(ANNA, spooled(state, NEW[0]), "ham")).was == "spam"
-        assert not (await service.forget(BEN, receipt.digest)).changed
-        back = await service.forget(ANNA, receipt.digest)
-        assert (back.label, back.changed, back.was) == ("", True, "ham")
-        assert back.now == verdict_of(await service.judge(ANNA, spooled(state, NEW[0])))
-        assert (await service.forget(ANNA, receipt.digest)).now is None
-
-    asked(state, work)
-    with opened(state) as spam_filter:
-        found = spam_filter.ledger.get_vote(READER.digest(NEW[0]), "anna")
-        assert found is not None
-        assert found.origin == "web"
 
 
 def test_our_subject_prefix_does_not_change_the_message(state: Path) -> None:
@@ -200,47 +147,6 @@ def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_a
         assert (await service.judge(ANNA, spooled(state, NEW[0]))).label
 
     asked(state, work)
-
-
-def test_no_more_lessons_than_a_day_may_have(state: Path) -> None:
-    configuration = settings(state, teach=TeachSettings(lessons_per_day=1))
-
-    async def work(service: Service) -> None:
-        await service.learn_passed(ANNA, name(0), "spam")
-        with pytest.raises(NotAllowedError, match="lessons_per_day"):
-            await service.learn(ANNA, spooled(state, NEW[0]), "spam")
-
-    asked(configuration, work)
-
-
-def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
-    with opened(state) as spam_filter:
-        teach(
-            spam_filter,
-            [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[100:130]],
-            "anna",
-        )
-        teach(spam_filter, MAIL[100:130], "ben@example.org")
-        assert spam_filter.judge(NEW[3]) != spam_filter.judge(NEW[3], user="anna")
-        expected = [spam_filter.judge(NEW[3]), spam_filter.judge(NEW[3], user="anna")]
-
-    async def work(service: Service) -> list[Any]:
-        return [
-            verdict
-            for person in (OPERATOR, ANNA)
-            for verdict in (
-                verdict_of(await service.judge(person, spooled(state, NEW[3]))),
-                (await service.explain(person, spooled(state, NEW[3]))).now.verdict,
-            )
-        ]
-
-    assert asked(settings(state, personal=True), work) == [
-        expected[0],
-        expected[0],
-        expected[1],
-        expected[1],
-    ]
-    assert asked(settings(state), work) == [expected[0]] * 4
 
 
 # ---- bounds

@@ -16,8 +16,8 @@ import pytest
 
 from spamguard.config.options import HostPort, Web
 from spamguard.web import mailer
-from spamguard.web.auth import CredentialKind, CredentialStore, login_url
-from spamguard.web.mailer import LINKS_OF_CLIENT, LINKS_OF_USER, Mailer, compose
+from spamguard.web.auth import CredentialKind, CredentialStore
+from spamguard.web.mailer import LINKS_OF_CLIENT, LINKS_OF_USER, Mailer
 from tests.support.hops import FakeHop, Script
 from tests.support.waiting import eventually, until
 from tests.unit.filters import opened, teach
@@ -73,33 +73,6 @@ def test_who_gets_a_link(state: Path, address: str, user: str, mailbox: str) -> 
 
 
 # ---- the message
-
-
-def test_a_message_of_our_own() -> None:
-    link = login_url("https://spam.example.org/below/a/path", "a" * 16 + "." + "b" * 43)
-    raw = compose(FROM, "anna@example.org", "A subject", f"See\n\n{link}\n\n.\n.dots\n")
-    assert raw.isascii()
-    assert b"\n" not in raw.replace(b"\r\n", b"")
-    message = parsed(raw)
-    assert link in message.get_content().split("\r\n")  # in one piece
-    assert (message["From"], message["To"], message["Subject"]) == (
-        FROM,
-        "anna@example.org",
-        "A subject",
-    )
-    assert message["Auto-Submitted"] == "auto-generated"
-    assert message["Message-ID"].endswith("@example.org>")
-    assert message["Date"].datetime.tzinfo is not None
-    assert message.get_content_type() == "text/plain"
-    assert message.get_content().endswith("\r\n.\r\n.dots\r\n")
-
-
-def test_a_text_that_is_not_ascii_has_short_lines() -> None:
-    text = "ä" * 2000 + "\n"
-    raw = compose(FROM, "anna@example.org", "A subject", text)
-    assert raw.isascii()
-    assert max(map(len, raw.split(b"\r\n"))) <= 78
-    assert parsed(raw).get_content().replace("\r\n", "\n") == text
 
 
 def parsed(raw: bytes) -> EmailMessage:
@@ -238,15 +211,6 @@ def test_one_client_may_not_ask_without_end(tmp_path: Path) -> None:
         found = [ask(server, f"a{number}@example.org")[0] for number in range(LINKS_OF_CLIENT + 2)]
     assert found == [303] * LINKS_OF_CLIENT + [429, 429]
     eventually(lambda: len(listed.addresses) == LINKS_OF_CLIENT, "handed on after the answer")
-
-
-def test_forms_of_others_send_nothing(tmp_path: Path) -> None:
-    listed = Listed()
-    with served(tmp_path, WEB, mailer=listed) as server:
-        assert ask(server, "a@example.org", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
-        assert server.client().get("/login/mail").status_code == 405
-        assert ask(server, "a" * 20_000)[0] == 413
-    assert listed.addresses == []
 
 
 def test_without_a_sender_there_is_no_form(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from itertools import chain
@@ -27,8 +25,7 @@ from spamguard.web.nodes import known_nodes, merge_pages
 from tests.support.waiting import PATIENCE
 from tests.unit.web import office
 from tests.unit.web.cluster import Cluster, cluster, silent, states
-from tests.unit.web.office import ANNA, BEN, OPERATOR, PASSED, name
-from tests.unit.web.served import Served
+from tests.unit.web.office import ANNA, OPERATOR, PASSED, name
 
 API = "/api/v1"
 
@@ -64,25 +61,6 @@ def pages(client: httpx.Client, path: str, **query: Any) -> list[dict[str, Any]]
 # ---- history
 
 
-@pytest.mark.parametrize("limit", [1, 4, 7, 500])
-def test_history_of_all_nodes_page_by_page(three: Cluster, limit: int) -> None:
-    for node in three.nodes:
-        rows = pages(node.client(OPERATOR), "history", limit=limit)
-        assert [row["id"] for row in rows] == [name(at) for at in range(len(PASSED))]
-
-
-def test_everybody_sees_their_own_mail_of_all_nodes(three: Cluster) -> None:
-    rows = pages(three.nodes[0].client(ANNA), "history", limit=3)
-    assert [row["id"] for row in rows] == [name(at) for at in range(len(PASSED)) if at % 3 < 2]
-    assert {to for row in rows for to in row["to"]} == {
-        "anna@example.org", "Anna+news@example.net"
-    }  # fmt: skip
-    assert three.nodes[0].client(ANNA).get(f"{API}/history/{name(2)}").status_code == 404
-    assert three.nodes[0].client(BEN).get(f"{API}/history/{name(1)}").json()["to"] == [
-        "ben@example.org"
-    ]
-
-
 def test_search_of_all_nodes(three: Cluster) -> None:
     client = three.nodes[1].client(OPERATOR)
     rows = pages(client, "history", subject="Subject 2", limit=2)
@@ -101,37 +79,7 @@ def test_why_of_a_message_that_passed_elsewhere(three: Cluster) -> None:
     assert "All features" in three.nodes[0].browser(OPERATOR).get(f"/history/{name(1)}").text
 
 
-def test_unsure_mail_has_its_words_on_each_node(three: Cluster) -> None:
-    lists = [node.browser(OPERATOR).get("/queue").text for node in three.nodes]
-    words = [re.findall('<p class="(?:line|clues)">(.*?)</p>', text) for text in lists]
-    assert words[0] == words[1] == words[2]
-    assert len(words[0]) == 2 * lists[0].count('<li id="m-')
-    assert words[0]
-
-
-def test_a_message_that_no_node_has(three: Cluster) -> None:
-    assert three.nodes[0].client(OPERATOR).get(f"{API}/history/{name(99)}").status_code == 404
-
-
 # ---- teaching
-
-
-def test_a_lesson_is_cast_once_and_here(two: Cluster) -> None:
-    here, there = two.nodes
-    verdict_id, digest = name(1), office.digest(PASSED[1][1])
-    before = office.votes(there.state)
-    receipt = here.client(OPERATOR).post(
-        f"{API}/history/{verdict_id}/learn", params={"class": "spam"}
-    )
-    assert receipt.json()["digest"] == digest
-    assert receipt.json()["changed"]
-    assert office.votes(here.state) == {**before, (digest, ""): "spam"}
-    assert office.votes(there.state) == before
-    row = here.client(OPERATOR).get(f"{API}/history", params={"limit": 2}).json()["judgements"][1]
-    assert (row["id"], row["own"], row["taught"]) == (verdict_id, "spam", "spam")
-    receipt = here.client(OPERATOR).post(f"{API}/history/{verdict_id}/forget")
-    assert (receipt.json()["was"], receipt.json()["changed"]) == ("spam", True)
-    assert here.client(OPERATOR).get(f"{API}/history/{verdict_id}").json()["own"] == ""
 
 
 def test_nobody_teaches_mail_of_others_on_another_node(two: Cluster) -> None:
@@ -187,12 +135,6 @@ def test_a_node_without_a_usable_address(three: Cluster, url: str) -> None:
     check_named(three, url)
 
 
-def test_a_node_that_is_down(three: Cluster) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        url = f"http://127.0.0.1:{door.getsockname()[1]}"
-    check_named(three, url)
-
-
 # ---- login links
 
 
@@ -228,20 +170,6 @@ def test_a_link_works_once_on_all_nodes(tmp_path: Path, made_office: Path) -> No
         again = first.client(**{"Sec-Fetch-Site": "same-origin"})
         assert again.post("/login", data=form).status_code == 401
         assert burnt == [link.partition(".")[0]] * 2
-
-
-def test_a_session_and_its_forms_are_good_on_all_nodes(two: Cluster) -> None:
-    first, second = two.nodes
-    browser = first.browser(OPERATOR)
-    shutil.copy(first.state / CREDENTIALS_FILE, second.state)
-    other = second.client(**{"Sec-Fetch-Site": "same-origin"})
-    other.cookies = browser.cookies
-    page = browser.get("/history").text
-    token = page.partition('name="csrf" value="')[2].partition('"')[0]
-    form = {"class": "spam", "csrf": token}
-    assert other.post(f"/history/{name(1)}/teach", data=form).status_code == 303
-    wrong = {**form, "csrf": token[:-1] + ("0" if token[-1] != "0" else "1")}
-    assert other.post(f"/history/{name(1)}/teach", data=wrong).status_code == 403
 
 
 # ---- which nodes are asked
@@ -400,42 +328,3 @@ def test_a_request_that_changes_something_counts_once(two: Cluster) -> None:
     assert client.post(target, headers=field).status_code == 401
     target, field = signed(two, "POST", path)
     assert client.post(target, headers=field).json()["recipients"] == []
-
-
-def test_a_node_may_do_no_more_than_the_person(two: Cluster) -> None:
-    office.hold(two.nodes[1].state, 1, PASSED[1][1], "anna@x.org")
-    client = two.nodes[1].client()
-    for method, path, status in (
-        ("GET", f"/peer/quarantine/{name(1)}", 404),
-        ("GET", f"/peer/quarantine/{name(1)}/text", 404),
-        ("POST", f"/peer/quarantine/{name(1)}/release", 404),
-        ("DELETE", f"/peer/quarantine/{name(1)}", 403),
-        ("GET", f"/peer/history/{name(3)}", 404),
-    ):
-        target, field = signed(two, method, path, person="carl", operator="0")
-        assert client.request(method, target, headers=field).status_code == status
-    target, field = signed(two, "GET", f"/peer/history/{name(1)}", person="anna", operator="0")
-    row = client.get(target, headers=field).json()["row"]
-    assert row["recipients"] == ["Anna+news@example.net"]
-    assert row["reply"] == ""  # it may name others
-
-
-def test_nodes_reach_nothing_else(two: Cluster) -> None:
-    client = two.nodes[1].client(**{"Sec-Fetch-Site": "same-origin"})
-    for method, path in (
-        ("GET", "/"), ("GET", "/history"), ("GET", "/api/v1/history"), ("GET", "/api/v1/status"),
-        ("POST", "/api/v1/undo"), ("GET", "/teach"), ("POST", "/queue"),
-    ):  # fmt: skip
-        target, field = signed(two, method, path)
-        assert client.request(method, target, headers=field).status_code == 401
-    target, field = signed(two, "POST", "/login")
-    answer = client.post(target, headers=field, data={"link": "x", "csrf": ""})
-    assert answer.status_code == 401
-    assert "set-cookie" not in answer.headers
-    for path in ("/peer/", "/peer/login", "/peer/history/x", "/peer/today", "/peer//login"):
-        target, field = signed(two, "GET", path)
-        assert client.get(target, headers=field).status_code == 404
-
-
-def test_a_machine_alone_has_no_such_paths(server: Served) -> None:
-    assert server.client().get("/peer/history").status_code == 404

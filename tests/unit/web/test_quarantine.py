@@ -7,23 +7,20 @@ from __future__ import annotations
 import asyncio
 import fcntl
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spamguard.config.options import TeachSettings
-from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.web import quarantine
 from spamguard.web.auth import Person
-from spamguard.web.models import QuarantinePage
 from spamguard.web.preview import MAX_CHARACTERS
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
-from tests.unit.filters import READER, opened, teach
+from tests.unit.filters import READER, opened
 from tests.unit.web.office import (
     ANNA,
     BEN,
@@ -37,8 +34,6 @@ from tests.unit.web.office import (
     digest,
     hold,
     name,
-    passed,
-    remember,
     serving,
     settings,
 )
@@ -65,178 +60,6 @@ def label(state: Path, raw: bytes, user: str) -> str | None:
         return f"{vote.label} by {vote.origin}" if vote else None
 
 
-def test_everybody_sees_their_own(held: Path) -> None:
-    async def work(service: Service) -> None:
-        assert [message.id for message in (await service.quarantine(OPERATOR)).messages] == [
-            name(0),
-            name(1),
-            name(2),
-        ]
-        assert [
-            (message.id, message.recipients, message.waiting)
-            for message in (await service.quarantine(ANNA)).messages
-        ] == [
-            (name(0), ("anna@example.org",), ("anna@example.org",)),
-            (name(1), ("anna@example.org",), ("anna@example.org",)),
-        ]
-        assert [message.id for message in (await service.quarantine(BEN)).messages] == [
-            name(1),
-            name(2),
-        ]
-        assert await service.quarantine(CARL) == QuarantinePage([])
-        assert [
-            message.id for message in (await service.quarantine(OPERATOR, name(0), 1)).messages
-        ] == [name(1)]
-        (first, *_) = (await service.quarantine(ANNA)).messages
-        assert (first.reason, first.size, first.released) == ("spam", len(RAW), False)
-        message = await service.held(ANNA, name(1))
-        assert message.recipients == ("anna@example.org",)
-        assert message.header == RAW.partition(b"\r\n\r\n")[0].decode().replace(
-            "\r\n", "\n"
-        ).replace("\t", " ")
-        for person, which in (
-            (ANNA, name(2)),
-            (ANNA, name(9)),
-            (ANNA, "../../key"),
-            (OPERATOR, name(9)),
-            (OPERATOR, ""),
-        ):
-            for call in (service.held, service.release):
-                with pytest.raises(
-                    NotThereError,
-                    match="no message with that verdict id is held here, or it is not yours",
-                ):
-                    await call(person, which)
-
-    asked(held, work)
-
-
-def test_the_history_shows_which_mail_is_still_held(state: Path, tmp_path: Path) -> None:
-    """Released to all, deleted, and neither; mail that was not quarantined is not looked up."""
-    with opened(state) as spam_filter:
-        rows = [
-            passed(spam_filter, number, PASSED[number][1], id=name(-number), action="quarantine")
-            for number in (1, 2, 3)
-        ]
-        remember(state, rows)
-    for number in (0, -1, -2, -3):
-        hold(state, number, RAW, "anna@example.org")
-
-    async def work(service: Service) -> None:
-        async def waiting() -> list[str]:
-            return [
-                judgement.id
-                for judgement in (await service.history(OPERATOR, Search())).judgements
-                if judgement.held
-            ]
-
-        assert await waiting() == [name(-3), name(-2), name(-1)]
-        await service.release(OPERATOR, name(-3))
-        await service.delete(OPERATOR, name(-2))
-        assert await waiting() == [name(-1)]
-        assert not (await service.judgement(OPERATOR, name(-3))).held
-        note = state / DIRECTORY / f"{name(-1)}.json"
-        note.unlink()
-        note.mkdir()  # what cannot be read keeps nobody from the history
-        assert await waiting() == []
-
-    asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
-
-
-def test_the_author_of_held_mail_is_shown_beside_the_sender(state: Path) -> None:
-    odd = b"From: =?utf-8?q?=E2=80=AEGr=C3=BC=C3=9Fe?= <x@y.example>\r\n\r\nhello\r\n"
-    hold(state, 0, odd, "anna@example.org")
-    (found,) = asked(state, lambda service: service.quarantine(ANNA)).messages
-    assert (found.sender, found.author) == ("a@example.com", "\ufffdGrüße <x@y.example>")
-    assert asked(state, lambda service: service.held(ANNA, name(0))).author == found.author
-
-
-def test_the_first_known_recipient_owns_held_mail(held: Path) -> None:
-    with opened(held) as spam_filter:
-        teach(spam_filter, PASSED[3:4], "anna@example.org")
-
-    async def work(service: Service) -> None:
-        assert await service.quarantine(ANNA) == QuarantinePage([])
-        with pytest.raises(NotThereError):
-            await service.release(ANNA, name(0))
-        assert [
-            message.id
-            for message in (await service.quarantine(Person("anna@example.org"))).messages
-        ] == [name(0), name(1)]
-
-    asked(held, work)
-
-
-def test_a_list_that_takes_too_long_has_a_next_page(
-    held: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quarantine, "MAX_READS", 1)
-    hold(held, 3, RAW, "anna@example.org")
-
-    async def looked(service: Service, person: Person) -> list[list[int]]:
-        before, found = "", []
-        while not found or before:
-            page = await service.quarantine(person, before, search=Search(seconds=0.0))
-            assert page.following < (before or "~")
-            before = page.following
-            found.append(
-                [
-                    number
-                    for number in range(4)
-                    for message in page.messages
-                    if message.id == name(number)
-                ]
-            )
-        return found
-
-    async def twice(service: Service, person: Person) -> tuple[list[list[int]], list[list[int]]]:
-        return await looked(service, person), await looked(service, person)
-
-    for person, expected in (
-        (ANNA, [[0], [1], [], [3]]),
-        (BEN, [[], [1], [2], []]),
-        (CARL, [[], [], [], []]),
-    ):
-        first, again = asked(held, partial(twice, person=person))
-        assert first == expected
-        assert again == [[number for page in expected for number in page]]  # what was read is known
-
-
-def test_notes_are_read_once(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    of = Quarantine.read_entries
-
-    def noted(self: Quarantine, names: Iterable[str]) -> Iterator[QuarantineEntry]:
-        read.extend(names := list(names))
-        return of(self, names)
-
-    monkeypatch.setattr(Quarantine, "read_entries", noted)
-
-    async def work(service: Service) -> None:
-        assert (
-            await service.quarantine(CARL) == await service.quarantine(CARL) == QuarantinePage([])
-        )
-        assert sorted(read) == sorted(name(number) for number in range(3))
-        read.clear()
-        assert [message.id for message in (await service.quarantine(BEN)).messages] == [
-            name(1),
-            name(2),
-        ]
-        assert read == [name(1), name(2)]  # to be shown
-        hold(held, 4, RAW, "carl@example.org")
-        await service.delete(OPERATOR, name(2))
-        assert [message.id for message in (await service.quarantine(CARL)).messages] == [name(4)]
-        assert [message.id for message in (await service.quarantine(BEN)).messages] == [name(1)]
-
-    asked(held, work)
-
-
-def test_a_full_page_goes_on_after_its_last(held: Path) -> None:
-    page = asked(held, lambda service: service.quarantine(OPERATOR, limit=1))
-    assert (page.following, [message.id for message in page.messages]) == (name(0), [name(0)])
-    assert asked(held, lambda service: service.quarantine(OPERATOR)).following == ""
-
-
 def test_a_long_list_is_looked_through_in_pieces(
     held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,46 +83,6 @@ def test_a_header_is_shown_in_its_own_lines(state: Path) -> None:
     result = asked(state, lambda service: service.held(OPERATOR, name(0)))
     assert result.subject == "می\u200cخواهم"
     assert result.header == "Subject: می\u200cخواهم\nX: a\ufffdFrom: b\ufffdReceived: c"
-
-
-def test_strangers_text_is_printable(state: Path) -> None:
-    hold(
-        state,
-        0,
-        b"Subject: \x1b[31m\x00=?utf-8?q?=E2=80=AEx?=\r\nX-Odd: \x9b1m\x07\r\n\r\nbody",
-        "anna@example.org",
-        "\x1b[1m@example.org",
-    )
-
-    async def work(service: Service) -> None:
-        message = await service.held(OPERATOR, name(0))
-        for text in (
-            message.subject,
-            *message.recipients,
-            *message.waiting,
-            *message.header.splitlines(),
-        ):
-            assert text.isprintable()
-        assert len(message.header.splitlines()) == 2
-
-    asked(state, work)
-
-
-def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path) -> None:
-    hold(state, 0, RAW, "anna@example.org")
-
-    async def work(service: Service) -> None:
-        released = await service.release(ANNA, name(0))
-        assert (released.id, released.released, released.taught) == (name(0), True, True)
-        assert [recipient.address for recipient in released.recipients] == ["anna@example.org"]
-        assert released.recipients[0].reply.startswith("250 ")
-        again = await service.release(ANNA, name(0))
-        assert (again.released, again.taught, again.recipients) == (True, False, [])
-        assert (await service.quarantine(ANNA)).messages[0].released
-
-    asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
-    assert delivered(tmp_path / "Maildir") == 1
-    assert label(state, RAW, "anna") == "ham by quarantine"
 
 
 def test_mail_that_the_history_lacks_is_read_again(state: Path, tmp_path: Path) -> None:
@@ -414,21 +197,6 @@ def test_mail_under_release_is_not_deleted(held: Path) -> None:
             with pytest.raises(BusyError, match="being released"):
                 await service.delete(OPERATOR, name(0))
         await service.delete(OPERATOR, name(0))
-
-    asked(held, work)
-
-
-def test_deleting(held: Path) -> None:
-    async def work(service: Service) -> None:
-        with pytest.raises(NotAllowedError):
-            await service.delete(ANNA, name(0))
-        with pytest.raises(NotThereError):
-            await service.delete(OPERATOR, name(9))
-        await service.delete(OPERATOR, name(0))
-        assert [message.id for message in (await service.quarantine(OPERATOR)).messages] == [
-            name(1),
-            name(2),
-        ]
 
     asked(held, work)
 

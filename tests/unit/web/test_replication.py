@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.errors import AccessError
 from spamguard.shared.postgres import CredentialRow, SharedDatabase
 from spamguard.web.auth import CredentialKind, CredentialStore, Person
 from spamguard.web.replication import CredentialReplica, replicate
@@ -65,17 +64,6 @@ def nodes(tmp_path, shared_database):
     return [Node(tmp_path / name, shared_database) for name in "ab"]
 
 
-def test_a_token_is_valid_on_every_node(nodes):
-    a, b = nodes
-    secret = a.create(TOKEN, OPERATOR, name="backup")
-    a.replicate()
-    b.replicate()
-    found = b.find(TOKEN, secret)
-    assert found == a.find(TOKEN, secret)
-    assert found.person == OPERATOR
-    assert found.name == "backup"
-
-
 def test_what_one_node_ends_is_ended_on_all(nodes):
     a, b = nodes
     token, session = a.create(TOKEN, name="x"), a.create(SESSION)
@@ -91,43 +79,6 @@ def test_what_one_node_ends_is_ended_on_all(nodes):
         assert node.find(SESSION, session) is None
 
 
-def test_what_was_ended_while_another_node_was_away_stays_ended(nodes):
-    a, b = nodes
-    secret = a.create(TOKEN, name="x")
-    a.replicate()
-    b.replicate()
-    with closing(CredentialStore.open(a.state)) as store:
-        store.revoke("x")
-    a.replicate()
-    for _ in range(3):  # b still has it, and must not bring it back
-        b.replicate()
-        a.replicate()
-    assert a.find(TOKEN, secret) is None
-    assert b.find(TOKEN, secret) is None
-
-
-def test_a_link_made_on_one_node_burns_once_for_all(nodes, shared_database):
-    a, b = nodes
-    secret = a.create(LINK, expires=NOW + 600)
-    a.replicate()
-    b.replicate()
-    identity = secret.partition(".")[0]
-
-    async def burn() -> list[bool]:
-        settings = shared_database.settings(tls=False)
-        opened = [await SharedDatabase.connect(settings, name * 16, MAC) for name in "abcd"]
-        try:
-            return await asyncio.gather(*(each.burn_link(identity) for each in opened))
-        finally:
-            for each in opened:
-                each.close()
-
-    assert sorted(asyncio.run(burn())) == [False, False, False, True]
-    for node in (a, b):
-        node.replicate()
-        assert node.find(LINK, secret) is None
-
-
 def test_two_tokens_of_one_name_are_both_valid(nodes):
     a, b = nodes
     secrets = [node.create(TOKEN, name="same") for node in nodes]
@@ -137,34 +88,6 @@ def test_two_tokens_of_one_name_are_both_valid(nodes):
         for secret in secrets:
             assert node.find(TOKEN, secret)
         assert len(set(node.names())) == 2
-
-
-def test_a_later_use_is_known_elsewhere_once_an_hour(nodes, shared_database):
-    a, b = nodes
-    secret = a.create(SESSION)
-    for node in nodes:
-        node.replicate()
-    with closing(CredentialStore.open(a.state)) as store:
-        for later in (600, 1200):
-            store.note_use(store.find(SESSION, secret, NOW), NOW + later)
-            a.replicate()
-        ((seen,),) = shared_database.query("SELECT seen FROM spamguard.credentials")
-        assert seen == NOW
-        store.note_use(store.find(SESSION, secret, NOW), NOW + 4000)
-    for node in nodes:
-        node.replicate()
-    assert b.find(SESSION, secret).last_used == NOW + 4000
-
-
-def test_another_database_gets_everything_again(nodes, postgres_server):
-    a, b = nodes
-    secret = a.create(TOKEN, name="x")
-    a.replicate()
-    with postgres_server.database() as empty:
-        a.database = b.database = empty
-        a.replicate()
-        b.replicate()
-        assert b.find(TOKEN, secret)
 
 
 def test_rows_that_no_store_may_hold_are_left_out(tmp_path):
@@ -182,9 +105,3 @@ def test_rows_that_no_store_may_hold_are_left_out(tmp_path):
         assert replica.begin("", 7) == 7
     with closing(CredentialStore.open(tmp_path)) as store:
         assert [each.id for each in store.list_valid(2)] == ["0" * 16]
-
-
-def test_a_damaged_file_is_an_error_with_a_remedy(tmp_path):
-    (tmp_path / "access.sqlite").write_bytes(b"no database" * 500)
-    with pytest.raises(AccessError, match="move it away"):
-        CredentialReplica(tmp_path)

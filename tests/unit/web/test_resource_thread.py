@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spamguard.errors import BusyError, LedgerError, UsageError
+from spamguard.errors import BusyError, LedgerError
 from spamguard.web import workers
 from spamguard.web.workers import ResourceThread
 from tests.support.waiting import PATIENCE, until
@@ -39,41 +39,6 @@ def thread() -> Iterator[ResourceThread[Tool]]:
     yield resource_thread
     resource_thread.close()
     assert Tool.open_now == 0
-
-
-def fails(error: Exception) -> None:
-    raise error
-
-
-def test_work_is_done_in_one_thread_with_one_tool(thread: ResourceThread[Tool]) -> None:
-    async def run() -> None:
-        assert Tool.opened == 0
-        results = await asyncio.gather(
-            *(thread.run(lambda tool: (tool.thread, threading.get_ident())) for _ in range(20))
-        )
-        assert len({thread for pair in results for thread in pair}) == 1
-        assert Tool.opened == 1
-
-    asyncio.run(run())
-
-
-def test_only_a_broken_resource_is_opened_again(
-    thread: ResourceThread[Tool],
-) -> None:
-    async def run() -> None:
-        for error, opened in (
-            (UsageError("no"), 1),
-            (LedgerError("broken"), 1),
-            (UsageError("no"), 2),
-            (ValueError("fault"), 2),
-            (UsageError("no"), 3),
-        ):
-            with pytest.raises(type(error), match=str(error)):
-                await thread.run(lambda _, error=error: fails(error))
-            assert Tool.opened == opened
-            assert Tool.open_now <= 1
-
-    asyncio.run(run())
 
 
 def test_a_failed_open_is_retried() -> None:
@@ -131,7 +96,3 @@ def test_waiting_too_long_gets_an_error(thread: ResourceThread[Tool]) -> None:
         assert done == []  # nobody waited for it any more
 
     asyncio.run(run())
-
-
-def test_closing_twice(thread: ResourceThread[Tool]) -> None:
-    thread.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from spamguard.errors import NotAllowedError
 from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.web.auth import Person
 from spamguard.web.models import JudgementDetails, LessonReceipt
-from spamguard.web.review import QUEUE_GROUPS, group_messages, order_groups
+from spamguard.web.review import QUEUE_GROUPS, group_messages
 from tests.unit.web.fixed import NOW, Fixed, judgement
 from tests.unit.web.test_views import get, post, shown
 
@@ -32,17 +31,6 @@ def unsure(number: int, hours: float = 0.0, **values: Any) -> JudgementDetails:
     return replace(judgement(new_id(NOW - number, bytes(RANDOM_BYTES))), **usual | values)
 
 
-def test_the_newest_day_comes_first_and_on_it_what_is_nearest_to_even_odds() -> None:
-    messages = [
-        unsure(1, 1, probability=0.9),
-        unsure(2, 20, probability=0.45),
-        unsure(3, 23, probability=0.6),
-        unsure(4, 30, probability=0.5),
-    ]
-    ordered = order_groups(group_messages(messages), NOW)
-    assert [group.messages[0].subject[-1] for group in ordered] == ["2", "3", "1", "4"]
-
-
 def test_messages_alike_are_one_group() -> None:
     """By digest, or by both senders and subject; the digest of a message gets one vote."""
     one, copy = unsure(1), replace(unsure(2), message=unsure(1).message)
@@ -59,22 +47,6 @@ def test_messages_alike_are_one_group() -> None:
     assert first.messages == [one, copy, alike]
     assert first.ids == [one.id, alike.id]
     assert [group.messages for group in rest] == [[other] for other in others]
-
-
-def test_what_somebody_has_spoken_about_or_cannot_be_taught_is_left_out(tmp_path: Path) -> None:
-    service = Fixed([unsure(1), unsure(2, taught="ham"), unsure(3, can_teach=False)])
-    (page,) = get(service, tmp_path, "/queue?q=solar+verdict:spam&label=ham&before=x")
-    assert re.findall(r"<bdi>(Subject \d)</bdi>", page.text) == ["Subject 1"]
-    (search,) = service.searches
-    assert (search.label, search.words, search.before) == ("unsure", ("solar",), "")
-    assert search.since > 0
-
-
-def test_a_row_shows_a_line_of_the_text_as_it_is(tmp_path: Path) -> None:
-    service = Fixed([unsure(1, line="cheap <b>roofs</b> & more"), unsure(2)])
-    (page,) = get(service, tmp_path, "/queue")
-    assert page.text.count("<bdi>cheap &lt;b&gt;roofs&lt;/b&gt; &amp; more</bdi>") == 1
-    assert page.text.count('class="line"') == 1
 
 
 def test_a_page_is_bounded(tmp_path: Path) -> None:

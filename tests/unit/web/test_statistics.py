@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,19 +10,16 @@ import pytest
 
 from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError
-from spamguard.web import statistics
 from spamguard.web.auth import Person
 from spamguard.web.models import ConfusionCell
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
-from tests.support.waiting import PATIENCE
 from tests.unit.filters import opened, teach
 from tests.unit.web.office import (
     ANNA,
     CARL,
     MAIL,
     OPERATOR,
-    PASSED,
     TAUGHT,
     asked,
     name,
@@ -122,47 +116,8 @@ def test_the_model(state: Path) -> None:
     asked(state, work)
 
 
-def test_status_is_for_operators_and_for_json(state: Path) -> None:
-    result = asked(state, lambda service: service.status(OPERATOR))
-    assert json.loads(json.dumps(result)) == result
-    assert result["classes"]["spam"]["unwanted"] is True
-    assert result["daemon"]["pid"]
-    assert sum(row["messages"] for row in result["classes"].values()) == len(TAUGHT)
-
-
 def test_status_has_classes_that_were_never_taught(state: Path) -> None:
     with opened(state) as spam_filter:
         spam_filter.define_class("promo", unwanted=True)
     result = asked(state, lambda service: service.status(OPERATOR))
     assert result["classes"]["promo"] == {"messages": 0, "unwanted": True}
-
-
-def test_classes(state: Path) -> None:
-    with opened(state) as spam_filter:
-        spam_filter.define_class("promo", unwanted=True)
-        spam_filter.define_class("news", unwanted=False)
-    result = asked(state, lambda service: service.classes(ANNA))
-    assert list(result.items()) == [
-        ("ham", False),
-        ("spam", True),
-        ("news", False),
-        ("promo", True),
-    ]
-    assert PASSED
-
-
-def test_reading_does_not_wait_for_the_filter(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = threading.Event()
-    monkeypatch.setattr(statistics, "filter_status", lambda _: {"waited": done.wait(PATIENCE)})
-
-    async def work(service: Service) -> None:
-        counting = asyncio.create_task(service.status(OPERATOR))
-        try:
-            assert await service.classes(ANNA)
-            assert (await service.history(ANNA, Search())).judgements
-            assert not counting.done()
-        finally:
-            done.set()
-            assert await counting
-
-    asked(state, work)

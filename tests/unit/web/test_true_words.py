@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +10,16 @@ from spamguard.engine.policy import missing_lessons
 from spamguard.errors import NotAllowedError, NotThereError
 from spamguard.records import Clue
 from spamguard.web.auth import Person
-from spamguard.web.formatting import action_text, count_mistakes
+from spamguard.web.formatting import action_text
 from spamguard.web.models import (
     Class,
-    ConfusionCell,
     HeldMessageDetails,
     Hour,
     Model,
     Today,
     User,
 )
-from tests.unit.web.fixed import ANNA, NAME, NOW, OPERATOR, OTHER, Fixed, judgement
+from tests.unit.web.fixed import NAME, NOW, OPERATOR, OTHER, Fixed, judgement
 from tests.unit.web.test_views import get, post
 
 
@@ -53,33 +51,6 @@ def test_data_that_is_not_kept_is_called_not_kept(tmp_path: Path) -> None:
         assert "this machine" not in told
 
 
-def test_a_user_without_mail_is_not_told_that_there_is_none(tmp_path: Path) -> None:
-    """Others may have mail; and mail for this user may come to an address that is not known to be
-    theirs.
-    """
-    service = Fixed([], empty=True)
-    for page in get(service, tmp_path, "/", "/history"):
-        assert "aliases" in page.text
-        assert all(words not in page.text for words in ("Nothing has passed", "No mail has passed"))
-    for page in get(service, tmp_path, "/", "/history", person=OPERATOR):
-        assert "aliases" not in page.text
-        assert "has passed" in page.text
-
-
-def test_operators_see_problems_of_the_daemon(tmp_path: Path) -> None:
-    """For instance when the watcher does not run: then moving mail teaches nothing, and the page
-    looks as always.
-    """
-    service = Fixed()
-    assert 'role="alert"' not in get(service, tmp_path, "/", person=OPERATOR)[0].text
-    service.monitor.found = ["folders: nobody watches them for 160 s"]
-    assert (
-        "<li>folders: nobody watches them for 160 s</li>"
-        in get(service, tmp_path, "/", person=OPERATOR)[0].text
-    )
-    assert "nobody watches" not in get(service, tmp_path, "/")[0].text
-
-
 def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
     """As at first; later, of a message or two, it is no sign of that."""
 
@@ -103,38 +74,6 @@ def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
     )
     service.lessons = 500
     assert "is unsure" not in get(service, tmp_path, "/")[0].text
-
-
-def test_a_message_that_was_not_scanned_is_not_called_unsure(tmp_path: Path) -> None:
-    class Unscanned(Fixed):
-        async def today(self, person: Person, hours: int = 24) -> Today:
-            return replace(
-                await super().today(person, hours),
-                wrong=[ConfusionCell("not-scanned", "spam", 7), ConfusionCell("unsure", "spam", 5)],
-            )
-
-    page = get(Unscanned(), tmp_path, "/")[0].text
-    assert "and 5 were unsure" in page
-    rows = re.findall(
-        r'<td class="n"><a [^>]*>([0-9]+)<span class="hidden">[^<]*</span></a></td><td>(.*?)</td>',
-        page,
-    )
-    assert rows == [("7", "–"), ("5", "unsure")]
-
-
-def test_mistakes_come_before_right_verdicts() -> None:
-    wrong = [
-        ConfusionCell("spam", "spam", 90),
-        ConfusionCell("unsure", "spam", 50),
-        ConfusionCell("ham", "spam", 2),
-        ConfusionCell("spam", "ham", 3),
-    ]
-    assert [(row.said, row.taught) for row in count_mistakes(wrong).rows] == [
-        ("spam", "ham"),
-        ("ham", "spam"),
-        ("unsure", "spam"),
-        ("spam", "spam"),
-    ]
 
 
 def test_of_very_many_teachers_some_are_shown(tmp_path: Path) -> None:
@@ -186,28 +125,6 @@ def test_results_are_described_in_words(tmp_path: Path) -> None:
     assert "<dt>Reply of the next hop</dt><dd><bdi>451 Later</bdi></dd>" in unjudged
     for action in Action:
         assert action_text(action) != str(action)
-
-
-def test_users_learn_nothing_about_others(tmp_path: Path) -> None:
-    """Others may have given all of the lessons; and users see no internals that only an operator
-    can use.
-    """
-
-    class Untaught(Fixed):
-        async def model(self, person: Person) -> Model:
-            return replace(await super().model(person), users=())
-
-    own, all_of_it = (
-        get(Untaught(), tmp_path, "/", person=person)[0].text for person in (ANNA, OPERATOR)
-    )
-    assert "You have not taught anything yet." in own
-    assert "Nobody has taught anything yet." in all_of_it
-    assert "by person" not in own
-    held = [
-        get(Fixed(held_back=[]), tmp_path, "/quarantine", person=person)[0].text
-        for person in (ANNA, OPERATOR)
-    ]
-    assert ["action: quarantine" in page for page in held] == [False, True]
 
 
 def test_deleted_mail_does_not_redirect_in_a_circle(tmp_path: Path) -> None:
