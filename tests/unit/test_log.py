@@ -97,9 +97,6 @@ def test_nothing_breaks_an_object(message: str, facts: Mapping[str, str]) -> Non
     assert parsed(log.JournalFormatter().format(record(message)))["event"] == message
 
 
-# ---- times
-
-
 # ---- the name of this machine
 
 

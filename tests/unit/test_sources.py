@@ -160,9 +160,6 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, raw: bytes, expected: l
     assert raws("-") == expected
 
 
-# ---- marked as deleted
-
-
 # ---- Maildir
 
 

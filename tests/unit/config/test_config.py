@@ -58,9 +58,6 @@ def test_a_certificate_that_is_there(load, tmp_path):
     assert one.tls == Certificate(pem, key)
 
 
-# ---- there and back
-
-
 # ---- scanners
 
 

@@ -47,15 +47,9 @@ def test_few_messages_many_ties_infinite_scores(rows: list[tuple[bool, float]]) 
         assert sm_at(gold, score, hm) == pytest.approx(slow_sm_at(gold, score, hm), abs=1e-9)
 
 
-# ---- intervals
-
-
 # ---- calibration
 
 
 def test_calibration_error_by_hand() -> None:
     found = calibration_error([True, False, True, True], [0.04, 0.05, 0.5, 1.0])
     assert found == pytest.approx((2 * 0.455 + 0.5) / 4)
-
-
-# ---- classes

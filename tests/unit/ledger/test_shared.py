@@ -260,9 +260,6 @@ def test_a_third_vote_of_a_version_that_is_made_up_is_skipped(nodes, node):
     assert seqs(node) == [1, 2, 4]
 
 
-# ---- forks
-
-
 # ---- readers
 
 
@@ -334,6 +331,3 @@ def test_classes_follow_the_winning_vote(nodes, node):
     nodes.append(standing._replace(clock=standing.clock + 1, label=None))
     nodes.pull(other)
     assert other.classes() == {}
-
-
-# ---- state

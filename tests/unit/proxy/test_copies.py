@@ -98,6 +98,3 @@ def test_a_refusal_is_only_for_those_it_is_meant_for(case: Case, action: Action,
     assert [reply.code for reply in case.send(recipients=(ANNA, BEN))] == [code, 250]
     assert transactions(case) == [[ANNA, BEN], [BEN]]
     assert [entry.action for entry in case.entries] == [Action.TAG, action]
-
-
-# ---- what is told about it

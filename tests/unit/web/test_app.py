@@ -16,6 +16,3 @@ def test_few_clients_are_remembered(monkeypatch) -> None:
     assert limiter.take("a", 1.0) == 0.0  # forgotten: it had asked longest ago
     assert limiter.take("b", 1.0) == 0.0  # and now this one
     assert limiter.take("a", 1.0) > 0
-
-
-# ---- the log

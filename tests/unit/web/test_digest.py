@@ -32,9 +32,6 @@ FIRST = int((NOW - DUE + 3600) // 60)  # number of a message that comes an hour 
 RAW = b"From: Eve <eve@evil.example>\r\nSubject: Win =?utf-8?q?_a=0Ab?=\r\n\r\ntext\r\n"
 
 
-# ---- the clock
-
-
 # ---- who gets what
 
 
