@@ -60,7 +60,9 @@ def add_quarantine(commands: arguments.Commands) -> None:
     listing.add_argument("--before", default="", metavar="ID", help=about)
     listing.set_defaults(ids=[])
     about = "envelope, header section and file of messages"
-    _add_ids(arguments.add_action(actions, "show", _show_entries, about))
+    showing = arguments.add_action(actions, "show", _show_entries, about)
+    arguments.add_json(showing, arguments.JSON_LINES_HELP)
+    _add_ids(showing)
     about = "hand messages on to those who have not got them yet, and learn them as ham"
     releasing = arguments.add_action(actions, "release", _release_entries, about)
     releasing.add_argument(
@@ -123,17 +125,18 @@ def _list_entries(
 
 
 def _show_entries(
-    quarantine: Quarantine, entries: Sequence[QuarantineEntry], _: argparse.Namespace
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
 ) -> int:
     for entry in entries:
         header = quarantine.header(entry.id)
-        values = _entry_values(entry, header)
-        values |= {"time": local_time(entry.when), "file": quarantine.file(entry.id)}
-        for name, value in values.items():
-            text = ", ".join(value) if isinstance(value, list) else value
-            print(printable(f"{name:9} {text}"))
-        lines = header.decode("utf-8", "replace").splitlines()
-        print("", *(printable(line.expandtabs()) for line in lines), "", sep="\n")
+        values = _entry_values(entry, header) | {"file": str(quarantine.file(entry.id))}
+        text = header.decode("utf-8", "replace")
+        fields = (
+            f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
+            for name, value in (values | {"time": local_time(entry.when)}).items()
+        )
+        lines = (*fields, "", *(line.expandtabs() for line in text.splitlines()), "")
+        common.print_answer(options, "\n".join(map(printable, lines)), values | {"header": text})
     return 0
 
 

@@ -98,6 +98,7 @@ EXPLAIN_EXAMPLE = """  spamguard explain message.eml
   spamguard explain message=31b1a3cbc2f1
   spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
+_MAX_BAR = 24  # letters
 _WORDS_THEN = 8  # each way
 
 Row = tuple[float, str, str]  # of a sum: the part, its name, a remark
@@ -249,15 +250,21 @@ def _feature_parts(
 
 
 def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
-    """The lines of a sum; the printed figures add up."""
+    """The lines of a sum, with a bar where one is no sum itself; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
     steps = round_parts([part for part, *_ in parts], total)
-    lines = [
-        f"  {step / STEPS_PER_NAT:+9.3f}  {name:32}  {remark}".rstrip()
-        for step, (_, name, remark) in zip(steps, parts, strict=True)
-        if step
+    bars = [
+        0 if remark.endswith("of them") else step
+        for step, (*_, remark) in zip(steps, parts, strict=True)
     ]
+    longest, width = max(1, *map(abs, bars)), min(40, max(len(name) for _, name, _ in parts))
+    lines = []
+    for step, bar, (_, name, remark) in zip(steps, bars, parts, strict=True):
+        if step:
+            letters = ("+" if bar > 0 else "-") * -(-abs(bar) * _MAX_BAR // longest)
+            line = f"  {step / STEPS_PER_NAT:+9.3f}  {name:{width}}  {letters:{_MAX_BAR}}  {remark}"
+            lines.append(line.rstrip())
     return [*lines, f"  {sum(steps) / STEPS_PER_NAT:+9.3f}  sum"]
 
 

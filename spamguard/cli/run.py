@@ -152,6 +152,7 @@ def add_check(commands: arguments.Commands) -> None:
     arguments.add_flag(
         parser, "--schema", "print the JSON Schema of the configuration, for editors"
     )
+    arguments.add_json(parser, "answer in JSON: ok, problems, warnings, and what is in force")
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -163,6 +164,7 @@ def run_check(options: argparse.Namespace) -> int:
         print(common.to_json(schema.schema_for_editors(), indent=2))
         return 0
     options.config = file = options.file or options.config
+    warnings: list[str] = []
     problems: list[str] = []
     settings: Settings | None
     try:
@@ -171,9 +173,15 @@ def run_check(options: argparse.Namespace) -> int:
         problems += error.problems
         settings = error.settings
     if settings is not None:
-        for warning in _find_warnings(settings, file):
-            common.say(f"warning: {warning}")
+        warnings = _find_warnings(settings, file)
         problems += _unreadable_files(settings, startup.required_files(settings))
+    if options.json:
+        in_force = schema.to_plain(settings) if not problems else None
+        values = {"ok": not problems, "problems": problems, "warnings": warnings}
+        print(common.to_json(values | {"settings": in_force}))
+        return common.EXIT_ERROR if problems else 0
+    for warning in warnings:
+        common.say(f"warning: {warning}")
     if settings is None or problems:
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")

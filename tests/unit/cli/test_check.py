@@ -44,6 +44,9 @@ def test_every_mistake_is_a_line_or_a_text_in_json(run, tmp_path):
     done = run(None, "check", file)
     assert (done.status, done.out) == (2, "")
     assert done.err.splitlines() == [f"spamguard: {problem}" for problem in problems]
+    done = run(None, "check", "--json", file)
+    assert (done.status, done.err) == (2, "")
+    assert done.json == {"ok": False, "problems": problems, "warnings": [], "settings": None}
 
 
 def test_no_mistake_hides_another(run, taught, tmp_path):
@@ -115,6 +118,11 @@ def test_a_warning_is_no_mistake(run, tmp_path):
     assert "rule 2 for spam never fits" in done.err
     assert "action: quarantine" in done.out
     assert done.out.endswith("\n# ok\n")
+    answer = run(None, "check", "--json", file)
+    assert (answer.status, answer.err) == (0, "")
+    assert (answer.json["ok"], answer.json["problems"]) == (True, [])
+    assert len(answer.json["warnings"]) == 1
+    assert answer.json["settings"] == yaml.safe_load(done.out)
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("teach-folders", "--dry-run")])
