@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from spamguard.config.options import Endpoint
     from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
     from spamguard.engine.filter import Filter
-    from spamguard.smtp.envelope import Recipient, Reply
     from spamguard.web.auth import CredentialStore, Person
 
 # ---- quarantine
@@ -48,10 +47,7 @@ EXIT_REFUSED = 1  # of `release`: at least one recipient has not got the message
 _MAX_AUTHOR = 1000  # characters
 
 
-def add_quarantine(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "quarantine", run_quarantine, QUARANTINE_ABOUT, QUARANTINE_EXAMPLE
-    )
+def add_quarantine(parser: argparse.ArgumentParser) -> None:
     actions = arguments.add_actions(parser)
     about = "the newest 1,000, newest first"
     listing = arguments.add_action(actions, "list", _list_entries, about)
@@ -186,11 +182,9 @@ def _release_entries(
                 f"{options.next_hop}: spamguard itself listens there, and would hold them once "
                 f"more: hand them to {listener['next_hop']}"
             )
-    if options.no_learn:
-        complete = asyncio.run(_release_all(quarantine, entries, None, options))
-    else:
-        with common.open_filter(options) as teacher:
-            complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
+    with nullcontext() if options.no_learn else common.open_filter(options) as teacher:
+        complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
+        if teacher:
             teacher.settle_if_due()
     return 0 if complete else EXIT_REFUSED
 
@@ -221,29 +215,20 @@ async def _release_all(
                 outcomes = LessonService(teacher).submit([example], "ham", "", RELEASE_ORIGIN)
                 learnt = outcomes == [LessonOutcome.LEARNT]
             complete &= after.released
-            _print_release(after, replies, learnt=learnt)
+            if not replies:
+                outcome = "had been released before"
+            elif after.released:
+                outcome = f"released to {common.count_text(len(replies), 'recipient')}"
+            else:
+                outcome = f"not released to {common.count_text(len(after.waiting), 'recipient')}"
+            print(f"{entry.id} {outcome}{', learned as ham' if learnt else ''}")
+            for recipient, reply in replies:
+                if not reply.is_positive:
+                    text = b" ".join(reply.lines).decode("utf-8", "replace")
+                    print(printable(f"  <{recipient.address}>: {reply.code} {text}"))
     finally:
         await next_hop.close()
     return complete
-
-
-def _print_release(
-    entry: QuarantineEntry,
-    replies: Sequence[tuple[Recipient, Reply]],
-    *,
-    learnt: bool,
-) -> None:
-    if not replies:
-        outcome = "had been released before"
-    elif entry.released:
-        outcome = f"released to {common.count_text(len(replies), 'recipient')}"
-    else:
-        outcome = f"not released to {common.count_text(len(entry.waiting), 'recipient')}"
-    print(f"{entry.id} {outcome}{', learned as ham' if learnt else ''}")
-    for recipient, reply in replies:
-        if not reply.is_positive:
-            text = b" ".join(reply.lines).decode("utf-8", "replace")
-            print(printable(f"  <{recipient.address}>: {reply.code} {text}"))
 
 
 # ---- who is let in
@@ -303,8 +288,7 @@ EXIT_NOT_FOUND = 1  # of `revoke`
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def add_token(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "token", run_token, TOKEN_ABOUT, TOKEN_EXAMPLE)
+def add_token(parser: argparse.ArgumentParser) -> None:
     actions = arguments.add_actions(parser)
     about = "make a token and show it, this once"
     creating = arguments.add_action(actions, "create", _create_token, about)
@@ -350,27 +334,20 @@ def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
 
 def _list_credentials(store: CredentialStore, options: argparse.Namespace) -> int:
     lines, values = [], []
-    for credential in store.list_valid(int(time.time())):
-        if credential.kind == "link":
+    for each in store.list_valid(int(time.time())):
+        if each.kind == "link":
             continue
-        name, is_operator = credential.person.name, credential.person.operator
+        name, is_operator = each.person.name, each.person.operator
         user = name + (" (operator)" if is_operator else "")
-        until = local_time(credential.expires) if credential.expires else "revoked"
+        until = local_time(each.expires) if each.expires else "revoked"
         lines.append(
-            f"{credential.kind:7}  {credential.name or '-':20}  {user:24}  "
-            f"since {local_time(credential.created)}, until {until}, "
-            f"used {local_time(credential.last_used)}"
+            f"{each.kind:7}  {each.name or '-':20}  {user:24}  "
+            f"since {local_time(each.created)}, until {until}, used {local_time(each.last_used)}"
         )
+        times = {"created": each.created, "expires": each.expires, "seen": each.last_used}
         values.append(
-            {
-                "kind": str(credential.kind),
-                "name": credential.name,
-                "user": name,
-                "operator": is_operator,
-                "created": _time_value(credential.created),
-                "expires": _time_value(credential.expires),
-                "seen": _time_value(credential.last_used),
-            }
+            {"kind": str(each.kind), "name": each.name, "user": name, "operator": is_operator}
+            | {key: _time_value(seconds) for key, seconds in times.items()}
         )
     if values or options.json:
         common.print_answer(options, "\n".join(map(printable, lines)), values)
@@ -400,10 +377,7 @@ LOGIN_LINK_EXAMPLE = """  spamguard login-link --user anna
 OPERATOR_NAME = "operator"  # of an operator who is no user
 
 
-def add_login_link(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "login-link", run_login_link, LOGIN_LINK_ABOUT, LOGIN_LINK_EXAMPLE
-    )
+def add_login_link(parser: argparse.ArgumentParser) -> None:
     _add_person(parser)
     about = "where the page is, as people see it (default: what the running daemon says)"
     parser.add_argument("--url", metavar="URL", help=about)
@@ -421,9 +395,9 @@ def run_login_link(options: argparse.Namespace) -> int:
         print(f"{person.name}: ended {common.count_text(ended, 'session')}")
         return 0
     page, now = options.url or _page_url(options), int(time.time())
-    expires = now + LINK_SECONDS
     with _open_credentials(options) as store:
-        print(login_url(page, store.create(CredentialKind.LINK, person, now, expires=expires)))
+        link = store.create(CredentialKind.LINK, person, now, expires=now + LINK_SECONDS)
+        print(login_url(page, link))
     return 0
 
 

@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
@@ -422,8 +423,10 @@ def open_output(
             yield stream
     else:
         path.parent.stat()  # an error names the directory, not the draft
+        # unlike with `storage.create_private`, what root writes stays with root
+        opener = partial(os.open, mode=0o600)
         with draft_file(path) as draft:
-            with name_path_in_errors(path), open(draft, "xb", opener=_open_private) as stream:
+            with name_path_in_errors(path), open(draft, "xb", opener=opener) as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -431,8 +434,3 @@ def open_output(
                 check(written)
             draft.replace(path)
             sync_directory(draft.parent)
-
-
-def _open_private(name: str, flags: int) -> int:
-    """Open for us alone. Unlike `storage.create_private`, what root writes stays with root."""
-    return os.open(name, flags, 0o600)

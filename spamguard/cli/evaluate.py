@@ -37,10 +37,7 @@ EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json"""
 
 
-def add_evaluate(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "evaluate", run_evaluate, EVALUATE_ABOUT, EVALUATE_EXAMPLE
-    )
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
     about = "TREC index, or a directory that holds one"
     parser.add_argument("paths", nargs="*", metavar="INDEX", help=about)

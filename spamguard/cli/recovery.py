@@ -45,8 +45,7 @@ UNDO_EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --user ben --origin 'folders, before they were watched'"""
 
 
-def add_undo(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "undo", run_undo, UNDO_ABOUT, UNDO_EXAMPLE)
+def add_undo(parser: argparse.ArgumentParser) -> None:
     about = (
         "whose word to take back, as `status` tells it; "
         f"the site's is {arguments.SITE!r}; may be repeated"
@@ -179,8 +178,7 @@ BACKUP_EXAMPLE = """  spamguard backup /srv/backup/spamguard-$(date +%F)
   spamguard backup - | ssh elsewhere 'umask 077; cat > spamguard-backup'"""
 
 
-def add_backup(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "backup", run_backup, BACKUP_ABOUT, BACKUP_EXAMPLE)
+def add_backup(parser: argparse.ArgumentParser) -> None:
     about = "where to, or - for standard output; a file of that name is replaced"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 
@@ -224,8 +222,7 @@ RESTORE_EXAMPLE = """  systemctl stop spamguard.socket spamguard
   spamguard --state /new/place restore backup"""
 
 
-def add_restore(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "restore", run_restore, RESTORE_ABOUT, RESTORE_EXAMPLE)
+def add_restore(parser: argparse.ArgumentParser) -> None:
     arguments.add_flag(parser, "--replace", "put aside what is in the state directory")
     about = "a file that `backup` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
@@ -274,8 +271,8 @@ If the ledger has provably lost events, as from a damaged log, it says so."""
 REBUILD_EXAMPLE = """  spamguard rebuild"""
 
 
-def add_rebuild(commands: arguments.Commands) -> None:
-    arguments.add_command(commands, "rebuild", run_rebuild, REBUILD_ABOUT, REBUILD_EXAMPLE)
+def add_rebuild(_: argparse.ArgumentParser) -> None:
+    """It has no arguments."""
 
 
 def run_rebuild(options: argparse.Namespace) -> int:

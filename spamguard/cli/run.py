@@ -60,8 +60,7 @@ RUN_EXAMPLE = """  spamguard run
   spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
 
 
-def add_run(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "run", run_run, RUN_ABOUT, RUN_EXAMPLE)
+def add_run(parser: argparse.ArgumentParser) -> None:
     about = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says"
     parser.add_argument("--listen", metavar="ENDPOINT", help=about)
     about = (
@@ -145,8 +144,7 @@ CHECK_EXAMPLE = """  spamguard check
   spamguard check --schema > /etc/spamguard/schema.json"""
 
 
-def add_check(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "check", run_check, CHECK_ABOUT, CHECK_EXAMPLE)
+def add_check(parser: argparse.ArgumentParser) -> None:
     about = "the configuration (YAML)"
     parser.add_argument("file", nargs="?", type=arguments.parse_file, metavar="FILE", help=about)
     arguments.add_flag(
@@ -259,15 +257,10 @@ the right to read of all of root's (CAP_DAC_READ_SEARCH).
 SIGHUP: read the configuration again. Exit status 78: the configuration has mistakes."""
 OPEN_MAILBOXES_EXAMPLE = """  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml"""
 
-DEFAULT_USER = "spamguard-watch"
 
-
-def add_open_mailboxes(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "open-mailboxes", run_open_mailboxes, OPEN_MAILBOXES_ABOUT, OPEN_MAILBOXES_EXAMPLE
-    )
+def add_open_mailboxes(parser: argparse.ArgumentParser) -> None:
     about = "the user to become when started as root (default: %(default)s)"
-    parser.add_argument("--user", metavar="NAME", default=DEFAULT_USER, help=about)
+    parser.add_argument("--user", metavar="NAME", default="spamguard-watch", help=about)
 
 
 def run_open_mailboxes(options: argparse.Namespace) -> int:
@@ -311,8 +304,7 @@ _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 _POLL_SECONDS = 0.1
 
 
-def add_doctor(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "doctor", run_doctor, DOCTOR_ABOUT, DOCTOR_EXAMPLE)
+def add_doctor(parser: argparse.ArgumentParser) -> None:
     about = "act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
     parser.add_argument("--user", metavar="NAME", help=about)
     about = "a mailbox that the running daemon watches"
@@ -495,16 +487,10 @@ def _mail_steps(
         path, _ = _named_mailbox(options)
         mailboxes = [mailbox for mailbox in mailboxes if mailbox.path == str(path)]
     if not mailboxes:
-        detail = "there is no mailbox yet in which a message could be looked for"
-        yield doctor.skipped("mail", detail)
+        yield doctor.skipped("mail", "there is no mailbox yet in which it could be looked for")
         return
     mailbox = mailboxes[0]
-    has_domain = "@" in mailbox.user
-    recipient = options.to or (
-        mailbox.user if has_domain else f"{mailbox.user}@{doctor.find_local_domain()}"
-    )
+    domain = "" if "@" in mailbox.user else f"@{doctor.find_local_domain()}"
+    recipient = options.to or mailbox.user + domain
     special_uses = roles.read_dovecot().special_uses
-    owner = directory_owner(Path(mailbox.path))
-    yield from probe.try_mail(
-        spam_filter, settings, special_uses, mailbox, owner, recipient, server
-    )
+    yield from probe.try_mail(spam_filter, settings, special_uses, mailbox, recipient, server)

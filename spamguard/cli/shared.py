@@ -59,8 +59,7 @@ _PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
 _DSN_HELP = "connection string of PostgreSQL: 'host=db.example dbname=spamguard …'"
 
 
-def add_shared(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "shared", run_shared, SHARED_ABOUT, SHARED_EXAMPLE)
+def add_shared(parser: argparse.ArgumentParser) -> None:
     actions = arguments.add_actions(parser)
     about = "make tables, functions and the role of the nodes in an empty database"
     making = arguments.add_action(actions, "init", _init, about)

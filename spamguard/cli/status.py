@@ -48,8 +48,7 @@ _DAY_SECONDS = 86_400
 _OVERDUE_SECONDS = 120  # most troubles of the watcher pass sooner, so they are no warning before
 
 
-def add_status(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "status", run_status, STATUS_ABOUT, STATUS_EXAMPLE)
+def add_status(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
 
 

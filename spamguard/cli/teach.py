@@ -61,8 +61,7 @@ LEARN_EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as ham --sender news@example.org --user anna"""
 
 
-def add_learn(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "learn", run_learn, LEARN_ABOUT, LEARN_EXAMPLE)
+def add_learn(parser: argparse.ArgumentParser) -> None:
     about = "what the messages are: spam, ham, or a class of your own"
     parser.add_argument("--as", dest="label", metavar="CLASS", help=about)
     arguments.add_flag(parser, "--unwanted", "messages of this class are unwanted, as spam is")
@@ -231,8 +230,7 @@ FORGET_EXAMPLE = """  spamguard forget message.eml
   spamguard forget --id 0iq5r8jo4c1n2f3g"""
 
 
-def add_forget(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "forget", run_forget, FORGET_ABOUT, FORGET_EXAMPLE)
+def add_forget(parser: argparse.ArgumentParser) -> None:
     senders.add_sender(parser)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
@@ -278,10 +276,8 @@ def run_forget(options: argparse.Namespace) -> int:
 # ---- teach-pipe
 
 
-def add_teach_pipe(commands: arguments.Commands) -> None:
-    client.add_arguments(
-        arguments.add_command(commands, "teach-pipe", client.run, client.ABOUT, client.EXAMPLE)
-    )
+TEACH_PIPE_ABOUT, TEACH_PIPE_EXAMPLE = client.ABOUT, client.EXAMPLE
+add_teach_pipe, run_teach_pipe = client.add_arguments, client.run
 
 
 # ---- teach-folders
@@ -303,10 +299,7 @@ TEACH_FOLDERS_EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
 _ORIGIN = "folders, before they were watched"
 
 
-def add_teach_folders(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "teach-folders", run_teach_folders, TEACH_FOLDERS_ABOUT, TEACH_FOLDERS_EXAMPLE
-    )
+def add_teach_folders(parser: argparse.ArgumentParser) -> None:
     arguments.add_dry_run(parser)
     arguments.add_json(parser)
     about = "a Maildir, or a pattern of several, such as '/home/*/Maildir'"

@@ -40,8 +40,7 @@ EXPORT_EXAMPLE = """  spamguard export filter.spamguard
   spamguard export --with-key - | ssh gateway spamguard import -"""
 
 
-def add_export(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "export", run_export, EXPORT_ABOUT, EXPORT_EXAMPLE)
+def add_export(parser: argparse.ArgumentParser) -> None:
     arguments.add_flag(parser, "--with-key", "put the key into the file too")
     about = "where to, or - for standard output; a file of that name is replaced"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
@@ -102,8 +101,7 @@ IMPORT_EXAMPLE = """  spamguard import filter.spamguard
   spamguard --state /new/place import filter-with-key.spamguard"""
 
 
-def add_import(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "import", run_import, IMPORT_ABOUT, IMPORT_EXAMPLE)
+def add_import(parser: argparse.ArgumentParser) -> None:
     arguments.add_dry_run(parser)
     about = "a file that `export` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
