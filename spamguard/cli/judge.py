@@ -251,18 +251,22 @@ def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
     """The lines of a sum, with a bar where one is no sum itself; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
-    steps = round_parts([part for part, *_ in parts], total)
-    bars = [
-        0 if remark.endswith("of them") else step
-        for step, (*_, remark) in zip(steps, parts, strict=True)
+    steps, width = (
+        round_parts([part for part, *_ in parts], total),
+        max(len(row[1]) for row in parts),
+    )
+    rows = [
+        (step, 0 if remark.endswith("of them") else step, name, remark)
+        for step, (_, name, remark) in zip(steps, parts, strict=True)
+        if step
     ]
-    longest, width = max(1, *map(abs, bars)), min(40, max(len(name) for _, name, _ in parts))
-    lines = []
-    for step, bar, (_, name, remark) in zip(steps, bars, parts, strict=True):
-        if step:
-            letters = ("+" if bar > 0 else "-") * -(-abs(bar) * _MAX_BAR // longest)
-            line = f"  {step / STEPS_PER_NAT:+9.3f}  {name:{width}}  {letters:{_MAX_BAR}}  {remark}"
-            lines.append(line.rstrip())
+    longest, lines = max([1, *(abs(bar) for _, bar, *_ in rows)]), []
+    for step, bar, name, remark in rows:
+        letters = "-+"[bar > 0] * -(-abs(bar) * _MAX_BAR // longest)
+        figure = f"{step / STEPS_PER_NAT:+9.3f}"
+        lines.append(
+            f"  {figure}  {name:{min(40, width)}}  {letters:{_MAX_BAR}}  {remark}".rstrip()
+        )
     return [*lines, f"  {sum(steps) / STEPS_PER_NAT:+9.3f}  sum"]
 
 

@@ -87,12 +87,10 @@ def run_undo(options: argparse.Namespace) -> int:
         ):
             spam_filter.settle_everywhere()
     for name, votes in zip(options.users, undone, strict=True):
-        restored = sum(vote.new_label is not None for vote in votes)
-        text = "nothing to take back"
-        if votes:
-            verb = "would take" if options.dry_run else "took"
-            text = f"{verb} back {common.count_text(len(votes), 'vote')}"
-        if restored:
+        verb = "would take" if options.dry_run else "took"
+        count = common.count_text(len(votes), "vote")
+        text = f"{verb} back {count}" if votes else "nothing to take back"
+        if restored := sum(vote.new_label is not None for vote in votes):
             text += f"; on {restored:,} of these messages an earlier vote is in force again"
         print((f"{printable(name)}: " if len(undone) > 1 else "") + text)
     return 0
@@ -190,8 +188,7 @@ def run_backup(options: argparse.Namespace) -> int:
     with common.open_existing(options, load=False) as spam_filter:
         fingerprint = spam_filter.ledger.fingerprint
     name = options.file
-    is_regular = common.is_regular_file(name)
-    copies = Path(name).parent if is_regular else Path(tempfile.gettempdir())
+    copies = Path(name).parent if common.is_regular_file(name) else Path(tempfile.gettempdir())
     with (
         common.terminate_cleanly(),
         common.open_output(name, lambda file: backup.BackupReader(name, file).verify()) as stream,

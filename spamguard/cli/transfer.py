@@ -17,9 +17,8 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
 
 from spamguard import keys
 from spamguard.cli import arguments, common
@@ -58,13 +57,9 @@ def run_export(options: argparse.Namespace) -> int:
         _export_path(options.file, stream) as path,
     ):
         ledger = spam_filter.ledger
+        key = spam_filter.key.hex() if options.with_key else ""
         header = ExportHeader(
-            __version__,
-            EXTRACTOR,
-            ledger.fingerprint,
-            spam_filter.key.hex() if options.with_key else "",
-            spam_filter.min_bits,
-            ledger.classes(),
+            __version__, EXTRACTOR, ledger.fingerprint, key, spam_filter.min_bits, ledger.classes()
         )
         schema = Schema("export", UsageError, _APPLICATION_ID, EXPORT_FORMAT, "")
         with schema.errors(Path(options.file)):
@@ -230,8 +225,7 @@ OR typeof(fingerprint) != 'text' OR typeof(key) != 'text' OR typeof(bits) != 'in
 LIMIT 1"""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportHeader:
+class ExportHeader(NamedTuple):
     """What the file holds.
 
     fingerprint: of the key. key: the key itself in hexadecimal, or "". bits: the least size of the
@@ -261,9 +255,8 @@ def write_export(path: Path, header: ExportHeader, votes: Iterable[Vote]) -> int
         db.execute("BEGIN")
         for statement in _TABLES.values():
             db.execute(statement)
-        values = asdict(header)
-        classes = values.pop("classes")
-        db.execute("INSERT INTO about VALUES (?, ?, ?, ?, ?)", tuple(values.values()))
+        *about, classes = header
+        db.execute("INSERT INTO about VALUES (?, ?, ?, ?, ?)", about)
         db.executemany("INSERT INTO classes VALUES (?, ?)", classes.items())
         number = db.executemany(
             "INSERT INTO votes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", votes
@@ -285,8 +278,7 @@ class ExportReader:
     def __init__(self, name: str, path: Path) -> None:
         import sqlite3
 
-        self._name = name
-        self._path = path
+        self._name, self._path = name, path
         self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
 
@@ -323,11 +315,12 @@ class ExportReader:
             yield from map(Vote._make, self._db.execute("SELECT * FROM votes ORDER BY rowid"))
 
     def _read_header(self) -> ExportHeader:
-        ((program, extractor, fingerprint, key, bits),) = self._db.execute("SELECT * FROM about")
-        if key and keys.key_fingerprint(bytes.fromhex(key)) != fingerprint:
-            self._refuse("its key is not the one it was taught with")
+        ((*about,),) = self._db.execute("SELECT * FROM about")
         classes = {name: bool(side) for name, side in self._db.execute("SELECT * FROM classes")}
-        return ExportHeader(program, extractor, fingerprint, key, bits, classes)
+        header = ExportHeader._make((*about, classes))
+        if header.key and keys.key_fingerprint(bytes.fromhex(header.key)) != header.fingerprint:
+            self._refuse("its key is not the one it was taught with")
+        return header
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:

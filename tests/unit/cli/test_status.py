@@ -59,7 +59,7 @@ def test_a_node_tells_of_the_shared_log(run, status_of, taught, tmp_path):
     away = SharedStatus(written=now, away_since=now - 720, problem="it does not answer", last=9)
     write_status(state, away)
     out = run(state, "status").out
-    assert "shared log 0 of 9 events, 0 nodes, away\n" in out
+    assert "shared log 0 of 9 events\n" in out
     assert "away for 12 min (it does not answer); lessons waiting here: 1" in out
     assert status_of(state)["shared"]["waiting"] == 1
     assert status_of(state)["shared"]["away"]
