@@ -96,10 +96,10 @@ def describe_error(error: BaseException) -> str:
     """An error in one line, with the usual remedy if it comes from the system."""
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__
-    path = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     advice = remedy(error, _REMEDIES.get(error.errno or 0, ""))
     text = error.strerror or str(error) or type(error).__name__
-    return f"{path}{text}: {advice}" if advice else f"{path}{text}"
+    return ": ".join(filter(None, (path, text, advice)))
 
 
 def discard_output() -> None:
@@ -208,9 +208,9 @@ def warn_of_service(options: argparse.Namespace) -> None:
 
 def existing_state_directory(options: argparse.Namespace) -> Path:
     """The filter's directory; UsageError if there is none."""
-    if not state_directory(options).is_dir():
+    if not (state := state_directory(options)).is_dir():
         raise _no_filter_error(options)
-    return state_directory(options)
+    return state
 
 
 def has_filter(options: argparse.Namespace) -> bool:

@@ -228,6 +228,7 @@ def add_restore(parser: argparse.ArgumentParser) -> None:
 def run_restore(options: argparse.Namespace) -> int:
     """Check the file, prove that it works, install it."""
     from spamguard import backup
+    from spamguard.learning import undo
 
     state = common.state_directory(options)
     _check_overwrite(state, replace=options.replace)
@@ -241,8 +242,14 @@ def run_restore(options: argparse.Namespace) -> int:
             aside = backup.install_backup(
                 draft, state, lambda: _check_overwrite(state, replace=options.replace)
             )
+    with common.open_existing(options) as spam_filter:
+        lessons = common.count_text(sum(spam_filter.status().classes.values()))
+        outdated = undo.count_outdated(spam_filter.ledger)
     there = f"; what was there is in {aside}" if aside else ""
-    print(f"restored the backup of {local_time(header.time)} into {state}{there}")
+    place = f"{local_time(header.time)} into {state}"
+    print(f"restored the backup of {place}: lessons of {lessons}{there}")
+    if outdated:
+        common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
     return 0
 
 

@@ -299,7 +299,6 @@ DOCTOR_EXAMPLE = """  spamguard doctor
   spamguard doctor --user anna
   spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org"""
 
-EXIT_FAILED = 1
 _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 _POLL_SECONDS = 0.1
 
@@ -329,7 +328,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     if options.json:
         values = {"ok": passed, "steps": [step._asdict() for step in steps]}
         common.print_answer(options, "", values)
-    return 0 if passed else EXIT_FAILED
+    return 0 if passed else 1
 
 
 def _all_steps(options: argparse.Namespace) -> Generator[Step]:

@@ -22,10 +22,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -63,7 +62,6 @@ POSITIONS = {
 }
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
-_UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/lib/systemd/system")))
 _DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
 _FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
@@ -79,8 +77,7 @@ def add_setup(parser: argparse.ArgumentParser) -> None:
     arguments.add_flag(parser, "--apply", "do it: without this option nothing is changed")
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(NamedTuple):
     """What the user wants. position: of spamguard in the path of the mail."""
 
     server: str
@@ -263,25 +260,22 @@ def _doors(values: Mapping[str, Any], position: str) -> dict[str, Any]:
     The listener of the other position becomes that of this one, with its rules.
     """
     listeners, scanners = (list(values.get(key) or []) for key in ("listeners", "scanners"))
-    front: dict[str, Any] = next((each for each in listeners if each.get("position") in _FRONT), {})
-    asked: dict[str, Any] = next(
-        (each for each in scanners if each["listen"].startswith("milter:")), {}
-    )
+    front = [each for each in listeners if each.get("position") in _FRONT][:1]
+    asked = [each for each in scanners if each["listen"].startswith("milter:")][:1]
     ours = ((front, listeners, f"smtp://{SMTP}"), (asked, scanners, f"milter://{MILTER}"))
-    for entry, entries, expected in ours:
-        if entry and entry["listen"] != expected:
-            raise UsageError(
-                f"the configuration listens on {entry['listen']}, and setup knows {expected} "
-                "alone: put in the lines of config/ by hand"
-            )
-        if entry:
+    for found, entries, expected in ours:
+        for entry in found:
+            if entry["listen"] != expected:
+                raise UsageError(
+                    f"the configuration listens on {entry['listen']}, and setup knows {expected} "
+                    "alone: put in the lines of config/ by hand"
+                )
             entries.remove(entry)
     if position == "milter":
-        scanners.insert(0, asked or {"listen": f"milter://{MILTER}"})
+        scanners[:0] = asked or [{"listen": f"milter://{MILTER}"}]
     else:
         usual = {"listen": f"smtp://{SMTP}", "position": "", "next_hop": f"smtp://{BACK}"}
-        front = usual | front | {"position": position}
-        listeners.insert(0, front)
+        listeners.insert(0, {**usual, **dict(*front), "position": position})
     return {"listeners": listeners or None, "scanners": scanners or None}
 
 
@@ -337,7 +331,8 @@ def _plan_service(path: Path, text: str, position: str) -> Change:
 
 
 def _has_units() -> bool:
-    return any((directory / "spamguard-watch.service").exists() for directory in _UNIT_DIRECTORIES)
+    directories = ("/etc/systemd/system", "/lib/systemd/system")
+    return any(Path(each, "spamguard-watch.service").exists() for each in directories)
 
 
 # ---- doing it
