@@ -326,8 +326,7 @@ def run_doctor(options: argparse.Namespace) -> int:
                 print(printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
     passed = all(step.outcome != "failed" for step in steps)
     if options.json:
-        values = {"ok": passed, "steps": [step._asdict() for step in steps]}
-        common.print_answer(options, "", values)
+        print(common.to_json({"ok": passed, "steps": [step._asdict() for step in steps]}))
     return 0 if passed else 1
 
 

@@ -373,7 +373,7 @@ def _status(options: argparse.Namespace) -> int:
         courier = read_status(spam_filter.directory)
     now = time.time()
     notes = list(courier.notes(now))
-    values = {**asdict(courier), **counts._asdict(), "notes": notes}
+    values = asdict(courier) | counts._asdict() | {"notes": notes}
     lines = [
         f"position   {counts.position:,} of {max(courier.last, counts.position):,}",
         f"waiting    {counts.waiting:,} ({counts.waiting_bytes / 1e6:,.1f} MB)"
@@ -405,11 +405,9 @@ def _forget(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{len(found)} nodes are called {options.node!r}: name one of {known}, or its id"
         )
-    (node,) = found
+    (node,), name = found, printable(found[0].name)
     if now - node.seen < ABSENT_SECONDS:
-        raise UsageError(
-            f"{printable(node.name)} was seen {duration_text(now - node.seen)} ago: stop it first"
-        )
+        raise UsageError(f"{name} was seen {duration_text(now - node.seen)} ago: stop it first")
     client.forget(state, node.node)
-    print(f"{printable(node.name)} is forgotten, until it comes back")
+    print(f"{name} is forgotten, until it comes back")
     return 0

@@ -84,7 +84,7 @@ def run_learn(options: argparse.Namespace) -> int:
     from spamguard.proxy.history_search import example_from_row
 
     if options.sender:
-        return senders.learn_sender(options)
+        return senders.cast_word(options, options.label or "unsaid")
     arguments.check_paths_or_ids(options)
     if options.label is None and (options.unwanted or options.ids):
         unsaid = (*options.ids, "--unwanted")[0]
@@ -226,7 +226,7 @@ def run_forget(options: argparse.Namespace) -> int:
     from spamguard.proxy.history_search import row_digest
 
     if options.sender:
-        return senders.forget_sender(options)
+        return senders.cast_word(options, "")
     arguments.check_paths_or_ids(options)
     rows = common.find_rows(options, options.ids)
     messages = common.progress(common.read_messages(options.paths))
