@@ -171,7 +171,7 @@ def run_check(options: argparse.Namespace) -> int:
         problems += error.problems
         settings = error.settings
     if settings is not None:
-        warnings = _find_warnings(settings, file)
+        warnings += _find_warnings(settings, file)
         problems += _unreadable_files(settings, startup.required_files(settings))
     if options.json:
         in_force = schema.to_plain(settings) if not problems else None
@@ -199,21 +199,29 @@ def _read_classes(state: Path) -> frozenset[str] | None:
         return None
 
 
-def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
+def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
     """What is no mistake, but would keep the daemon from working, or is not what people mean."""
     from spamguard.config import schema
     from spamguard.daemon import startup
 
-    warnings = list(schema.find_warnings(settings))
+    yield from schema.find_warnings(settings)
     try:
         if os.geteuid() == 0:  # another user may check for another machine
             startup.check_account(settings)
     except StartError as error:
-        warnings.append(str(error))
+        yield str(error)
     # root can start the daemon if this file is unreadable, but the daemon cannot reload it
-    warnings += _unreadable_files(settings, [] if file is None else [file])
-    warnings += _mailbox_warnings(settings)
-    return warnings
+    yield from _unreadable_files(settings, [file] if file else [])
+    if not settings.watch or settings.watch_socket:
+        return
+    from spamguard import doctor
+
+    with suppress(StartError):  # the user is on another machine, or yet to come
+        account = startup.service_account(settings)
+        if access := doctor.check_access(settings, account):
+            yield from access.unmatched
+            if trouble := access.find_trouble(account.pw_name):
+                yield "; ".join(trouble)
 
 
 def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
@@ -225,22 +233,6 @@ def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
     with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
         return startup.find_unreadable(files)
     return []
-
-
-def _mailbox_warnings(settings: Settings) -> Iterator[str]:
-    """Warn of mailboxes that the daemon's user has no right to, as far as we can find out."""
-    from spamguard.daemon import startup
-
-    if not settings.watch or settings.watch_socket is not None:
-        return
-    from spamguard import doctor
-
-    with suppress(StartError):  # the user is on another machine, or yet to come
-        account = startup.service_account(settings)
-        if (access := doctor.check_access(settings, account)) is not None:
-            yield from access.unmatched
-            if trouble := access.find_trouble(account.pw_name):
-                yield "; ".join(trouble)
 
 
 # ---- open-mailboxes
