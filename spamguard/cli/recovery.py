@@ -71,10 +71,9 @@ def run_undo(options: argparse.Namespace) -> int:
         for user in options.users
     ]
     with common.open_existing(options) as spam_filter:
-        digests = []
-        for selection in selections:
-            digests.append(affected_messages(spam_filter, selection))
-            if not digests[-1] and not spam_filter.ledger.users.voted_digests(selection.user, 0):
+        digests = [affected_messages(spam_filter, selection) for selection in selections]
+        for found, selection in zip(digests, selections, strict=True):
+            if not found and not spam_filter.ledger.users.voted_digests(selection.user, 0):
                 raise UsageError(
                     f"{selection.user or arguments.SITE!r} has taught nothing here: "
                     "`spamguard status` lists who has"

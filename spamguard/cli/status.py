@@ -229,10 +229,9 @@ def _watcher_text(values: dict[str, Any]) -> str:
     watcher = values["watcher"]
     if watcher is None:
         return "nobody has watched folders here"
-    # A watcher dies with its daemon, however recently it was seen.
-    is_running = watcher["alive"] and values["daemon"] is not None
     mailboxes = common.count_text(watcher["mailboxes"], "mailbox")
-    ending = "" if is_running else ", not running"
+    # A watcher dies with its daemon, however recently it was seen.
+    ending = "" if watcher["alive"] and values["daemon"] else ", not running"
     return f"{mailboxes}, last seen {local_time(watcher['seen'])}{ending}"
 
 
