@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from spamguard.config.options import Endpoint
     from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
     from spamguard.engine.filter import Filter
-    from spamguard.smtp.envelope import Recipient, Reply
     from spamguard.web.auth import CredentialStore, Person
 
 # ---- quarantine
@@ -43,15 +42,10 @@ QUARANTINE_EXAMPLE = """  spamguard quarantine list
   spamguard quarantine release 0iq5r8jo4c1n2f3g --next-hop smtp://127.0.0.1:10026
   spamguard quarantine delete 0iq5r8jo4c1n2f3g"""
 
-
-EXIT_REFUSED = 1  # of `release`: at least one recipient has not got the message
 _MAX_AUTHOR = 1000  # characters
 
 
-def add_quarantine(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "quarantine", run_quarantine, QUARANTINE_ABOUT, QUARANTINE_EXAMPLE
-    )
+def add_quarantine(parser: argparse.ArgumentParser) -> None:
     actions = arguments.add_actions(parser)
     about = "the newest 1,000, newest first"
     listing = arguments.add_action(actions, "list", _list_entries, about)
@@ -60,7 +54,9 @@ def add_quarantine(commands: arguments.Commands) -> None:
     listing.add_argument("--before", default="", metavar="ID", help=about)
     listing.set_defaults(ids=[])
     about = "envelope, header section and file of messages"
-    _add_ids(arguments.add_action(actions, "show", _show_entries, about))
+    showing = arguments.add_action(actions, "show", _show_entries, about)
+    arguments.add_json(showing, arguments.JSON_LINES_HELP)
+    _add_ids(showing)
     about = "hand messages on to those who have not got them yet, and learn them as ham"
     releasing = arguments.add_action(actions, "release", _release_entries, about)
     releasing.add_argument(
@@ -123,17 +119,18 @@ def _list_entries(
 
 
 def _show_entries(
-    quarantine: Quarantine, entries: Sequence[QuarantineEntry], _: argparse.Namespace
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
 ) -> int:
     for entry in entries:
         header = quarantine.header(entry.id)
-        values = _entry_values(entry, header)
-        values |= {"time": local_time(entry.when), "file": quarantine.file(entry.id)}
-        for name, value in values.items():
-            text = ", ".join(value) if isinstance(value, list) else value
-            print(printable(f"{name:9} {text}"))
-        lines = header.decode("utf-8", "replace").splitlines()
-        print("", *(printable(line.expandtabs()) for line in lines), "", sep="\n")
+        values = _entry_values(entry, header) | {"file": str(quarantine.file(entry.id))}
+        text = header.decode("utf-8", "replace")
+        fields = (
+            f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
+            for name, value in (values | {"time": local_time(entry.when)}).items()
+        )
+        lines = (*fields, "", *(line.expandtabs() for line in text.splitlines()), "")
+        common.print_answer(options, "\n".join(map(printable, lines)), values | {"header": text})
     return 0
 
 
@@ -183,13 +180,11 @@ def _release_entries(
                 f"{options.next_hop}: spamguard itself listens there, and would hold them once "
                 f"more: hand them to {listener['next_hop']}"
             )
-    if options.no_learn:
-        complete = asyncio.run(_release_all(quarantine, entries, None, options))
-    else:
-        with common.open_filter(options) as teacher:
-            complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
+    with nullcontext() if options.no_learn else common.open_filter(options) as teacher:
+        complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
+        if teacher:
             teacher.settle_if_due()
-    return 0 if complete else EXIT_REFUSED
+    return 0 if complete else 1
 
 
 async def _release_all(
@@ -218,29 +213,20 @@ async def _release_all(
                 outcomes = LessonService(teacher).submit([example], "ham", "", RELEASE_ORIGIN)
                 learnt = outcomes == [LessonOutcome.LEARNT]
             complete &= after.released
-            _print_release(after, replies, learnt=learnt)
+            if not replies:
+                outcome = "had been released before"
+            elif after.released:
+                outcome = f"released to {common.count_text(len(replies), 'recipient')}"
+            else:
+                outcome = f"not released to {common.count_text(len(after.waiting), 'recipient')}"
+            print(f"{entry.id} {outcome}{', learned as ham' if learnt else ''}")
+            for recipient, reply in replies:
+                if not reply.is_positive:
+                    text = b" ".join(reply.lines).decode("utf-8", "replace")
+                    print(printable(f"  <{recipient.address}>: {reply.code} {text}"))
     finally:
         await next_hop.close()
     return complete
-
-
-def _print_release(
-    entry: QuarantineEntry,
-    replies: Sequence[tuple[Recipient, Reply]],
-    *,
-    learnt: bool,
-) -> None:
-    if not replies:
-        outcome = "had been released before"
-    elif entry.released:
-        outcome = f"released to {common.count_text(len(replies), 'recipient')}"
-    else:
-        outcome = f"not released to {common.count_text(len(entry.waiting), 'recipient')}"
-    print(f"{entry.id} {outcome}{', learned as ham' if learnt else ''}")
-    for recipient, reply in replies:
-        if not reply.is_positive:
-            text = b" ".join(reply.lines).decode("utf-8", "replace")
-            print(printable(f"  <{recipient.address}>: {reply.code} {text}"))
 
 
 # ---- who is let in
@@ -300,8 +286,7 @@ EXIT_NOT_FOUND = 1  # of `revoke`
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def add_token(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "token", run_token, TOKEN_ABOUT, TOKEN_EXAMPLE)
+def add_token(parser: argparse.ArgumentParser) -> None:
     actions = arguments.add_actions(parser)
     about = "make a token and show it, this once"
     creating = arguments.add_action(actions, "create", _create_token, about)
@@ -347,27 +332,20 @@ def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
 
 def _list_credentials(store: CredentialStore, options: argparse.Namespace) -> int:
     lines, values = [], []
-    for credential in store.list_valid(int(time.time())):
-        if credential.kind == "link":
+    for each in store.list_valid(int(time.time())):
+        if each.kind == "link":
             continue
-        name, is_operator = credential.person.name, credential.person.operator
+        name, is_operator = each.person.name, each.person.operator
         user = name + (" (operator)" if is_operator else "")
-        until = local_time(credential.expires) if credential.expires else "revoked"
+        until = local_time(each.expires) if each.expires else "revoked"
         lines.append(
-            f"{credential.kind:7}  {credential.name or '-':20}  {user:24}  "
-            f"since {local_time(credential.created)}, until {until}, "
-            f"used {local_time(credential.last_used)}"
+            f"{each.kind:7}  {each.name or '-':20}  {user:24}  "
+            f"since {local_time(each.created)}, until {until}, used {local_time(each.last_used)}"
         )
+        times = {"created": each.created, "expires": each.expires, "seen": each.last_used}
         values.append(
-            {
-                "kind": str(credential.kind),
-                "name": credential.name,
-                "user": name,
-                "operator": is_operator,
-                "created": _time_value(credential.created),
-                "expires": _time_value(credential.expires),
-                "seen": _time_value(credential.last_used),
-            }
+            {"kind": str(each.kind), "name": each.name, "user": name, "operator": is_operator}
+            | {key: _time_value(seconds) for key, seconds in times.items()}
         )
     if values or options.json:
         common.print_answer(options, "\n".join(map(printable, lines)), values)
@@ -397,10 +375,7 @@ LOGIN_LINK_EXAMPLE = """  spamguard login-link --user anna
 OPERATOR_NAME = "operator"  # of an operator who is no user
 
 
-def add_login_link(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "login-link", run_login_link, LOGIN_LINK_ABOUT, LOGIN_LINK_EXAMPLE
-    )
+def add_login_link(parser: argparse.ArgumentParser) -> None:
     _add_person(parser)
     about = "where the page is, as people see it (default: what the running daemon says)"
     parser.add_argument("--url", metavar="URL", help=about)
@@ -418,9 +393,9 @@ def run_login_link(options: argparse.Namespace) -> int:
         print(f"{person.name}: ended {common.count_text(ended, 'session')}")
         return 0
     page, now = options.url or _page_url(options), int(time.time())
-    expires = now + LINK_SECONDS
     with _open_credentials(options) as store:
-        print(login_url(page, store.create(CredentialKind.LINK, person, now, expires=expires)))
+        link = store.create(CredentialKind.LINK, person, now, expires=now + LINK_SECONDS)
+        print(login_url(page, link))
     return 0
 
 

@@ -1,10 +1,9 @@
 """The commands, their parsers, and the types of their arguments.
 
 `COMMANDS` names the module of each command; `build_parser` makes the parser of the program from
-those modules. They call `add_command` for the parser of a command and `add_action` for one of its
-actions. The other `add_…` functions add arguments that several commands share. The `parse_…`
-functions are types for argparse: they take a text and return a value, or raise ArgumentTypeError
-with a sentence.
+those modules. They call `add_action` for the parser of one of a command's actions. The other
+`add_…` functions add arguments that several commands share. The `parse_…` functions are types for
+argparse: they take a text and return a value, or raise ArgumentTypeError with a sentence.
 
 It uses argparse because click takes 20 ms to import, and `filter` starts for each message.
 """
@@ -116,8 +115,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     names = [name for name in COMMANDS if name in words] or list(COMMANDS)
     for name in names:
-        module = import_module(f"spamguard.cli.{COMMANDS[name]}")
-        getattr(module, f"add_{name.replace('-', '_')}")(commands)
+        _add_command(commands, name)
     # argparse would leave out the command, because the help suppresses it
     options = "[-h] [--version] [--state DIR] [--config FILE] [--profile NAME]"
     top.usage = f"{top.prog} {options} COMMAND ..."
@@ -149,28 +147,24 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
 
-def add_command(
-    commands: Commands,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    about: str,
-    example: str,
-) -> argparse.ArgumentParser:
-    """Return the parser of a command.
+def _add_command(commands: Commands, name: str) -> None:
+    """Add the parser of a command, from `NAME_ABOUT`, `NAME_EXAMPLE`, `add_NAME` and `run_NAME`.
 
-    The first sentence of `about`, which stands on one line, is also shown in the list of commands.
-    `example` stands at the end of the help.
+    The first sentence of `NAME_ABOUT`, which stands on one line, is also shown in the list of
+    commands. `NAME_EXAMPLE` stands at the end of the help.
     """
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parts, word = vars(import_module(f"spamguard.cli.{COMMANDS[name]}")), name.replace("-", "_")
+    about = parts[f"{word.upper()}_ABOUT"]
+    parser = commands.add_parser(
         name,
         help=about.partition(".")[0],  # which completions show
         description=about,
-        epilog=f"example:\n{example}",
+        epilog=f"example:\n{parts[f'{word.upper()}_EXAMPLE']}",
         formatter_class=HelpFormatter,
     )
-    parser.set_defaults(run=run, wrong_usage=parser.error)
+    parser.set_defaults(run=parts[f"run_{word}"], wrong_usage=parser.error)
     _add_common(parser)
-    return parser
+    parts[f"add_{word}"](parser)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -211,16 +205,11 @@ def add_action(
 # ---- arguments that several commands share
 
 
-def add_paths(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    nargs = "+" if required else "*"
-    parser.add_argument("paths", nargs=nargs, metavar="PATH", help=PATHS_HELP)
-
-
 def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
     """Add the arguments PATH… and the option --id; the command calls `check_paths_or_ids`."""
     about = "a message that passed, by the id in X-Spamguard or message= of a log line"
     parser.add_argument("--id", action="append", dest="ids", default=[], metavar="ID", help=about)
-    add_paths(parser, required=False)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=PATHS_HELP)
 
 
 def check_paths_or_ids(options: argparse.Namespace) -> None:

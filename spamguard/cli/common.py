@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
@@ -95,10 +96,10 @@ def describe_error(error: BaseException) -> str:
     """An error in one line, with the usual remedy if it comes from the system."""
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__
-    path = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     advice = remedy(error, _REMEDIES.get(error.errno or 0, ""))
     text = error.strerror or str(error) or type(error).__name__
-    return f"{path}{text}: {advice}" if advice else f"{path}{text}"
+    return ": ".join(filter(None, (path, text, advice)))
 
 
 def discard_output() -> None:
@@ -207,9 +208,9 @@ def warn_of_service(options: argparse.Namespace) -> None:
 
 def existing_state_directory(options: argparse.Namespace) -> Path:
     """The filter's directory; UsageError if there is none."""
-    if not state_directory(options).is_dir():
+    if not (state := state_directory(options)).is_dir():
         raise _no_filter_error(options)
-    return state_directory(options)
+    return state
 
 
 def has_filter(options: argparse.Namespace) -> bool:
@@ -422,8 +423,10 @@ def open_output(
             yield stream
     else:
         path.parent.stat()  # an error names the directory, not the draft
+        # unlike with `storage.create_private`, what root writes stays with root
+        opener = partial(os.open, mode=0o600)
         with draft_file(path) as draft:
-            with name_path_in_errors(path), open(draft, "xb", opener=_open_private) as stream:
+            with name_path_in_errors(path), open(draft, "xb", opener=opener) as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -431,8 +434,3 @@ def open_output(
                 check(written)
             draft.replace(path)
             sync_directory(draft.parent)
-
-
-def _open_private(name: str, flags: int) -> int:
-    """Open for us alone. Unlike `storage.create_private`, what root writes stays with root."""
-    return os.open(name, flags, 0o600)

@@ -18,10 +18,7 @@ COMPLETION_EXAMPLE = """\
   spamguard completion fish >~/.config/fish/completions/spamguard.fish"""
 
 
-def add_completion(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "completion", run_completion, COMPLETION_ABOUT, COMPLETION_EXAMPLE
-    )
+def add_completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 

@@ -10,16 +10,11 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spamguard import sources
 from spamguard.cli import arguments, common
 from spamguard.errors import UsageError
 from spamguard.users import is_class_name
-
-if TYPE_CHECKING:
-    from spamguard.engine.evaluate import Trial
-
 
 EVALUATE_ABOUT = """\
 Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
@@ -37,10 +32,7 @@ EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json"""
 
 
-def add_evaluate(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "evaluate", run_evaluate, EVALUATE_ABOUT, EVALUATE_EXAMPLE
-    )
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
     about = "TREC index, or a directory that holds one"
     parser.add_argument("paths", nargs="*", metavar="INDEX", help=about)
@@ -66,8 +58,8 @@ def _share_argument(text: str) -> float:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
-    """Run the trial and report."""
-    from spamguard.engine import evaluate
+    """Run the trial, print the figures and write the files."""
+    from spamguard.engine import evaluate, measures
 
     # Mistakes in names of files show before the work.
     if options.scores:
@@ -81,19 +73,11 @@ def run_evaluate(options: argparse.Namespace) -> int:
             unwanted |= spam_filter.unwanted
     paths = [*options.paths, *options.ham, *options.spam]
     settings = evaluate.TrialSettings(options.profile, options.share, unwanted.__contains__)
-    trial = evaluate.run_trial(options.protocol, _message_source(options), settings)
-    with common.terminate_cleanly(), closing(trial) as running:
+    running = evaluate.run_trial(options.protocol, _message_source(options), settings)
+    with common.terminate_cleanly(), closing(running):
         trials = list(common.progress(running))
     if not trials:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
-    _report(options, trials, frozenset(unwanted))
-    return 0
-
-
-def _report(options: argparse.Namespace, trials: list[Trial], unwanted: frozenset[str]) -> None:
-    """Print the figures and write the files."""
-    from spamguard.engine import evaluate, measures
-
     name = f"{options.profile}, {options.protocol}"
     rows, probability = [trial.row for trial in trials], [trial.probability for trial in trials]
     gold, score = [row.gold in unwanted for row in rows], [row.score for row in rows]
@@ -110,6 +94,7 @@ def _report(options: argparse.Namespace, trials: list[Trial], unwanted: frozense
         evaluate.write_scores(options.scores, rows)
     if options.plots:
         evaluate.write_plots(options.plots, gold, score, probability, name)
+    return 0
 
 
 def _message_source(

@@ -48,11 +48,10 @@ JUDGE_EXAMPLE = """  spamguard judge message.eml
 EXIT_WANTED, EXIT_UNWANTED, EXIT_UNSURE = 0, 1, 3
 
 
-def add_judge(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "judge", run_judge, JUDGE_ABOUT, JUDGE_EXAMPLE)
+def add_judge(parser: argparse.ArgumentParser) -> None:
     arguments.add_user(parser)
     arguments.add_json(parser, arguments.JSON_LINES_HELP)
-    arguments.add_paths(parser)
+    parser.add_argument("paths", nargs="+", metavar="PATH", help=arguments.PATHS_HELP)
 
 
 def run_judge(options: argparse.Namespace) -> int:
@@ -98,13 +97,13 @@ EXPLAIN_EXAMPLE = """  spamguard explain message.eml
   spamguard explain message=31b1a3cbc2f1
   spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
+_MAX_BAR = 24  # letters
 _WORDS_THEN = 8  # each way
 
 Row = tuple[float, str, str]  # of a sum: the part, its name, a remark
 
 
-def add_explain(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "explain", run_explain, EXPLAIN_ABOUT, EXPLAIN_EXAMPLE)
+def add_explain(parser: argparse.ArgumentParser) -> None:
     about = "how many words each way (default: until all others hold a third at most)"
     parser.add_argument("--words", type=arguments.parse_count, metavar="N", help=about)
     arguments.add_user(parser)
@@ -249,15 +248,25 @@ def _feature_parts(
 
 
 def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
-    """The lines of a sum; the printed figures add up."""
+    """The lines of a sum, with a bar where one is no sum itself; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
-    steps = round_parts([part for part, *_ in parts], total)
-    lines = [
-        f"  {step / STEPS_PER_NAT:+9.3f}  {name:32}  {remark}".rstrip()
+    steps, width = (
+        round_parts([part for part, *_ in parts], total),
+        max(len(row[1]) for row in parts),
+    )
+    rows = [
+        (step, 0 if remark.endswith("of them") else step, name, remark)
         for step, (_, name, remark) in zip(steps, parts, strict=True)
         if step
     ]
+    longest, lines = max([1, *(abs(bar) for _, bar, *_ in rows)]), []
+    for step, bar, name, remark in rows:
+        letters = "-+"[bar > 0] * -(-abs(bar) * _MAX_BAR // longest)
+        figure = f"{step / STEPS_PER_NAT:+9.3f}"
+        lines.append(
+            f"  {figure}  {name:{min(40, width)}}  {letters:{_MAX_BAR}}  {remark}".rstrip()
+        )
     return [*lines, f"  {sum(steps) / STEPS_PER_NAT:+9.3f}  sum"]
 
 
@@ -283,10 +292,8 @@ FILTER_EXAMPLE = """  spamguard filter < message.eml
 EXIT_TEMPFAIL = 75  # EX_TEMPFAIL of sysexits.h
 
 
-def add_filter(commands: arguments.Commands) -> None:
-    arguments.add_user(
-        arguments.add_command(commands, "filter", run_filter, FILTER_ABOUT, FILTER_EXAMPLE)
-    )
+def add_filter(parser: argparse.ArgumentParser) -> None:
+    arguments.add_user(parser)
 
 
 def run_filter(options: argparse.Namespace) -> int:
@@ -363,8 +370,7 @@ HISTORY_EXAMPLE = """  spamguard history --since tuesday --verdict spam
   spamguard history --json --limit 10000"""
 
 
-def add_history(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "history", run_history, HISTORY_ABOUT, HISTORY_EXAMPLE)
+def add_history(parser: argparse.ArgumentParser) -> None:
     arguments.add_period(parser)
     about = "only this verdict: a class, unsure or not-scanned"
     parser.add_argument("--verdict", default="", metavar="LABEL", help=about)
@@ -378,11 +384,16 @@ def add_history(commands: arguments.Commands) -> None:
 def run_history(options: argparse.Namespace) -> int:
     """List the messages that were judged."""
     from spamguard.cli.recovery import parse_period
+    from spamguard.engine.policy import UNSURE
+    from spamguard.proxy.delivery_log import NOT_SCANNED
     from spamguard.proxy.history_search import HistoryFilter, first_id
 
     since, until = parse_period(options)
     if options.verdict:
-        _check_verdict(options)
+        with common.open_existing(options, load=False) as spam_filter:
+            labels = (*sorted(spam_filter.classes), UNSURE, NOT_SCANNED)
+        if options.verdict not in labels:
+            raise UsageError(f"no verdict is called {options.verdict!r}: say {', '.join(labels)}")
     conditions = HistoryFilter(
         label=options.verdict,
         since=since,
@@ -405,27 +416,15 @@ def run_history(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_verdict(options: argparse.Namespace) -> None:
-    from spamguard.engine.policy import UNSURE
-    from spamguard.proxy.delivery_log import NOT_SCANNED
-
-    with common.open_existing(options, load=False) as spam_filter:
-        labels = (*sorted(spam_filter.classes), UNSURE, NOT_SCANNED)
-    if options.verdict not in labels:
-        raise UsageError(f"no verdict is called {options.verdict!r}: say {', '.join(labels)}")
-
-
 def _find_rows(
     history: HistorySearch, conditions: HistoryFilter, limit: int
 ) -> Iterator[HistoryRow]:
     """At most so many rows, newest first."""
     while limit > 0:
-        page = history.find_page(conditions, limit)
-        yield from page.rows
-        limit -= len(page.rows)
-        if not page.next_before:
-            return
-        conditions = conditions._replace(before=page.next_before)
+        rows, before = history.find_page(conditions, limit)
+        yield from rows
+        limit = limit - len(rows) if before else 0
+        conditions = conditions._replace(before=before)
 
 
 def _row_values(row: HistoryRow, *, words: bool = False) -> dict[str, Any]:
@@ -438,16 +437,15 @@ def _row_values(row: HistoryRow, *, words: bool = False) -> dict[str, Any]:
 
 def _row_text(row: HistoryRow, max_words: int | None) -> str:
     """A row for people: the envelope, the verdict, the action, the strongest words each way."""
-    verdict = row.label
+    verdict = f"then: {row.label}"
     if row.was_scanned:
-        verdict += (
-            f": probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
-        )
+        verdict += f": probability {row.probability:.4f} of being unwanted"
+        verdict += f", log-odds {row.log_odds:+.3f}"
     lines = [
         f"{row.id}, {local_time(row.time)}, from {common.sender_text(row.author, row.sender)} "
         f"at {row.client or 'an unknown client'} to {', '.join(row.recipients) or 'nobody'}",
         f'"{row.subject}", {row.size:,} bytes, message={row.message or "-"}',
-        f"then: {verdict}",
+        verdict,
     ]
     if row.was_scanned and row.personal:
         labels = ", ".join(f"{label} for {user}" for user, label in row.personal.items())

@@ -18,6 +18,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -153,12 +154,10 @@ class _PostfixFiles:
     """Copies of main.cf and master.cf, which postconf edits."""
 
     def __init__(self, directory: Path, place: Path, position: str) -> None:
-        self._directory = directory
-        self._place = place
-        self._position = position
+        self._directory, self._place, self._position = directory, place, position
         for name in ("main.cf", "master.cf"):
-            write_text(place / name, read_text(self._directory / name) or "")
-        master = read_text(place / "master.cf") or ""
+            master = read_text(directory / name) or ""
+            write_text(place / name, master)
         self._limits: dict[str, str] = dict(_LIMIT_NOTE.findall(master))
 
     def files(self) -> dict[Path, str | None]:
@@ -301,12 +300,9 @@ def _filtered(*queues: str) -> list[str]:
     directory = Path(run_command("postconf", "-h", "queue_directory").strip())
     found = []
     for path in (path for queue in queues for path in (directory / queue).rglob("*")):
-        try:
-            with path.open("rb") as file:
-                if _FILTER.encode() in file.read(1 << 12):  # it stands near the beginning
-                    found.append(path.name)
-        except (IsADirectoryError, FileNotFoundError):
-            continue
+        with suppress(IsADirectoryError, FileNotFoundError), path.open("rb") as file:
+            if _FILTER.encode() in file.read(1 << 12):  # it stands near the beginning
+                found.append(path.name)
     return found
 
 

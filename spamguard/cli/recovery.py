@@ -45,8 +45,7 @@ UNDO_EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --user ben --origin 'folders, before they were watched'"""
 
 
-def add_undo(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "undo", run_undo, UNDO_ABOUT, UNDO_EXAMPLE)
+def add_undo(parser: argparse.ArgumentParser) -> None:
     about = (
         "whose word to take back, as `status` tells it; "
         f"the site's is {arguments.SITE!r}; may be repeated"
@@ -72,10 +71,9 @@ def run_undo(options: argparse.Namespace) -> int:
         for user in options.users
     ]
     with common.open_existing(options) as spam_filter:
-        digests = []
-        for selection in selections:
-            digests.append(affected_messages(spam_filter, selection))
-            if not digests[-1] and not spam_filter.ledger.users.voted_digests(selection.user, 0):
+        digests = [affected_messages(spam_filter, selection) for selection in selections]
+        for found, selection in zip(digests, selections, strict=True):
+            if not found and not spam_filter.ledger.users.voted_digests(selection.user, 0):
                 raise UsageError(
                     f"{selection.user or arguments.SITE!r} has taught nothing here: "
                     "`spamguard status` lists who has"
@@ -88,12 +86,10 @@ def run_undo(options: argparse.Namespace) -> int:
         ):
             spam_filter.settle_everywhere()
     for name, votes in zip(options.users, undone, strict=True):
-        restored = sum(vote.new_label is not None for vote in votes)
-        text = "nothing to take back"
-        if votes:
-            verb = "would take" if options.dry_run else "took"
-            text = f"{verb} back {common.count_text(len(votes), 'vote')}"
-        if restored:
+        verb = "would take" if options.dry_run else "took"
+        count = common.count_text(len(votes), "vote")
+        text = f"{verb} back {count}" if votes else "nothing to take back"
+        if restored := sum(vote.new_label is not None for vote in votes):
             text += f"; on {restored:,} of these messages an earlier vote is in force again"
         print((f"{printable(name)}: " if len(undone) > 1 else "") + text)
     return 0
@@ -179,8 +175,7 @@ BACKUP_EXAMPLE = """  spamguard backup /srv/backup/spamguard-$(date +%F)
   spamguard backup - | ssh elsewhere 'umask 077; cat > spamguard-backup'"""
 
 
-def add_backup(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "backup", run_backup, BACKUP_ABOUT, BACKUP_EXAMPLE)
+def add_backup(parser: argparse.ArgumentParser) -> None:
     about = "where to, or - for standard output; a file of that name is replaced"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 
@@ -192,8 +187,7 @@ def run_backup(options: argparse.Namespace) -> int:
     with common.open_existing(options, load=False) as spam_filter:
         fingerprint = spam_filter.ledger.fingerprint
     name = options.file
-    is_regular = common.is_regular_file(name)
-    copies = Path(name).parent if is_regular else Path(tempfile.gettempdir())
+    copies = Path(name).parent if common.is_regular_file(name) else Path(tempfile.gettempdir())
     with (
         common.terminate_cleanly(),
         common.open_output(name, lambda file: backup.BackupReader(name, file).verify()) as stream,
@@ -224,8 +218,7 @@ RESTORE_EXAMPLE = """  systemctl stop spamguard.socket spamguard
   spamguard --state /new/place restore backup"""
 
 
-def add_restore(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "restore", run_restore, RESTORE_ABOUT, RESTORE_EXAMPLE)
+def add_restore(parser: argparse.ArgumentParser) -> None:
     arguments.add_flag(parser, "--replace", "put aside what is in the state directory")
     about = "a file that `backup` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
@@ -249,11 +242,11 @@ def run_restore(options: argparse.Namespace) -> int:
                 draft, state, lambda: _check_overwrite(state, replace=options.replace)
             )
     with common.open_existing(options) as spam_filter:
-        lessons = sum(spam_filter.status().classes.values())
+        lessons = common.count_text(sum(spam_filter.status().classes.values()))
         outdated = undo.count_outdated(spam_filter.ledger)
-    text = f"restored the backup of {local_time(header.time)} into {state}: "
-    text += f"lessons of {common.count_text(lessons)}"
-    print(text + (f"; what was there is in {aside}" if aside else ""))
+    there = f"; what was there is in {aside}" if aside else ""
+    place = f"{local_time(header.time)} into {state}"
+    print(f"restored the backup of {place}: lessons of {lessons}{there}")
     if outdated:
         common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
     return 0
@@ -281,8 +274,8 @@ If the ledger has provably lost events, as from a damaged log, it says so."""
 REBUILD_EXAMPLE = """  spamguard rebuild"""
 
 
-def add_rebuild(commands: arguments.Commands) -> None:
-    arguments.add_command(commands, "rebuild", run_rebuild, REBUILD_ABOUT, REBUILD_EXAMPLE)
+def add_rebuild(_: argparse.ArgumentParser) -> None:
+    """It has no arguments."""
 
 
 def run_rebuild(options: argparse.Namespace) -> int:

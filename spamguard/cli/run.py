@@ -60,8 +60,7 @@ RUN_EXAMPLE = """  spamguard run
   spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
 
 
-def add_run(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "run", run_run, RUN_ABOUT, RUN_EXAMPLE)
+def add_run(parser: argparse.ArgumentParser) -> None:
     about = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says"
     parser.add_argument("--listen", metavar="ENDPOINT", help=about)
     about = (
@@ -145,13 +144,13 @@ CHECK_EXAMPLE = """  spamguard check
   spamguard check --schema > /etc/spamguard/schema.json"""
 
 
-def add_check(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "check", run_check, CHECK_ABOUT, CHECK_EXAMPLE)
+def add_check(parser: argparse.ArgumentParser) -> None:
     about = "the configuration (YAML)"
     parser.add_argument("file", nargs="?", type=arguments.parse_file, metavar="FILE", help=about)
     arguments.add_flag(
         parser, "--schema", "print the JSON Schema of the configuration, for editors"
     )
+    arguments.add_json(parser, "answer in JSON: ok, problems, warnings, and what is in force")
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -163,6 +162,7 @@ def run_check(options: argparse.Namespace) -> int:
         print(common.to_json(schema.schema_for_editors(), indent=2))
         return 0
     options.config = file = options.file or options.config
+    warnings: list[str] = []
     problems: list[str] = []
     settings: Settings | None
     try:
@@ -171,9 +171,15 @@ def run_check(options: argparse.Namespace) -> int:
         problems += error.problems
         settings = error.settings
     if settings is not None:
-        for warning in _find_warnings(settings, file):
-            common.say(f"warning: {warning}")
+        warnings += _find_warnings(settings, file)
         problems += _unreadable_files(settings, startup.required_files(settings))
+    if options.json:
+        in_force = schema.to_plain(settings) if not problems else None
+        values = {"ok": not problems, "problems": problems, "warnings": warnings}
+        print(common.to_json(values | {"settings": in_force}))
+        return common.EXIT_ERROR if problems else 0
+    for warning in warnings:
+        common.say(f"warning: {warning}")
     if settings is None or problems:
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
@@ -193,21 +199,29 @@ def _read_classes(state: Path) -> frozenset[str] | None:
         return None
 
 
-def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
+def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
     """What is no mistake, but would keep the daemon from working, or is not what people mean."""
     from spamguard.config import schema
     from spamguard.daemon import startup
 
-    warnings = list(schema.find_warnings(settings))
+    yield from schema.find_warnings(settings)
     try:
         if os.geteuid() == 0:  # another user may check for another machine
             startup.check_account(settings)
     except StartError as error:
-        warnings.append(str(error))
+        yield str(error)
     # root can start the daemon if this file is unreadable, but the daemon cannot reload it
-    warnings += _unreadable_files(settings, [] if file is None else [file])
-    warnings += _mailbox_warnings(settings)
-    return warnings
+    yield from _unreadable_files(settings, [file] if file else [])
+    if not settings.watch or settings.watch_socket:
+        return
+    from spamguard import doctor
+
+    with suppress(StartError):  # the user is on another machine, or yet to come
+        account = startup.service_account(settings)
+        if access := doctor.check_access(settings, account):
+            yield from access.unmatched
+            if trouble := access.find_trouble(account.pw_name):
+                yield "; ".join(trouble)
 
 
 def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
@@ -219,22 +233,6 @@ def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
     with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
         return startup.find_unreadable(files)
     return []
-
-
-def _mailbox_warnings(settings: Settings) -> Iterator[str]:
-    """Warn of mailboxes that the daemon's user has no right to, as far as we can find out."""
-    from spamguard.daemon import startup
-
-    if not settings.watch or settings.watch_socket is not None:
-        return
-    from spamguard import doctor
-
-    with suppress(StartError):  # the user is on another machine, or yet to come
-        account = startup.service_account(settings)
-        if (access := doctor.check_access(settings, account)) is not None:
-            yield from access.unmatched
-            if trouble := access.find_trouble(account.pw_name):
-                yield "; ".join(trouble)
 
 
 # ---- open-mailboxes
@@ -251,15 +249,10 @@ the right to read of all of root's (CAP_DAC_READ_SEARCH).
 SIGHUP: read the configuration again. Exit status 78: the configuration has mistakes."""
 OPEN_MAILBOXES_EXAMPLE = """  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml"""
 
-DEFAULT_USER = "spamguard-watch"
 
-
-def add_open_mailboxes(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(
-        commands, "open-mailboxes", run_open_mailboxes, OPEN_MAILBOXES_ABOUT, OPEN_MAILBOXES_EXAMPLE
-    )
+def add_open_mailboxes(parser: argparse.ArgumentParser) -> None:
     about = "the user to become when started as root (default: %(default)s)"
-    parser.add_argument("--user", metavar="NAME", default=DEFAULT_USER, help=about)
+    parser.add_argument("--user", metavar="NAME", default="spamguard-watch", help=about)
 
 
 def run_open_mailboxes(options: argparse.Namespace) -> int:
@@ -298,13 +291,11 @@ DOCTOR_EXAMPLE = """  spamguard doctor
   spamguard doctor --user anna
   spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org"""
 
-EXIT_FAILED = 1
 _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 _POLL_SECONDS = 0.1
 
 
-def add_doctor(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "doctor", run_doctor, DOCTOR_ABOUT, DOCTOR_EXAMPLE)
+def add_doctor(parser: argparse.ArgumentParser) -> None:
     about = "act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
     parser.add_argument("--user", metavar="NAME", help=about)
     about = "a mailbox that the running daemon watches"
@@ -327,9 +318,8 @@ def run_doctor(options: argparse.Namespace) -> int:
                 print(printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
     passed = all(step.outcome != "failed" for step in steps)
     if options.json:
-        values = {"ok": passed, "steps": [step._asdict() for step in steps]}
-        common.print_answer(options, "", values)
-    return 0 if passed else EXIT_FAILED
+        print(common.to_json({"ok": passed, "steps": [step._asdict() for step in steps]}))
+    return 0 if passed else 1
 
 
 def _all_steps(options: argparse.Namespace) -> Generator[Step]:
@@ -487,16 +477,10 @@ def _mail_steps(
         path, _ = _named_mailbox(options)
         mailboxes = [mailbox for mailbox in mailboxes if mailbox.path == str(path)]
     if not mailboxes:
-        detail = "there is no mailbox yet in which a message could be looked for"
-        yield doctor.skipped("mail", detail)
+        yield doctor.skipped("mail", "there is no mailbox yet in which it could be looked for")
         return
     mailbox = mailboxes[0]
-    has_domain = "@" in mailbox.user
-    recipient = options.to or (
-        mailbox.user if has_domain else f"{mailbox.user}@{doctor.find_local_domain()}"
-    )
+    domain = "" if "@" in mailbox.user else f"@{doctor.find_local_domain()}"
+    recipient = options.to or mailbox.user + domain
     special_uses = roles.read_dovecot().special_uses
-    owner = directory_owner(Path(mailbox.path))
-    yield from probe.try_mail(
-        spam_filter, settings, special_uses, mailbox, owner, recipient, server
-    )
+    yield from probe.try_mail(spam_filter, settings, special_uses, mailbox, recipient, server)

@@ -34,27 +34,6 @@ def _parse_address(text: str) -> str:
     return address
 
 
-def learn_sender(options: argparse.Namespace) -> int:
-    """Keep what a user says of a sender."""
-    _check_options(options)
-    if options.label not in SENDER_NATS:
-        raise UsageError(f"{options.sender}: say --as ham if its mail is wanted, or --as spam")
-    _check_counts(options)
-    return _cast(options, options.label)
-
-
-def forget_sender(options: argparse.Namespace) -> int:
-    """Take back what a user has said of a sender."""
-    _check_options(options)
-    return _cast(options, "")
-
-
-def _check_options(options: argparse.Namespace) -> None:
-    names = ("paths", "ids", "unwanted", "new", "force", "dry_run")
-    if any(getattr(options, name, False) for name in names):
-        options.wrong_usage("argument --sender: only --as, --user and --json go with it")
-
-
 def _check_counts(options: argparse.Namespace) -> None:
     """UsageError: a word about a sender would not count."""
     from spamguard.daemon.status import ask_daemon
@@ -87,11 +66,18 @@ def _check_counts(options: argparse.Namespace) -> None:
         )
 
 
-def _cast(options: argparse.Namespace, label: str) -> int:
+def cast_word(options: argparse.Namespace, label: str) -> int:
     """Keep that mail of the sender is ham or spam; "": take that back."""
     from spamguard.learning.lessons import LessonOutcome, LessonService
     from spamguard.ledger.senders import make_sender_vote
 
+    names = ("paths", "ids", "unwanted", "new", "force", "dry_run")
+    if any(getattr(options, name, False) for name in names):
+        options.wrong_usage("argument --sender: only --as, --user and --json go with it")
+    if label not in {*SENDER_NATS, ""}:
+        raise UsageError(f"{options.sender}: say --as ham if its mail is wanted, or --as spam")
+    if label:
+        _check_counts(options)
     opener = common.open_filter if label else common.open_existing
     with opener(options) as spam_filter:
         digest, nats = spam_filter.senders.digest(options.sender), SENDER_NATS.get(label)

@@ -22,10 +22,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -63,13 +62,11 @@ POSITIONS = {
 }
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
-_UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/lib/systemd/system")))
 _DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
 _FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
 
-def add_setup(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "setup", run_setup, SETUP_ABOUT, SETUP_EXAMPLE)
+def add_setup(parser: argparse.ArgumentParser) -> None:
     about = "the mail server: " + ", ".join(SERVERS)
     parser.add_argument("--server", choices=tuple(SERVERS), metavar="NAME", help=about)
     about = "where spamguard stands: " + ", ".join(POSITIONS)
@@ -80,8 +77,7 @@ def add_setup(commands: arguments.Commands) -> None:
     arguments.add_flag(parser, "--apply", "do it: without this option nothing is changed")
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(NamedTuple):
     """What the user wants. position: of spamguard in the path of the mail."""
 
     server: str
@@ -111,7 +107,13 @@ def run_setup(options: argparse.Namespace) -> int:
     old = read(path) if path.exists() else None
     answers = _ask(options, old)
     if is_root := os.geteuid() == 0:
-        _check_account()
+        try:
+            pwd.getpwnam(ACCOUNT)
+        except KeyError:
+            raise UsageError(
+                f"there is no account {ACCOUNT!r} for the daemon: make it with "
+                f"`useradd --system --home-dir /var/lib/spamguard {ACCOUNT}`"
+            ) from None
     text = make_config(path, old, answers, is_root=is_root)
     if answers.position == "milter" and old and any(door.policy.rules for door in old.listeners):
         print("The rules of the listener go: a milter has its own.\n")
@@ -138,16 +140,6 @@ def run_setup(options: argparse.Namespace) -> int:
         status = int(doctor.run(doctor))
     _show_next_steps(path, settings, applied=options.apply)
     return status
-
-
-def _check_account() -> None:
-    try:
-        pwd.getpwnam(ACCOUNT)
-    except KeyError:
-        raise UsageError(
-            f"there is no account {ACCOUNT!r} for the daemon: make it with "
-            f"`useradd --system --home-dir /var/lib/spamguard {ACCOUNT}`"
-        ) from None
 
 
 # ---- the answers
@@ -210,7 +202,7 @@ def _find_position(old: Settings | None) -> str:
         return ""
     found = [str(each.position) for each in old.listeners if each.position in _FRONT]
     found += ["milter" for each in old.scanners if each.listen.protocol is Protocol.MILTER]
-    return (found or [""])[0]
+    return next(iter(found), "")
 
 
 def _find_mailboxes() -> str:
@@ -268,25 +260,22 @@ def _doors(values: Mapping[str, Any], position: str) -> dict[str, Any]:
     The listener of the other position becomes that of this one, with its rules.
     """
     listeners, scanners = (list(values.get(key) or []) for key in ("listeners", "scanners"))
-    front: dict[str, Any] = next((each for each in listeners if each.get("position") in _FRONT), {})
-    asked: dict[str, Any] = next(
-        (each for each in scanners if each["listen"].startswith("milter:")), {}
-    )
+    front = [each for each in listeners if each.get("position") in _FRONT][:1]
+    asked = [each for each in scanners if each["listen"].startswith("milter:")][:1]
     ours = ((front, listeners, f"smtp://{SMTP}"), (asked, scanners, f"milter://{MILTER}"))
-    for entry, entries, expected in ours:
-        if entry and entry["listen"] != expected:
-            raise UsageError(
-                f"the configuration listens on {entry['listen']}, and setup knows {expected} "
-                "alone: put in the lines of config/ by hand"
-            )
-        if entry:
+    for found, entries, expected in ours:
+        for entry in found:
+            if entry["listen"] != expected:
+                raise UsageError(
+                    f"the configuration listens on {entry['listen']}, and setup knows {expected} "
+                    "alone: put in the lines of config/ by hand"
+                )
             entries.remove(entry)
     if position == "milter":
-        scanners.insert(0, asked or {"listen": f"milter://{MILTER}"})
+        scanners[:0] = asked or [{"listen": f"milter://{MILTER}"}]
     else:
         usual = {"listen": f"smtp://{SMTP}", "position": "", "next_hop": f"smtp://{BACK}"}
-        front = usual | front | {"position": position}
-        listeners.insert(0, front)
+        listeners.insert(0, {**usual, **dict(*front), "position": position})
     return {"listeners": listeners or None, "scanners": scanners or None}
 
 
@@ -342,7 +331,8 @@ def _plan_service(path: Path, text: str, position: str) -> Change:
 
 
 def _has_units() -> bool:
-    return any((directory / "spamguard-watch.service").exists() for directory in _UNIT_DIRECTORIES)
+    directories = ("/etc/systemd/system", "/lib/systemd/system")
+    return any(Path(each, "spamguard-watch.service").exists() for each in directories)
 
 
 # ---- doing it
@@ -398,21 +388,18 @@ def _apply(change: Change) -> None:
         _put(path, new)
     try:
         for command in change.commands:
-            print("  " + " ".join(command), flush=True)
-            _run(command)
+            line = " ".join(command)
+            print(f"  {line}", flush=True)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                reason = (done.stderr or done.stdout).strip()
+                raise SpamguardError(f"`{line}` failed, and nothing after it ran: {reason}")
     except (OSError, SpamguardError) as error:
         for path, (old, _) in files.items():
             _put(path, old)
         for command in change.commands:
             mail_servers.succeeds(*command)
         raise SpamguardError(f"{error}; these files are as they were before") from error
-
-
-def _run(command: tuple[str, ...]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        reason = (done.stderr or done.stdout).strip()
-        raise SpamguardError(f"`{' '.join(command)}` failed, and nothing after it ran: {reason}")
 
 
 def _put(path: Path, text: str | None) -> None:
@@ -442,9 +429,8 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         print("`spamguard setup --apply` does all of this.")
         return
     print("\nNext:")
-    where = (
-        [] if path == common.SERVICE_CONFIG else ["--config", str(path)]
-    )  # which root's commands take
+    # root's commands take that of the service
+    where = [] if path == common.SERVICE_CONFIG else ["--config", str(path)]
     if settings.web is not None:
         command = ["spamguard", "login-link", "--operator", *where]
         # only for a person: who has the link is let in

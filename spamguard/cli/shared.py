@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,11 +56,9 @@ SHARED_EXAMPLE = """\
   spamguard shared leave"""
 
 _PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
-_DSN_HELP = "connection string of PostgreSQL: 'host=db.example dbname=spamguard …'"
 
 
-def add_shared(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "shared", run_shared, SHARED_ABOUT, SHARED_EXAMPLE)
+def add_shared(parser: argparse.ArgumentParser) -> None:
     actions = arguments.add_actions(parser)
     about = "make tables, functions and the role of the nodes in an empty database"
     making = arguments.add_action(actions, "init", _init, about)
@@ -93,7 +91,8 @@ def add_shared(commands: arguments.Commands) -> None:
 
 
 def _add_dsn(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dsn", metavar="DSN", help=_DSN_HELP)
+    about = "connection string of PostgreSQL: 'host=db.example dbname=spamguard …'"
+    parser.add_argument("dsn", metavar="DSN", help=about)
 
 
 def _add_password_file(parser: argparse.ArgumentParser, about: str) -> None:
@@ -169,25 +168,43 @@ def _join(options: argparse.Namespace) -> int:
         )
     bits, server = asyncio.run(_read_cluster(settings, RowMac(key)))
     with _stopped_daemon(state):
-        _check_readable(file, state)
+        with as_directory_owner(state):
+            is_readable = os.access(file, os.R_OK, effective_ids=True)
+        if not is_readable:  # a node would not start
+            raise UsageError(
+                f"{file}: the account of the daemon cannot read it: give it to the owner of "
+                f"{state} (chown), with mode 0600"
+            )
         keys.store_key(state / KEY_FILE, key)
         with common.open_filter(options, "is a new filter", _bits=bits) as spam_filter:
-            _check_filter(spam_filter, bits)
+            if spam_filter.min_bits != bits:
+                raise UsageError(
+                    f"{state}: its tables begin with 2**{spam_filter.min_bits} buckets, those of "
+                    f"the others with 2**{bits}: join with a new state directory"
+                )
             has_joined = spam_filter.ledger.shared is not None
             if not has_joined:
                 asyncio.run(_join_log(spam_filter, settings, RowMac(key)))
             log = _shared_log(spam_filter)
             log.note_server(server)
             counts = log.counts()
-    waiting = counts.waiting
     text = "had joined already; it takes this server for the primary" if has_joined else "joined"
-    if waiting:
-        text += f"; {common.count_text(waiting, 'lesson')} of this machine will go to the others"
+    if counts.waiting:
+        waiting = common.count_text(counts.waiting, "lesson")
+        text += f"; {waiting} of this machine will go to the others"
     text += f"; {counts.hold}" if counts.hold else ""
-    lines = _configuration_lines(settings)
     common.say(f"{state}: {text}")
     common.say("put these lines into spamguard.yaml, then start the daemon:")
-    print(lines)
+    print(
+        "shared:",
+        f"  database: {json.dumps(settings.database)}",
+        f"  password_file: {json.dumps(str(file))}",
+        sep="\n",
+    )
+    if not settings.tls.verify:
+        print("  tls: no")
+    elif settings.tls.ca:
+        print(f"  tls: {{ca: {json.dumps(str(settings.tls.ca))}}}")
     return 0
 
 
@@ -213,31 +230,8 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
     """
     from spamguard.shared.postgres import SharedDatabase
 
-    database = await SharedDatabase.connect(settings, "join", mac)
-    try:
+    with closing(await SharedDatabase.connect(settings, "join", mac)) as database:
         return (await database.cluster()).bits, database.server
-    finally:
-        database.close()
-
-
-def _check_readable(file: Path, state: Path) -> None:
-    """Let no node start that cannot read its password."""
-    with as_directory_owner(state):
-        is_readable = os.access(file, os.R_OK, effective_ids=True)
-    if not is_readable:
-        raise UsageError(
-            f"{file}: the account of the daemon cannot read it: give it to the owner of {state} "
-            "(chown), with mode 0600"
-        )
-
-
-def _check_filter(spam_filter: Filter, bits: int) -> None:
-    """UsageError: the filter cannot join. bits: the least size of the tables of the others."""
-    if spam_filter.min_bits != bits:
-        raise UsageError(
-            f"{spam_filter.directory}: its tables begin with 2**{spam_filter.min_bits} buckets, "
-            f"those of the others with 2**{bits}: join with a new state directory"
-        )
 
 
 async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) -> None:
@@ -251,8 +245,7 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) 
     from spamguard.shared.snapshots import SnapshotExchange, keep_tables
 
     ledger = spam_filter.ledger
-    database = await SharedDatabase.connect(settings, "join", mac)
-    try:
+    with closing(await SharedDatabase.connect(settings, "join", mac)) as database:
         line = ledger.get_meta(SNAPSHOT_KEY)
         ledger.join()
         if line is not None:
@@ -265,21 +258,6 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) 
         if log.waiting()[0]:  # a few lessons without tables judge too
             exchange.update_hold(last)
         request_settling(ledger, log, last)
-    finally:
-        database.close()
-
-
-def _configuration_lines(settings: SharedSettings) -> str:
-    tls = f"{{ca: {json.dumps(str(settings.tls.ca))}}}" if settings.tls.ca else ""
-    if not settings.tls.verify:
-        tls = "no"
-    lines = [
-        "shared:",
-        f"  database: {json.dumps(settings.database)}",
-        f"  password_file: {json.dumps(str(settings.password_file))}",
-        *([f"  tls: {tls}"] if tls else []),
-    ]
-    return "\n".join(lines)
 
 
 def _leave(options: argparse.Namespace) -> int:
@@ -395,7 +373,7 @@ def _status(options: argparse.Namespace) -> int:
         courier = read_status(spam_filter.directory)
     now = time.time()
     notes = list(courier.notes(now))
-    values = {**asdict(courier), **counts._asdict(), "notes": notes}
+    values = asdict(courier) | counts._asdict() | {"notes": notes}
     lines = [
         f"position   {counts.position:,} of {max(courier.last, counts.position):,}",
         f"waiting    {counts.waiting:,} ({counts.waiting_bytes / 1e6:,.1f} MB)"
@@ -427,11 +405,9 @@ def _forget(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{len(found)} nodes are called {options.node!r}: name one of {known}, or its id"
         )
-    (node,) = found
+    (node,), name = found, printable(found[0].name)
     if now - node.seen < ABSENT_SECONDS:
-        raise UsageError(
-            f"{printable(node.name)} was seen {duration_text(now - node.seen)} ago: stop it first"
-        )
+        raise UsageError(f"{name} was seen {duration_text(now - node.seen)} ago: stop it first")
     client.forget(state, node.node)
-    print(f"{printable(node.name)} is forgotten, until it comes back")
+    print(f"{name} is forgotten, until it comes back")
     return 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,8 +48,7 @@ _DAY_SECONDS = 86_400
 _OVERDUE_SECONDS = 120  # most troubles of the watcher pass sooner, so they are no warning before
 
 
-def add_status(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "status", run_status, STATUS_ABOUT, STATUS_EXAMPLE)
+def add_status(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
 
 
@@ -79,6 +78,8 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
     from spamguard.ledger.schema import SCHEMA_VERSION
 
     status, loss = spam_filter.status(), spam_filter.find_loss()
+    days = spam_filter.ledger.users.count_by_day()
+    first = next((day * _DAY_SECONDS for day, number in days.items() if number), None)
     return {
         "state": str(spam_filter.directory),
         "versions": {
@@ -94,7 +95,7 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
             name: {"messages": number, "unwanted": name in status.unwanted}
             for name, number in status.classes.items()
         },
-        "kept": _kept_values(spam_filter),
+        "kept": {"since": first, "aged": spam_filter.ledger.ages.count_aged()[0]},
         "lost": asdict(loss) if loss else None,
         "outdated": count_outdated(spam_filter.ledger),
         "missing": policy.missing_lessons(status.classes, status.unwanted),
@@ -102,14 +103,6 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "unsettled": status.unsettled,
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
-
-
-def _kept_values(spam_filter: Filter) -> dict[str, Any]:
-    """Since when lessons are kept, and how many have aged in the last 30 days."""
-    days = spam_filter.ledger.users.count_by_day()
-    aged, _ = spam_filter.ledger.ages.count_aged()
-    first = next((day * _DAY_SECONDS for day, number in days.items() if number), None)
-    return {"since": first, "aged": aged}
 
 
 def _status_text(values: dict[str, Any]) -> str:
@@ -128,7 +121,7 @@ def _status_text(values: dict[str, Any]) -> str:
         f"kept       {_kept_text(values)}",
         f"watcher    {_watcher_text(values)}",
         *daemon_lines(values["daemon"]),
-        *_shared_lines(values["shared"]),
+        *(_shared_lines(values["shared"]) if values["shared"] else ()),
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
         f"tables {sizes['tables'] / 1e6:,.1f} MB",
     ]
@@ -166,16 +159,13 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
     from spamguard.learning import status_files
 
     watcher, now = status_files.read_watcher_status(spam_filter.directory), time.time()
-    dropped = status_files.read_dropped(spam_filter.directory)
-    warnings = [
-        *(_watcher_warnings(watcher, now) if watcher else ()),
-        *_refusal_warnings([watcher.refused if watcher else {}, dropped], now),
-    ]
     watcher_values = watcher and {
         "alive": watcher.is_alive(now),
         "seen": watcher.seen,
         "mailboxes": watcher.mailboxes,
     }
+    dropped = status_files.read_dropped(spam_filter.directory)
+    warnings = list(_find_warnings(watcher, dropped, now))
     return {"users": _list_users(spam_filter), "watcher": watcher_values, "warnings": warnings}
 
 
@@ -198,59 +188,50 @@ def _list_users(spam_filter: Filter) -> list[dict[str, Any]]:
     return sorted(users, key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)
 
 
-def _watcher_warnings(watcher: WatcherStatus, now: float) -> Iterator[str]:
-    """Warn if the watcher is gone, and of troubles that stay."""
-    if not watcher.is_alive(now):
+def _find_warnings(
+    watcher: WatcherStatus | None, dropped: Mapping[str, RefusedLessons], now: float
+) -> Iterator[str]:
+    """Warn if the watcher is gone, of troubles that stay, and of lessons refused in a day."""
+    if watcher and not watcher.is_alive(now):
         yield (
             f"no watcher has been seen since {local_time(watcher.seen)}: "
             "moving mail teaches nothing until the daemon runs again"
         )
-    for trouble in watcher.troubles:
+    for trouble in watcher.troubles if watcher else ():
         if now - trouble.since >= _OVERDUE_SECONDS:
             yield f"since {local_time(trouble.since)}: {trouble.text}"
-
-
-def _refusal_warnings(
-    refusals: Sequence[Mapping[str, RefusedLessons]], now: float
-) -> Iterator[str]:
-    """Warn of lessons that were refused in the last day."""
-    for by_user in refusals:
-        for user, refused in by_user.items():
-            if now - refused.last < _DAY_SECONDS:
-                yield (
-                    f"{user or arguments.SITE}: {refused.number:,} lessons of {refused.day} were "
-                    f"dropped, the last one by {refused.folder} at {local_time(refused.last)}: "
-                    f"{refused.why}"
-                )
+    for user, refused in (*(watcher.refused.items() if watcher else ()), *dropped.items()):
+        if now - refused.last < _DAY_SECONDS:
+            yield (
+                f"{user or arguments.SITE}: {refused.number:,} lessons of {refused.day} were "
+                f"dropped, the last one by {refused.folder} at {local_time(refused.last)}: "
+                f"{refused.why}"
+            )
 
 
 def _user_lines(values: dict[str, Any]) -> list[str]:
     """Warnings and users for people."""
     lines = [f"warning: {printable(warning)}" for warning in values["warnings"]]
-    if lines:
-        lines = ["", *lines]
-    users = values["users"][:_MAX_USERS]
-    if not users:
-        return lines
-    lines += ["", "user        last move                  lessons"]
-    for user in users:
+    lines = lines and ["", *lines]
+    if values["users"]:
+        lines += ["", "user        last move                  lessons"]
+    for user in values["users"][:_MAX_USERS]:
         name = printable(user["user"]) or arguments.SITE
         lessons = ", ".join(f"{number:,} {label}" for label, number in user["lessons"].items())
         move = user["last_move"]
         when = f"{local_time(move['time'])} {printable(move['folder'])}" if move else "-"
         lines.append(f"{name:10}  {when:25}  {lessons or 'none'}")
-    more = len(values["users"]) - len(users)
-    return [*lines, f"and {more:,} more (--json shows all)"] if more else lines
+    more = len(values["users"]) - _MAX_USERS
+    return [*lines, f"and {more:,} more (--json shows all)"] if more > 0 else lines
 
 
 def _watcher_text(values: dict[str, Any]) -> str:
     watcher = values["watcher"]
     if watcher is None:
         return "nobody has watched folders here"
-    # A watcher dies with its daemon, however recently it was seen.
-    is_running = watcher["alive"] and values["daemon"] is not None
     mailboxes = common.count_text(watcher["mailboxes"], "mailbox")
-    ending = "" if is_running else ", not running"
+    # A watcher dies with its daemon, however recently it was seen.
+    ending = "" if watcher["alive"] and values["daemon"] else ", not running"
     return f"{mailboxes}, last seen {local_time(watcher['seen'])}{ending}"
 
 
@@ -351,9 +332,7 @@ def shared_values(spam_filter: Filter) -> dict[str, Any] | None:
     return describe_status(spam_filter.directory, log.counts(), time.time())
 
 
-def _shared_lines(values: dict[str, Any] | None) -> list[str]:
-    if values is None:
-        return []
+def _shared_lines(values: dict[str, Any]) -> list[str]:
     lines = [f"{values['position']:,} of {values['last']:,} events"]
     lines += [note.removeprefix("shared log: ") for note in values["notes"]]
     return [f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(lines)]

@@ -17,9 +17,8 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
 
 from spamguard import keys
 from spamguard.cli import arguments, common
@@ -40,8 +39,7 @@ EXPORT_EXAMPLE = """  spamguard export filter.spamguard
   spamguard export --with-key - | ssh gateway spamguard import -"""
 
 
-def add_export(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "export", run_export, EXPORT_ABOUT, EXPORT_EXAMPLE)
+def add_export(parser: argparse.ArgumentParser) -> None:
     arguments.add_flag(parser, "--with-key", "put the key into the file too")
     about = "where to, or - for standard output; a file of that name is replaced"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
@@ -59,13 +57,9 @@ def run_export(options: argparse.Namespace) -> int:
         _export_path(options.file, stream) as path,
     ):
         ledger = spam_filter.ledger
+        key = spam_filter.key.hex() if options.with_key else ""
         header = ExportHeader(
-            __version__,
-            EXTRACTOR,
-            ledger.fingerprint,
-            spam_filter.key.hex() if options.with_key else "",
-            spam_filter.min_bits,
-            ledger.classes(),
+            __version__, EXTRACTOR, ledger.fingerprint, key, spam_filter.min_bits, ledger.classes()
         )
         schema = Schema("export", UsageError, _APPLICATION_ID, EXPORT_FORMAT, "")
         with schema.errors(Path(options.file)):
@@ -102,8 +96,7 @@ IMPORT_EXAMPLE = """  spamguard import filter.spamguard
   spamguard --state /new/place import filter-with-key.spamguard"""
 
 
-def add_import(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "import", run_import, IMPORT_ABOUT, IMPORT_EXAMPLE)
+def add_import(parser: argparse.ArgumentParser) -> None:
     arguments.add_dry_run(parser)
     about = "a file that `export` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
@@ -232,8 +225,7 @@ OR typeof(fingerprint) != 'text' OR typeof(key) != 'text' OR typeof(bits) != 'in
 LIMIT 1"""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportHeader:
+class ExportHeader(NamedTuple):
     """What the file holds.
 
     fingerprint: of the key. key: the key itself in hexadecimal, or "". bits: the least size of the
@@ -263,9 +255,8 @@ def write_export(path: Path, header: ExportHeader, votes: Iterable[Vote]) -> int
         db.execute("BEGIN")
         for statement in _TABLES.values():
             db.execute(statement)
-        values = asdict(header)
-        classes = values.pop("classes")
-        db.execute("INSERT INTO about VALUES (?, ?, ?, ?, ?)", tuple(values.values()))
+        *about, classes = header
+        db.execute("INSERT INTO about VALUES (?, ?, ?, ?, ?)", about)
         db.executemany("INSERT INTO classes VALUES (?, ?)", classes.items())
         number = db.executemany(
             "INSERT INTO votes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", votes
@@ -287,8 +278,7 @@ class ExportReader:
     def __init__(self, name: str, path: Path) -> None:
         import sqlite3
 
-        self._name = name
-        self._path = path
+        self._name, self._path = name, path
         self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
 
@@ -325,11 +315,12 @@ class ExportReader:
             yield from map(Vote._make, self._db.execute("SELECT * FROM votes ORDER BY rowid"))
 
     def _read_header(self) -> ExportHeader:
-        ((program, extractor, fingerprint, key, bits),) = self._db.execute("SELECT * FROM about")
-        if key and keys.key_fingerprint(bytes.fromhex(key)) != fingerprint:
-            self._refuse("its key is not the one it was taught with")
+        ((*about,),) = self._db.execute("SELECT * FROM about")
         classes = {name: bool(side) for name, side in self._db.execute("SELECT * FROM classes")}
-        return ExportHeader(program, extractor, fingerprint, key, bits, classes)
+        header = ExportHeader._make((*about, classes))
+        if header.key and keys.key_fingerprint(bytes.fromhex(header.key)) != header.fingerprint:
+            self._refuse("its key is not the one it was taught with")
+        return header
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:

@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 MAILDIR_REMEDY = (
     "name the Maildirs themselves, such as /home/*/Maildir; mbox, mdbox and sdbox cannot be watched"
 )
-BROKER_REMEDY = (
-    "let spamguard-watch.service open them: watch_socket: /run/spamguard-watch/mailboxes.sock"
-)
 _MAX_LINES = 5  # of the watcher's troubles
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -87,7 +84,12 @@ def skipped(name: str, detail: str) -> Step:
 
 
 def check_installation(state: Path) -> Iterator[Step]:
-    """The state directory, its key, and free space; the first alone where we may not look."""
+    """The state directory, its key, and free space; the first alone where we may not look.
+
+    There must be room for new tables beside the old ones, as settling needs it.
+    """
+    from spamguard.engine import snapshot  # noqa: PLC0415  `spamguard check` must load no numpy
+
     try:
         yield _check_directory(state)
     except OSError as error:
@@ -98,7 +100,8 @@ def check_installation(state: Path) -> Iterator[Step]:
         yield _check_key(state / KEY_FILE)
     else:
         yield skipped("key", "there is none yet: the daemon makes it, or the first lesson")
-    yield _check_free_space(state)
+    detail, remedy = describe_disk(state, snapshot.snapshot_bytes(state))
+    yield failed("disk", detail, remedy) if remedy else ok("disk", detail)
 
 
 def _check_directory(state: Path) -> Step:
@@ -131,14 +134,6 @@ def _check_key(path: Path) -> Step:
     if mode & 0o077:
         return failed("key", f"{path}: others may read it (mode {mode:04o})", f"chmod 600 {path}")
     return ok("key", keys.key_fingerprint(key))
-
-
-def _check_free_space(state: Path) -> Step:
-    """Whether there is room for new tables beside the old ones, as settling needs it."""
-    from spamguard.engine import snapshot  # noqa: PLC0415  `spamguard check` must load no numpy
-
-    detail, remedy = describe_disk(state, snapshot.snapshot_bytes(state))
-    return failed("disk", detail, remedy) if remedy else ok("disk", detail)
 
 
 def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:
@@ -209,7 +204,8 @@ class MailboxAccess(NamedTuple):
                 f"{len(self.unreadable):,} of {len(self.paths):,} mailboxes cannot be read by "
                 f"{user}, such as {self.unreadable[0]}: moving mail there teaches nothing"
             )
-            return detail, BROKER_REMEDY
+            remedy = "let spamguard-watch.service open them: watch_socket: "
+            return detail, f"{remedy}/run/spamguard-watch/mailboxes.sock"
         return (self.no_maildir, MAILDIR_REMEDY) if self.no_maildir else None
 
 
@@ -312,14 +308,11 @@ def check_dovecot(settings: Settings | None) -> Step:
 _DOMAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
-def _exim_program() -> str:
-    return next(filter(None, map(shutil.which, ("exim4", "exim"))), "exim")
-
-
 def find_local_domain() -> str:
     """A domain whose mail Postfix or Exim delivers on this machine to its users."""
     postfix = re.split(r"[,\s]+", run_command("postconf", "-x", "-h", "mydestination"))
-    exim = run_command(_exim_program(), "-be", "${listnamed:local_domains}").split(":")
+    program = shutil.which("exim4") or "exim"
+    exim = run_command(program, "-be", "${listnamed:local_domains}").split(":")
     names = [name for name in map(str.strip, (*postfix, *exim)) if _DOMAIN.fullmatch(name)]
     return "localhost" if "localhost" in names or not names else names[0]
 

@@ -39,7 +39,7 @@ from spamguard.folders.mailboxes import (
 from spamguard.folders.roles import RoleLookup, display_folder, role_lookup
 from spamguard.proxy.history import HISTORY_FILE, HistoryRow
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
-from spamguard.storage import Owner
+from spamguard.storage import directory_owner
 
 ARRIVAL_SECONDS = 30.0
 _SERVER_SECONDS = 60.0  # for each answer of the mail server, which may wait for us before the queue
@@ -66,14 +66,13 @@ def try_mail(
     settings: Settings,
     special_uses: Mapping[tuple[str, ...], str],
     mailbox: Mailbox,
-    owner: Owner,
     recipient: str,
     server: HostPort,
 ) -> Iterator[Step]:
     """Send a probe, and say what becomes of it.
 
-    special_uses: of folders, as Dovecot names them. mailbox, owner: where the recipient's mail
-    comes, by its number in `watch`, and whose that is.
+    special_uses: of folders, as Dovecot names them. mailbox: where the recipient's mail comes, by
+    its number in `watch`.
     """
     started = time.time()
     key = keys.derive_key(spam_filter.key, b"verdict")
@@ -81,7 +80,7 @@ def try_mail(
     raw = _forged_results(settings) + make_message(name)
     digest = ExampleReader(spam_filter.key).digest(raw)
     with closing(LocalMailboxes(settings.watch, notify=False)) as mailboxes:
-        inbox = _ProbedMailbox(mailboxes, mailbox, owner, name)
+        inbox = _ProbedMailbox(mailboxes, mailbox, name)
         try:
             sent = _send(raw, recipient, server)
             yield sent
@@ -188,12 +187,10 @@ def _kept_name(file: MessageFile) -> str:
 class _ProbedMailbox:
     """The mailbox in which the probe shall arrive. name: its Message-ID."""
 
-    def __init__(
-        self, mailboxes: LocalMailboxes, mailbox: Mailbox, owner: Owner, name: str
-    ) -> None:
+    def __init__(self, mailboxes: LocalMailboxes, mailbox: Mailbox, name: str) -> None:
         self._mailboxes = mailboxes
         self._mailbox = mailbox
-        self._owner = owner
+        self._owner = directory_owner(Path(mailbox.path))
         self._name = name
         self._other_names = frozenset(_kept_name(file) for _, file in self._list_files())
 
@@ -208,12 +205,11 @@ class _ProbedMailbox:
 
     def find(self) -> list[Arrival]:
         """The copies of the probe that are there now."""
-        found = []
-        for folder, file in self._list_files():
-            is_new = _kept_name(file) not in self._other_names
-            if is_new and (header := self._read(folder, file)):
-                found.append(Arrival(folder, file, header))
-        return found
+        return [
+            Arrival(folder, file, header)
+            for folder, file in self._list_files()
+            if _kept_name(file) not in self._other_names and (header := self._read(folder, file))
+        ]
 
     def _read(self, folder: Folder, file: MessageFile) -> Message | None:
         """The header of a file, if it is the probe."""

@@ -18,6 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from string import ascii_lowercase
@@ -51,7 +52,7 @@ def prove(spam_filter: Filter, mailbox: ProofMailbox, hint: str) -> Iterator[Ste
     hint: the remedy if the watcher does not see the mailbox.
     """
     digest = ExampleReader(spam_filter.key).digest(mailbox.raw)
-    before = _LearnedState(spam_filter)
+    before = _learned_state(spam_filter)
     try:
         yield from _prove_lesson(spam_filter, mailbox, digest, hint)
     except OSError as error:
@@ -117,38 +118,35 @@ def _find_votes(spam_filter: Filter, digest: bytes) -> list[Vote]:
 
 
 def _check_taken_back(
-    spam_filter: Filter, digest: bytes, before: _LearnedState, retracted: int
+    spam_filter: Filter, digest: bytes, before: tuple[bytes, int], retracted: int
 ) -> Step:
     """retracted: number of votes that were taken back."""
     if votes := _find_votes(spam_filter, digest):
         remedy = "spamguard undo --user NAME --since 1h"
         return failed("taking back", f"{len(votes)} votes are left", remedy)
-    after = _LearnedState(spam_filter)
+    counts, events = _learned_state(spam_filter)
     detail = "message and lesson were removed"
-    if after.counts == before.counts:
+    if counts == before[0]:
         detail += "; all counts are as before, bit for bit"
         return ok("taking back", detail if retracted else "the message was removed")
-    if after.events != before.events + 2 * retracted:
+    if events != before[1] + 2 * retracted:
         return ok("taking back", f"{detail}; others have taught meanwhile")
     return failed("taking back", "the counts are not as before", _REBUILD_REMEDY)
 
 
-class _LearnedState:
-    """What a filter has learnt: the number of the last event, and a fingerprint of every count in
-    its tables.
+def _learned_state(spam_filter: Filter) -> tuple[bytes, int]:
+    """What a filter has learnt: a fingerprint of every count in its tables, and the number of the
+    last event.
     """
-
-    def __init__(self, spam_filter: Filter) -> None:
-        with TemporaryDirectory(prefix="spamguard-doctor-") as directory:
-            path = Path(directory) / "tables.bin"
-            spam_filter.save_tables(path)
-            tables = snapshot.read_snapshot(path)
-        fingerprint = blake2b()
-        for name, counts in counted_arrays(tables):
-            fingerprint.update(f"{name} {counts.shape}".encode())
-            fingerprint.update(counts.tobytes())
-        self.counts = fingerprint.digest()
-        self.events = spam_filter.ledger.event_count()
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "tables.bin"
+        spam_filter.save_tables(path)
+        tables = snapshot.read_snapshot(path)
+    fingerprint = blake2b()
+    for name, counts in counted_arrays(tables):
+        fingerprint.update(f"{name} {counts.shape}".encode())
+        fingerprint.update(counts.tobytes())
+    return fingerprint.digest(), spam_filter.ledger.event_count()
 
 
 # ---- the mailbox
@@ -208,8 +206,8 @@ class ProofMailbox:
         self._owner = owner
         self._sightings = state / SIGHTINGS_FILE
         self._run_watcher = run_watcher
-        unique = f"M{secrets.randbelow(10**6)}P{os.getpid()}"
-        self._base = f"{int(time.time())}.{unique}.spamguard-doctor,S={len(self.raw)}"
+        unique = f"{int(time.time())}.M{secrets.randbelow(10**6)}P{os.getpid()}"
+        self._base = f"{unique}.spamguard-doctor,S={len(self.raw)}"
 
     def deliver(self) -> None:
         """Put the message into INBOX, as a mail server does."""
@@ -223,8 +221,7 @@ class ProofMailbox:
     def move_to_junk(self) -> None:
         """Move the message, as a mail program does for its user."""
         with self._owner.impersonate():
-            files = self._find_files("")
-            if not files:
+            if not (files := self._find_files("")):
                 message = "our message is no longer there"
                 raise FileNotFoundError(errno.ENOENT, message, str(self.path))
             files[0].rename(self.path / self.junk / "cur" / f"{self._base}:2,S")
@@ -279,12 +276,8 @@ def scratch_mailbox(spam_filter: Filter) -> Iterator[ProofMailbox]:
         for folder in ("", _JUNK_FOLDER):
             for part in ("tmp", "new", "cur"):
                 (path / folder / part).mkdir(parents=True)
-        watch = Watch(
-            str(path),
-            f"doctor-{secrets.token_hex(4)}",
-            we_file=False,
-            lessons_per_day=0,
-        )
+        user = f"doctor-{secrets.token_hex(4)}"
+        watch = Watch(str(path), user, we_file=False, lessons_per_day=0)
         with closing(LocalMailboxes([watch])) as mailboxes:
             log = logging.getLogger("spamguard.folders")
             level = log.level
@@ -295,9 +288,7 @@ def scratch_mailbox(spam_filter: Filter) -> Iterator[ProofMailbox]:
             finally:
                 log.setLevel(level)
 
-            def run_watcher() -> bool:
-                return watcher.run_once(_DEBOUNCE_SECONDS)
-
+            run_watcher = partial(watcher.run_once, _DEBOUNCE_SECONDS)
             with closing(watcher):
                 quiet = 0  # until it has nothing to do: the first scan teaches nothing
                 while quiet < 3:

@@ -25,6 +25,9 @@ def test_every_mistake_is_a_line_or_a_text_in_json(run, tmp_path):
     done = run(None, "check", file)
     assert (done.status, done.out) == (2, "")
     assert done.err.splitlines() == [f"spamguard: {problem}" for problem in problems]
+    done = run(None, "check", "--json", file)
+    assert (done.status, done.err) == (2, "")
+    assert done.json == {"ok": False, "problems": problems, "warnings": [], "settings": None}
 
 
 def test_no_mistake_hides_another(run, taught, tmp_path):
@@ -83,6 +86,24 @@ def test_what_root_types_is_about_the_service(run, taught, tmp_path, monkeypatch
     file.write_text("stat: 1\n")  # a mistake keeps nobody from looking
     monkeypatch.setattr(common, "SERVICE_STATE", taught)
     assert run(None, "status").status == 0
+
+
+def test_a_warning_is_no_mistake(run, tmp_path):
+    assert run(None, "check", SHIPPED).out.endswith("\n# ok\n")
+    file = tmp_path / "x.yaml"
+    rules = "rules: [{when: spam, action: tag}, {when: spam, action: quarantine}]"
+    file.write_text(SHIPPED.read_text().replace("rules: []", rules, 1))
+    done = run(None, "check", file)
+    assert (done.status, done.err.count("\n")) == (0, 1)
+    assert "warning: " in done.err
+    assert "rule 2 for spam never fits" in done.err
+    assert "action: quarantine" in done.out
+    assert done.out.endswith("\n# ok\n")
+    answer = run(None, "check", "--json", file)
+    assert (answer.status, answer.err) == (0, "")
+    assert (answer.json["ok"], answer.json["problems"]) == (True, [])
+    assert len(answer.json["warnings"]) == 1
+    assert answer.json["settings"] == yaml.safe_load(done.out)
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("teach-folders", "--dry-run")])

@@ -69,5 +69,5 @@ def test_for_a_user_there_is_one_more_part(run, taught, clear, tmp_path):
     done = run(taught, "explain", "--user", "anna", path)
     _, (by_expert, first), (by_feature, second) = tables(done.out)
     assert sum(by_expert) == first == second == sum(by_feature) > 0
-    assert re.search(r" \+\d+\.\d+  personal\n", done.out)
+    assert re.search(r" \+\d+\.\d+  personal +\++\n", done.out)
     assert "  personal " not in run(taught, "explain", path).out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from spamguard.cli import main
@@ -78,6 +80,9 @@ def test_show(run, held):
     assert f"author    {WROTE}\n" in done.out
     assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\nX-Folded: a\n        b\n" in done.out
     assert "\x1b" not in done.out
+    (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines
+    assert entry["header"].encode() == RAW.partition(b"\r\n\r\n")[0]
+    assert Path(entry["file"]).read_bytes() == RAW
 
 
 def test_messages_are_not_released_to_the_daemon_itself(run, held):
