@@ -34,7 +34,6 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass
 from itertools import chain, compress, groupby, islice
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -277,7 +276,7 @@ class EvidenceTeacher:
         for folder, files in renamed.items():
             evidence = self._find_evidence(folder, files, signs)
             for batch in batches(list(evidence), EVIDENCE_BATCH_SIZE):
-                done = {evidence.file.name for evidence in batch}
+                done = {file.name for file, _ in batch}
                 if has_begun:
                     done = yield from self._teach_batch(folder, batch)
                 self._sightings.mark_done(*_key(folder), done)
@@ -299,7 +298,7 @@ class EvidenceTeacher:
 
     def _find_evidence(
         self, folder: Folder, files: Sequence[FoundFile], signs: Collection[EvidenceSign]
-    ) -> Iterator[_Evidence]:
+    ) -> Iterator[tuple[FoundFile, EvidenceSign]]:
         """The messages that may yet teach something."""
         last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
         keys = np.fromiter(last, np.int64, len(last))
@@ -307,10 +306,10 @@ class EvidenceTeacher:
         done = self._sightings.done_names(*_key(folder), present)
         for key in present:
             if key not in done and (sign := find_sign(_flags(last[key]), signs)):
-                yield _Evidence(last[key], sign)
+                yield last[key], sign
 
     def _teach_batch(
-        self, folder: Folder, batch: Sequence[_Evidence]
+        self, folder: Folder, batch: Sequence[tuple[FoundFile, EvidenceSign]]
     ) -> Generator[None, None, set[int]]:
         """Teach some messages; the files whose evidence is done with."""
         names = [file.name for file, _ in batch]
@@ -350,13 +349,6 @@ class EvidenceTeacher:
             found = files[lesson]
             if example := self._scanner.read_example(found.folder, found.file, lesson.digest):
                 yield lesson, example
-
-
-class _Evidence(NamedTuple):
-    """A file and the sign that its name shows."""
-
-    file: FoundFile
-    sign: EvidenceSign
 
 
 def _key(folder: Folder) -> tuple[str, str]:

@@ -40,7 +40,6 @@ from spamguard.folders.reconcile import (
 )
 from spamguard.folders.roles import (
     FolderKind,
-    Role,
     RoleLookup,
     is_next_hop,
     role_lookup,
@@ -199,11 +198,12 @@ class MailboxScanner:
         elif due:
             scan = yield from self._scan(state, due)
             yield from self._teach_moves(state, scan)
-            everything = due.keys() >= state.folders
-            evidence = self._rule(state.mailbox).evidence
-            if evidence:
+            if evidence := self._rule(state.mailbox).evidence:
                 yield from self._evidence_teacher.teach(
-                    state.mailbox, scan.renamed, evidence, everything=everything
+                    state.mailbox,
+                    scan.renamed,
+                    evidence,
+                    everything=due.keys() >= state.folders,
                 )
             if scan.retry_soon:
                 # All folders: a message may have moved on from any of them to any other.
@@ -227,8 +227,9 @@ class MailboxScanner:
                 self._warnings.clear(Issue(mailbox, _FOLDERS_ISSUE))
             elif sighted:
                 self._warnings.warn(Issue(mailbox, _FOLDERS_ISSUE), _EMPTY_WARNING, mailbox.path)
+        role = self._rule(mailbox).role
         state.folders = {
-            folder for folder in folders if self._role(folder).kind is not FolderKind.IGNORED
+            folder for folder in folders if role(folder.directory).kind is not FolderKind.IGNORED
         }
         due = state.folders.union(Folder(mailbox, directory) for directory in sighted)
         concerned = {mailbox} | folders | due
@@ -263,10 +264,10 @@ class MailboxScanner:
         )
 
     def _scan(self, state: MailboxState, folders: Iterable[Folder]) -> ScanSteps[FolderScan]:
-        evidence = self._rule(state.mailbox).evidence
+        evidence, rules = self._rule(state.mailbox).evidence, self._reconcile_rules(state.mailbox)
         scan, until = FolderScan(), time.monotonic() + STEP_SECONDS
         for folder in folders:
-            shows_evidence = bool(evidence) and self._target(folder) is MoveTarget.HAM
+            shows_evidence = bool(evidence) and rules.target(folder.directory) is MoveTarget.HAM
             before = self._sightings.name_keys(state.mailbox.path, folder.directory)
             self._scanner.scan(folder, before, scan, with_renamed=shows_evidence)
             if time.monotonic() > until:
@@ -389,9 +390,3 @@ class MailboxScanner:
     def _reconcile_rules(self, mailbox: Mailbox) -> ReconcileRules:
         rule = self._rule(mailbox)
         return ReconcileRules(rule.role, self._filter.unwanted, rule.we_file)
-
-    def _role(self, folder: Folder) -> Role:
-        return self._rule(folder.mailbox).role(folder.directory)
-
-    def _target(self, folder: Folder) -> MoveTarget:
-        return self._reconcile_rules(folder.mailbox).target(folder.directory)

@@ -336,7 +336,11 @@ class LocalMailboxes:
             raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
         names = (*_path_parts(folder.directory), file.part)
         with self._open_directory(folder.mailbox, names) as part:
-            return _open_regular_file(part, file.name)
+            descriptor = os.open(file.name, _FILE_FLAGS, dir_fd=part)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", file.name)
 
     # ---- changes
 
@@ -421,14 +425,6 @@ def _list_names(folder: int, part: str) -> list[str]:
     if sum(map(len, names)) > _MAX_LISTING:
         raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
     return names
-
-
-def _open_regular_file(directory: int, name: str) -> int:
-    descriptor = os.open(name, _FILE_FLAGS, dir_fd=directory)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, "is no regular file", name)
 
 
 @contextmanager

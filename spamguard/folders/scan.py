@@ -58,7 +58,6 @@ MAX_EXAMPLE_BYTES = 8 << 20  # of features in one scan: about 3,000 messages
 MAX_FILE_BYTES = 64 << 20  # two messages that differ only beyond this are taken for one
 QUIET_SECONDS = 1.0  # a file without its size in its name is whole if unchanged for so long
 _ABANDONED_SECONDS = 60.0  # after which nobody will complete an incomplete file
-_READ_BYTES = 1 << 20
 _DAY_SECONDS = 86_400
 _SIZE_FIELD = re.compile(r",S=([0-9]{1,15})(?=[,:]|$)")  # Dovecot's size of the unpacked message
 _MAX_HEADER_BYTES = 64 << 10
@@ -68,9 +67,6 @@ _VERDICT_FIELD, _RECEIVED_FIELD = (
     for name in (b"X-Spamguard", b"Received")
 )
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
-
-
-"""The kind of an issue that may be as it should be, so that no check fails because of it."""
 
 
 class Issue(NamedTuple):
@@ -127,10 +123,6 @@ class StoredMessage(NamedTuple):
     def digest(self) -> bytes:
         return self.message.digest
 
-    def repeats_our_verdict(self, label: str, unwanted: Collection[str]) -> bool:
-        """Whether a lesson of this class may only repeat our own verdict."""
-        return self.signed is not None and self.signed.label in unwanted and label in unwanted
-
 
 @dataclass(slots=True)
 class FolderScan:
@@ -156,15 +148,10 @@ class FolderScan:
             self._example_bytes += example.features.tokens.nbytes
 
 
-class _Listing(NamedTuple):
-    """Names of a folder: their hashes, sorted and with an end mark, and the key of each."""
-
-    hashes: NDArray[np.int64]
-    keys: NDArray[np.int64]
-
-
+_Listing = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Names of a folder: their hashes, sorted and with an end mark, and the key of each."""
 _END_MARK = np.int64(np.iinfo(np.int64).max)
-_EMPTY_LISTING = _Listing(np.array([_END_MARK]), np.zeros(1, np.int64))
+_EMPTY_LISTING = np.array([_END_MARK]), np.zeros(1, np.int64)
 
 
 class FolderScanner:
@@ -229,15 +216,15 @@ class FolderScanner:
         The keys of the others are remembered: hashing 100,000 names takes longer than all the rest.
         """
         hashes = np.fromiter(map(hash, names), np.int64, len(names))
-        before = self._listings.get(folder.mailbox, {}).get(folder.directory, _EMPTY_LISTING)
-        places = np.searchsorted(before.hashes, hashes)
-        fresh, keys = before.hashes[places] != hashes, before.keys[places]
+        listings = self._listings.setdefault(folder.mailbox, {})
+        known, known_keys = listings.pop(folder.directory, _EMPTY_LISTING)
+        places = np.searchsorted(known, hashes)
+        fresh, keys = known[places] != hashes, known_keys[places]
         keys[fresh] = [file_key(names[index]) for index in np.flatnonzero(fresh).tolist()]
         order = np.argsort(hashes)
-        self._listings.get(folder.mailbox, {}).pop(folder.directory, None)
         if names:  # nothing is kept of empty folders: users make as many as they like
-            listing = _Listing(np.append(hashes[order], _END_MARK), np.append(keys[order], 0))
-            self._listings.setdefault(folder.mailbox, {})[folder.directory] = listing
+            sorted_keys = np.append(keys[order], 0)
+            listings[folder.directory] = np.append(hashes[order], _END_MARK), sorted_keys
         return fresh, keys
 
     def forget_mailbox(self, mailbox: Mailbox) -> None:
@@ -366,7 +353,8 @@ def read_message(descriptor: int, name: str) -> bytes:
     """The message in a file, unpacked; at most MAX_FILE_BYTES of it. name: of the file; it may tell
     the size of the message. UnfinishedFileError, UnreadableFileError, OSError.
     """
-    packed = _read_contents(descriptor)
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        packed = file.read(MAX_FILE_BYTES)
     # The absolute value: a clock that was set back must not make a file young for ever.
     age = abs(time.time() - os.fstat(descriptor).st_mtime)
     try:
@@ -384,15 +372,6 @@ def read_message(descriptor: int, name: str) -> bytes:
     if not raw:
         raise UnreadableFileError("is empty")
     return raw
-
-
-def _read_contents(descriptor: int) -> bytes:
-    contents = bytearray()
-    while len(contents) < MAX_FILE_BYTES and (
-        piece := os.read(descriptor, min(_READ_BYTES, MAX_FILE_BYTES - len(contents)))
-    ):
-        contents += piece
-    return bytes(contents)
 
 
 # ---- what was filed before anybody watched
@@ -456,7 +435,7 @@ def initial_lessons(
         stored = scanner.read_signed(file.folder, file.file)
         if stored is not None and (
             labels.setdefault(stored.digest, file.label) != file.label
-            or stored.repeats_our_verdict(file.label, unwanted)
+            or (stored.signed and {stored.signed.label, file.label} <= set(unwanted))
         ):
             stored = None
         yield file, stored

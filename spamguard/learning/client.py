@@ -53,17 +53,15 @@ def spool_lesson(directory: str, header: LessonHeader, raw: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(name, flags, mode, dir_fd=directory_fd)
         try:
-            # first of all: the daemon does not look again at a file that it may not read
-            os.fchmod(file, mode)
-            rest = memoryview(header.encode() + raw)
-            while rest:
-                rest = rest[os.write(file, rest) :]
-            os.fsync(file)
+            with os.fdopen(file, "wb") as stream:
+                # first of all: the daemon does not look again at a file that it may not read
+                os.fchmod(file, mode)
+                stream.write(header.encode() + raw)
+                stream.flush()
+                os.fsync(file)
         except OSError:
             os.unlink(name, dir_fd=directory_fd)
             raise
-        finally:
-            os.close(file)
     finally:
         os.close(directory_fd)
 

@@ -20,6 +20,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -34,9 +35,6 @@ from spamguard.users import (
 )
 
 QUEUE_DIRECTORY = "teach"  # in the state directory
-MAX_LESSONS = 20_000
-MAX_QUEUE_BYTES = 2 << 30
-
 _STALE_SECONDS = 3600.0  # after which the unfinished file of a crashed writer is removed
 _QUEUED_NAME = re.compile(r"[0-9]{20}-[0-9a-fx][0-9a-f]{11}\.[a-z-]{1,20}")  # time, mark, origin
 _TIME_PART, _MARK_PART = slice(20), slice(21, 33)
@@ -48,15 +46,13 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 _SPOOLED_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{12}")
 
 
+@dataclass
 class LessonQueue:
     """Any process may put lessons in; one takes them out."""
 
-    def __init__(
-        self, directory: Path, max_lessons: int = MAX_LESSONS, max_bytes: int = MAX_QUEUE_BYTES
-    ) -> None:
-        self._directory = directory
-        self._max_lessons = max_lessons
-        self._max_bytes = max_bytes
+    _directory: Path
+    max_lessons: int = 20_000
+    max_bytes: int = 2 << 30
 
     def put(
         self, header: LessonHeader, origin: str, message: Iterable[bytes], mark: str = ""
@@ -125,17 +121,18 @@ class LessonQueue:
     def _check_room(self, more: int) -> int:
         """When the newest lesson was put in, in nanoseconds. OSError: the queue is full."""
         count, size, newest = 0, more, 0
-        for entry in islice(os.scandir(self._directory), self._max_lessons + 1):
+        for entry in islice(os.scandir(self._directory), self.max_lessons + 1):
             count += 1
             if _QUEUED_NAME.fullmatch(entry.name):
                 newest = max(newest, int(entry.name[_TIME_PART]))
             with suppress(FileNotFoundError):  # learnt just now
                 size += entry.stat(follow_symlinks=False).st_size
-        if count >= self._max_lessons or size > self._max_bytes:
+        if count >= self.max_lessons or size > self.max_bytes:
             raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
         return newest
 
 
+@dataclass
 class LessonSpool:
     """A directory in which lessons are left.
 
@@ -143,10 +140,9 @@ class LessonSpool:
     first line.
     """
 
-    def __init__(self, directory: Path, resolve_user: Callable[[int, str], str]) -> None:
-        self._directory = directory
-        self._resolve_user = resolve_user
-        self._unreadable: set[str] = set()  # what we may not read or remove
+    _directory: Path
+    _resolve_user: Callable[[int, str], str]
+    _unreadable: set[str] = field(default_factory=set)  # what we may not read or remove
 
     def names(self) -> list[str]:
         """The names of files that may be lessons, oldest first. OSError."""

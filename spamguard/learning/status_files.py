@@ -94,16 +94,7 @@ def write_dropped(state: Path, refusals: RefusalLog) -> None:
 
 
 def _parse_refusals(values: Mapping[str, Any]) -> dict[str, RefusedLessons]:
-    return {
-        str(user): RefusedLessons(
-            str(fields["day"]),
-            int(fields["number"]),
-            int(fields["last"]),
-            str(fields["folder"]),
-            str(fields.get("why", OVER_QUOTA)),
-        )
-        for user, fields in values.items()
-    }
+    return {user: RefusedLessons(**fields) for user, fields in values.items()}
 
 
 # ---- the folder watcher
@@ -147,14 +138,7 @@ def read_watcher_status(state: Path) -> WatcherStatus | None:
             int(values["seen"]),
             int(values["mailboxes"]),
             _parse_refusals(values["refused"]),
-            tuple(
-                WatcherTrouble(
-                    str(trouble["user"]),
-                    str(trouble["text"]),
-                    int(trouble["since"]),
-                )
-                for trouble in values["troubles"]
-            ),
+            tuple(WatcherTrouble(**trouble) for trouble in values["troubles"]),
         )
     except (OSError, *_JSON_ERRORS):
         return None

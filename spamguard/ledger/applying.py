@@ -106,7 +106,6 @@ class Application(JoinedFile):
         self._compacted = compacted
         self._position, self._chain = self.head()
         self._clock = self._old_clock = self._number("clock")
-        self._has_pending = bool(database.execute("SELECT 1 FROM pending LIMIT 1").fetchone())
         self._is_changed = False  # events were inserted or dropped
         self._classes: set[bytes] = set()  # digests
 
@@ -150,9 +149,8 @@ class Application(JoinedFile):
 
     def _write(self, row: LogRow) -> str:
         """Write the vote of a row; returns why it was skipped."""
-        if self._has_pending:
-            for (seq,) in self._db.execute(schema.PENDING_IDENTITY, row.event[:4]).fetchall():
-                self._drop(seq)
+        for (seq,) in self._db.execute(schema.PENDING_IDENTITY, row.event[:4]).fetchall():
+            self._drop(seq)
         try:
             vote = decode_event(row.event)
         except LedgerError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
@@ -75,11 +76,11 @@ def load_vote(query: Query, vote: Vote) -> Vote:
 # ---- by user
 
 
+@dataclass
 class UserQueries:
     """The votes of a ledger by user."""
 
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    _query: Query
 
     def count_lessons(self) -> dict[str, dict[str, int]]:
         """The number of messages by user and by the class of the user's vote in force."""
@@ -276,11 +277,11 @@ def origin_patterns(origin: str) -> tuple[str, str]:
 # ---- by age
 
 
+@dataclass
 class AgeQueries:
     """The votes of a ledger by their age."""
 
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    _query: Query
 
     def oldest_votes(
         self, upto_seq: int, *, number: int = -1, before: int | None = None, personal: int = 0
@@ -325,11 +326,11 @@ def read_changes(
 # ---- first scores
 
 
+@dataclass
 class ScoreQueries:
     """The scores that experts gave messages before anybody taught these."""
 
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    _query: Query
 
     def first_scores(self, digests: Sequence[bytes], extractor: int) -> dict[bytes, bytes]:
         """The scores, by this extractor, of the oldest vote in force on each of these messages."""

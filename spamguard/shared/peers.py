@@ -24,7 +24,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
@@ -69,8 +69,7 @@ class PeerNode(NamedTuple):
 
 def sign(key: bytes, method: str, target: str, moment: int, node: str) -> str:
     """The MAC of a request, in hexadecimal. target: path with query."""
-    empty = sha256(b"").hexdigest()  # of the body, which there is none
-    text = "\n".join((method, target, empty, str(moment), node))
+    text = "\n".join((method, target, str(moment), node))
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
@@ -79,13 +78,14 @@ def peer_key(installation_key: bytes) -> bytes:
     return derive_key(installation_key, b"peers")
 
 
+@dataclass
 class PeerGate:
     """Checks the requests of other nodes. node: the id of this one."""
 
-    def __init__(self, key: bytes, node: str) -> None:
-        self._key, self._node = key, node
-        self._opened_at = time.time_ns()
-        self._seen: dict[str, int] = {}  # moment by MAC, oldest first
+    _key: bytes
+    _node: str
+    _opened_at: int = field(default_factory=time.time_ns)
+    _seen: dict[str, int] = field(default_factory=dict)  # moment by MAC, oldest first
 
     def check(self, field: str, method: str, target: str, now: int) -> Mapping[str, str]:
         """Return the parameters of a request that another node has signed. PeerError: it has not.
@@ -133,6 +133,7 @@ class PeerRefusalError(PeerError):
         self.status, self.detail = status, detail
 
 
+@dataclass
 class PeerClient:
     """Asks other nodes. Belongs to one event loop.
 
@@ -140,12 +141,12 @@ class PeerClient:
     authority that has signed the certificates of nodes; None: those of the system.
     """
 
-    def __init__(
-        self, key: bytes, node: str, nodes: Callable[[], Sequence[PeerNode]], ca: Path | None
-    ) -> None:
-        self._key, self._node, self._nodes, self._ca = key, node, nodes, ca
-        self._client: httpx.AsyncClient | None = None
-        self._silent = WarnOnce(_log)
+    _key: bytes
+    _node: str
+    _nodes: Callable[[], Sequence[PeerNode]]
+    _ca: Path | None
+    _client: httpx.AsyncClient | None = None
+    _silent: WarnOnce = field(default_factory=lambda: WarnOnce(_log))
 
     async def close(self) -> None:
         """Close all connections."""

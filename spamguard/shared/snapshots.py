@@ -64,7 +64,7 @@ class SnapshotExchange:
         self._ledger = ledger
         self._log = joined_log(ledger)
         self._state = state
-        self._refused_at: dict[bytes, float] = {}
+        self._retry_at: dict[bytes, float] = {}
         self.alarms: dict[bytes, str] = {}
 
     # ---- publishing
@@ -131,7 +131,9 @@ class SnapshotExchange:
                 self._note_alarm(row.hash, _describe_difference(row.position))
             if row.position <= stamp.settled:
                 break
-            if not least <= row.position <= reach or self._was_refused(row.hash):
+            if not least <= row.position <= reach or (
+                time.monotonic() < self._retry_at.get(row.hash, 0.0)
+            ):
                 continue
             try:
                 path = await self._download(database, row)
@@ -220,11 +222,8 @@ class SnapshotExchange:
 
     # ---- alarms
 
-    def _was_refused(self, name: bytes) -> bool:
-        return time.monotonic() - self._refused_at.get(name, -_RETRY_SECONDS) < _RETRY_SECONDS
-
     def _note_alarm(self, name: bytes, problem: str) -> None:
-        self._refused_at[name] = time.monotonic()
+        self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
         if self.alarms.get(name) != problem:
             self.alarms[name] = problem
             _log.error("%s", problem)

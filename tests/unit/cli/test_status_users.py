@@ -174,10 +174,6 @@ def test_a_watcher_that_is_gone(run, status_of, taught):
         '{"began": 1e400, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": []}',
         '{"began": 1, "seen": 1, "mailboxes": "x", "refused": {}, "troubles": []}',
         (
-            '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {"a": {"day": 3, '
-            '"number": "x", "last": 1, "folder": 1}}, "troubles": []}'
-        ),
-        (
             '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": [{"user": '
             '"", "text": 1}]}'
         ),
