@@ -51,7 +51,8 @@ def fingerprint_watches(watches: Iterable[Watch]) -> str:
 
 
 def pack_line(*values: object) -> bytes:
-    return json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+    text = json.dumps(values, ensure_ascii=False, default=list)  # sets
+    return text.encode("utf-8", "surrogateescape") + b"\n"
 
 
 def unpack_line(line: bytes) -> list[Any]:
@@ -117,10 +118,6 @@ def parse_names(value: object) -> dict[str, list[str]]:
 def parse_words(value: object) -> dict[str, str]:
     """Texts by texts: why directories cannot be read, by their paths."""
     return _parse_pairs(value, parse_text)
-
-
-def dump_changes(changes: Changes) -> tuple[object, ...]:
-    return tuple(changes.folders), tuple(changes.mailboxes), changes.users, changes.everything
 
 
 def parse_changes(value: object) -> Changes:
@@ -225,7 +222,7 @@ class BrokerSession:
                 answer = mailboxes.open_file(self._check_folder(folder), parse_file(file))
             case ["changes", int(milliseconds)]:
                 seconds = max(0, min(milliseconds, MAX_WAIT_SECONDS * 1000)) / 1000
-                answer = dump_changes(mailboxes.wait_for_changes(seconds))
+                answer = mailboxes.wait_for_changes(seconds)
             case _:
                 raise ValueError("it is no question")
         return answer

@@ -334,21 +334,20 @@ class EvidenceTeacher:
         batch = sorted(lessons, key=_group_key)
         admitted = self._teacher.admit(mailbox, batch)
         done = {lesson.digest for lesson in set(batch).difference(admitted)}
-        examples = self._read_examples(admitted, lessons)
+        examples = (
+            (lesson, example)
+            for lesson in admitted
+            if (
+                example := self._scanner.read_example(
+                    lessons[lesson].folder, lessons[lesson].file, lesson.digest
+                )
+            )
+        )
         while ready := _take_step(examples):
             self._teacher.cast_evidence(mailbox.user, ready)
             done.update(lesson.digest for lesson, _ in ready)
             yield
         return done
-
-    def _read_examples(
-        self, lessons: Iterable[FolderLesson], files: Mapping[FolderLesson, FoundFile]
-    ) -> Iterator[tuple[FolderLesson, Example]]:
-        """Lessons with their examples, as far as the messages can still be read."""
-        for lesson in lessons:
-            found = files[lesson]
-            if example := self._scanner.read_example(found.folder, found.file, lesson.digest):
-                yield lesson, example
 
 
 def _key(folder: Folder) -> tuple[str, str]:

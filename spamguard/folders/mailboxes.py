@@ -27,7 +27,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from fnmatch import translate
 from hashlib import blake2b
 from typing import NamedTuple
@@ -85,8 +84,7 @@ class MessageFile(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """What may have changed since the last call.
 
     folders: their messages. mailboxes: which folders they have. users: which mailboxes there are.
@@ -310,14 +308,13 @@ class LocalMailboxes:
     @contextmanager
     def _open_directory(self, mailbox: Mailbox, names: Sequence[str]) -> Iterator[int]:
         """A directory of a mailbox. FileNotFoundError: it is gone, or no pattern fits it."""
-        if not 0 <= mailbox.watch < len(self._patterns):
-            raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
-        (fixed, rest), _ = self._patterns[mailbox.watch]
-        within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
-        if not mailbox.path.startswith(fixed) or len(within) != len(rest):
-            raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
-        with _open_below(fixed, (*within, *names)) as directory:
-            yield directory
+        for (fixed, rest), _ in self._patterns[mailbox.watch : mailbox.watch + 1]:
+            within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
+            if mailbox.path.startswith(fixed) and len(within) == len(rest):
+                with _open_below(fixed, (*within, *names)) as directory:
+                    yield directory
+                return
+        raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
 
     # ---- files
 

@@ -214,19 +214,17 @@ class Sightings(ClosedOnExit):
         )
         return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
 
-    def find_present(
-        self, digests: Iterable[bytes], max_copies: int
-    ) -> list[tuple[bytes, tuple[str, str, int]]]:
-        """Mailbox, folder and key of messages that are there, at most `max_copies` of each."""
+    def find_present(self, digests: Iterable[bytes]) -> list[tuple[bytes, tuple[str, str, int]]]:
+        """Mailbox, folder and key of messages that are there, at most four of each."""
         query = (
             "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id "
             "JOIN mailboxes m ON f.mailbox = m.id "
-            "WHERE s.digest = ? AND s.digest != x'' AND s.gone = 0 LIMIT ?"
+            "WHERE s.digest = ? AND s.digest != x'' AND s.gone = 0 LIMIT 4"
         )
         return [
             (digest, (os.fsdecode(mailbox), os.fsdecode(folder), name))
             for digest in digests
-            for mailbox, folder, name in self._query(query, digest, max_copies)
+            for mailbox, folder, name in self._query(query, digest)
         ]
 
     def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:

@@ -364,7 +364,6 @@ def _until_scanned(states: Iterable[MailboxState]) -> Iterator[MailboxState]:
 _PROGRESS_KEY = f"renewed.{EXTRACTOR}"  # in the ledger
 _EVENT_BATCH_SIZE = 1000
 _BATCH_SIZE = 16  # messages of a step
-_MAX_COPIES = 4  # files in which one message is looked for
 
 
 class Reextractor:
@@ -417,7 +416,7 @@ class Reextractor:
         """Those of the messages that still lie in a folder and can be read."""
         by_path = {mailbox.path: mailbox for mailbox in mailboxes}
         copies: defaultdict[Folder, dict[int, bytes]] = defaultdict(dict)
-        for digest, (path, directory, name) in self._sightings.find_present(digests, _MAX_COPIES):
+        for digest, (path, directory, name) in self._sightings.find_present(digests):
             if path in by_path:
                 copies[Folder(by_path[path], directory)][name] = digest
         found: set[bytes] = set()

@@ -35,10 +35,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spamguard import keys, log
 from spamguard.engine.prepare import Example, ExampleReader
-from spamguard.errors import LedgerError, SpamguardError, UnknownClassError
+from spamguard.errors import SpamguardError, UnknownClassError
 from spamguard.learning import status_files
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
 from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.log import WarnOnce
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, Spool
 from spamguard.users import (
@@ -246,9 +247,8 @@ class Learner:
         self._state = spam_filter.directory
         self._refusals = status_files.RefusalLog(status_files.read_dropped(self._state))
         self._skipped: set[str] = set()  # until the next start
-        # What cannot be read is tried again each time, and the first of it is logged.
-        self._failed_sources: set[int] = set()
-        self._unreadable: set[str] = set()
+        # What cannot be read is tried again each time.
+        self._warnings = WarnOnce(_log, logging.ERROR)
 
     def run_once(self) -> int:
         """Learn what waits and count it. SpamguardError: the rest still waits."""
@@ -267,35 +267,28 @@ class Learner:
             try:
                 names = source.names()
             except OSError as error:
-                if number not in self._failed_sources:
-                    _log.error(
-                        "lessons cannot be taken from %s: %s", error.filename, error.strerror
-                    )
-                self._failed_sources.add(number)
-                continue
-            self._failed_sources.discard(number)
-            waiting += ((name, source) for name in names if name not in self._skipped)
-        self._unreadable.intersection_update(name for name, _ in waiting)
+                self._warnings.warn(
+                    number, "lessons cannot be taken from %s: %s", error.filename, error.strerror
+                )
+            else:
+                self._warnings.clear(number)
+                waiting += ((name, source) for name in names if name not in self._skipped)
         return sorted(waiting, key=itemgetter(0))
 
     def _take(self, source: LessonQueue | LessonSpool, name: str) -> QueuedLesson | None:
         try:
-            lesson = source.take(name)
+            return source.take(name)
         except ValueError as error:
             _log.warning("%s was left as a lesson and is none: %s", ascii(name), error)
             self._remove(source, name)
-            return None
         except OSError as error:
-            if not self._unreadable:
-                _log.warning(
-                    "%s cannot be read: %s; others like it are not told",
-                    ascii(name),
-                    error.strerror,
-                )
-            self._unreadable.add(name)
-            return None
-        self._unreadable.discard(name)
-        return lesson
+            self._warnings.warn(
+                error.strerror,
+                "%s cannot be read: %s; others like it are not told",
+                ascii(name),
+                error.strerror,
+            )
+        return None
 
     def _learn(self, lesson: QueuedLesson, source: LessonQueue | LessonSpool, name: str) -> None:
         """Teach a lesson, and remove it."""
@@ -409,13 +402,6 @@ class TrainingIntake:
             log.log_lesson(_log, user, {"by": origin}, label, digest, "taken")
         return TrainingOutcome.ACCEPTED
 
-    def _open_ledger(self) -> SqliteLedger:
-        """LedgerError also where there is none yet: this process never makes one."""
-        path, key = self._state / LEDGER_FILE, keys.load_key(self._state / KEY_FILE, create=False)
-        if not path.exists():
-            raise LedgerError(f"{path}: is not there yet")
-        return SqliteLedger.open(path, keys.key_fingerprint(key))
-
     def _current_label(self, digest: bytes, user: str) -> str | None:
         """The user's last word, waiting or learnt; "": none; None: unknown, or worth repeating."""
         try:
@@ -424,8 +410,12 @@ class TrainingIntake:
             return None
         if waiting is not None and waiting.user == user:
             return waiting.label
+        path = self._state / LEDGER_FILE
         try:
-            with self._open_ledger() as ledger:
+            if not path.exists():  # this process never makes one
+                return None
+            key = keys.load_key(self._state / KEY_FILE, create=False)
+            with SqliteLedger.open(path, keys.key_fingerprint(key)) as ledger:
                 votes = ledger.users.all_votes(user, digest)
         except SpamguardError as error:
             _log.warning("whether a lesson is known cannot be told: %s", error)

@@ -32,6 +32,7 @@ from spamguard.ledger.votes import (
     winning_votes,
 )
 from spamguard.records import EXTRACTOR, Vote
+from spamguard.storage import batches
 
 _DAY_SECONDS = 86_400
 _BATCH_DIGESTS = 128  # of one statement, or range: some 500 kB of receipts
@@ -49,8 +50,7 @@ def query_digests(
 
     All rows of one digest come from the same statement. values: those behind the digests.
     """
-    for start in range(0, len(digests), _BATCH_DIGESTS):
-        batch = digests[start : start + _BATCH_DIGESTS]
+    for batch in batches(digests, _BATCH_DIGESTS):
         yield from query(statement.format(",".join("?" * len(batch))), (*batch, *values))
 
 
@@ -166,8 +166,7 @@ class UserQueries:
         for digest, group in groupby((Vote(*row) for row in rows), lambda vote: vote.digest):
             votes = list(group)
             lesson = resolve_lesson(votes)
-            users = winning_votes(vote for vote in votes if vote.user == user)
-            vote = users.get((digest, user))
+            vote = winning_votes(votes).get((digest, user))
             standings[digest] = MessageStanding(
                 lesson.label if lesson else None, vote.label if vote else None
             )
@@ -211,11 +210,11 @@ class UserQueries:
 
     def last_vote_time(self, origins: Sequence[str]) -> int | None:
         """When anybody last cast a vote from one of these origins, in seconds since 1970."""
-        times = [
+        times = (
             self._query(schema.LAST_TIME_OF_ORIGIN, origin_patterns(origin))[0][0]
             for origin in origins
-        ]
-        return max((time for time in times if time is not None), default=None)
+        )
+        return max(filter(None, times), default=None)
 
     def votes_by_origin(self, after: int, upto: int) -> list[tuple[str, str, int, int]]:
         """Class, origin, number and newest time of the votes after one event up to another."""
@@ -244,8 +243,6 @@ class UserQueries:
 
     def read_receipts(self, seqs: Sequence[int]) -> list[Receipt]:
         """The votes of these events that are still there, in any order."""
-        if not seqs:
-            return []
         statement = schema.RECEIPTS_BY_SEQ.format(",".join("?" * len(seqs)))
         return [Receipt(*row) for row in self._query(statement, tuple(seqs))]
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -154,35 +155,34 @@ class PeerClient:
             await self._client.aclose()
 
     async def ask_all(
-        self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Answer]
+        self,
+        path: str,
+        query: Mapping[str, str],
+        decode: Callable[[bytes], Answer],
+        *,
+        only_one: bool = False,
     ) -> PeerAnswers[Answer]:
-        """Ask all nodes at once; a node without an answer that can be decoded is absent."""
-        peers = self._others()
-        outcomes = await asyncio.gather(*(self._ask(peer, path, query, decode) for peer in peers))
-        pairs = list(zip(peers, outcomes, strict=True))
-        return PeerAnswers(
-            [(peer, value) for peer, (value, _) in pairs if value is not None],
-            sorted(peer.name for peer, (_, is_absent) in pairs if is_absent),
-        )
+        """Ask all nodes at once; a node without an answer that can be decoded is absent.
 
-    async def find(
-        self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Answer]
-    ) -> PeerAnswers[Answer]:
-        """Ask all nodes at once for what one of them has; the first that has it is enough."""
+        only_one: one of them has what is asked for; its answer is enough.
+        """
 
         async def ask(peer: PeerNode) -> tuple[PeerNode, Answer | None, bool]:
             return (peer, *await self._ask(peer, path, query, decode))
 
-        tasks = [asyncio.create_task(ask(peer)) for peer in self._others()]
-        absent = []
+        nodes = [peer for peer in self._nodes() if peer.node != self._node and peer.url]
+        tasks = [asyncio.create_task(ask(peer)) for peer in nodes]
+        answers, absent = list[tuple[PeerNode, Answer]](), list[str]()
         try:
             for following in asyncio.as_completed(tasks):
                 peer, value, is_absent = await following
                 if value is not None:
-                    return PeerAnswers([(peer, value)], [])
+                    answers.append((peer, value))
+                    if only_one:
+                        return PeerAnswers(answers, [])
                 if is_absent:
                     absent.append(peer.name)
-            return PeerAnswers([], sorted(absent))
+            return PeerAnswers(sorted(answers, key=itemgetter(0)), sorted(absent))
         finally:
             for task in tasks:
                 task.cancel()
@@ -201,9 +201,6 @@ class PeerClient:
             return decode(await self._exchange(peer, method, path, query, ACT_SECONDS))
         except ValueError as error:
             raise PeerError("its answer makes no sense") from error
-
-    def _others(self) -> list[PeerNode]:
-        return [peer for peer in self._nodes() if peer.node != self._node and peer.url]
 
     async def _ask(
         self,

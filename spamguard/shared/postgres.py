@@ -132,9 +132,9 @@ _SNAPSHOTS = """
 SELECT position, extractor, learner, hash, bytes, node, extract(epoch FROM made)::float8, notes,
     mac
 FROM spamguard.snapshots ORDER BY position DESC LIMIT 100"""
-_CHUNKS = """
-SELECT data FROM spamguard.chunks WHERE hash = %b AND number >= %b AND number < %b
-AND octet_length(data) <= 1114112 ORDER BY number"""
+_CHUNK = """
+SELECT data FROM spamguard.chunks
+WHERE hash = %b AND number = %b AND octet_length(data) <= 1114112"""
 _NODES = """
 SELECT node, name, url, program, extractor, learner, position, chain, waiting, settings,
     extract(epoch FROM clock_timestamp() - seen)::float8, mac
@@ -320,10 +320,10 @@ class SharedDatabase:
             if self._mac.is_ours("snapshot", (*row[:6], row[7]), mac)
         ]
 
-    async def read_chunks(self, snapshot: bytes, numbers: range) -> list[bytes]:
-        """Read parts of a snapshot, except missing ones. Ask for a few at a time."""
-        rows = await self._work.query(_CHUNKS, snapshot, numbers.start, numbers.stop)
-        return [data for (data,) in rows]
+    async def read_chunk(self, snapshot: bytes, number: int) -> bytes | None:
+        """Read a part of a snapshot; None: it is missing."""
+        rows = await self._work.query(_CHUNK, snapshot, number)
+        return rows[0][0] if rows else None
 
     # ---- nodes
 

@@ -242,7 +242,7 @@ def told(value: object) -> object:
     )
 )
 def test_changes_come_through(changes):
-    assert broker.parse_changes(told(broker.dump_changes(changes))) == changes
+    assert broker.parse_changes(told(changes)) == changes
 
 
 @pytest.mark.slow

@@ -340,7 +340,7 @@ def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:
         sightings.update("anna", [Sighting("", 1, A), Sighting(".Junk", 2, B)], [("", 7)])
         sightings.mark_done("anna", "", [1])
         sightings.find("anna", [A], [("", 1)])
-        sightings.find_present([A], 1)
+        sightings.find_present([A])
         (
             sightings.folders("anna"),
             sightings.name_keys("anna", ""),
