@@ -246,7 +246,6 @@ _ANSWER_TIMEOUT = 300.0  # disks may be slow
 _RECONNECT_SECONDS = 1.0  # between two attempts to connect
 _READ_BYTES = 64 << 10
 _BROKER_REMEDY = "start spamguard-watch.service (`spamguard open-mailboxes`), or see its log"
-_MISMATCH = "its `watch` is not ours, or its version: systemctl restart spamguard-watch"
 
 
 class RemoteMailboxes:
@@ -322,7 +321,9 @@ class RemoteMailboxes:
             raise self._disconnect(f"it refuses: {error.strerror}") from error
         self._channel.settimeout(_ANSWER_TIMEOUT)
         if fingerprint != self._fingerprint:
-            raise self._disconnect(_MISMATCH)
+            raise self._disconnect(
+                "its `watch` is not ours, or its version: systemctl restart spamguard-watch"
+            )
 
     def _request(self, parse: Callable[[object], AnswerT], *request: object) -> AnswerT:
         """The answer. OSError: the broker's, when it tried. MailboxesError: there is no broker."""

@@ -311,43 +311,31 @@ class EvidenceTeacher:
     def _teach_batch(
         self, folder: Folder, batch: Sequence[tuple[FoundFile, EvidenceSign]]
     ) -> Generator[None, None, set[int]]:
-        """Teach some messages; the files whose evidence is done with."""
-        names = [file.name for file, _ in batch]
-        digests = self._sightings.find_digests(*_key(folder), names)
+        """Teach some messages; the files whose evidence is done with: taught, or over quota."""
+        digests = self._sightings.find_digests(*_key(folder), [file.name for file, _ in batch])
         user, ledger = folder.mailbox.user, self._filter.ledger
         done = {digest for digest in digests.values() if ledger.get_vote(digest, user) is not None}
-        lessons: dict[bytes, tuple[FolderLesson, FoundFile]] = {}
+        files = {file.name: file.file for file, _ in batch}
+        lessons: dict[bytes, FolderLesson] = {}
         for file, sign in batch:
             digest = digests.get(file.name)
             if digest and digest not in done and digest not in lessons:
-                lesson = FolderLesson(digest, HAM_LABEL, folder.directory, file.name, sign, sign)
-                lessons[digest] = lesson, file
-        done |= yield from self._teach(folder.mailbox, dict(lessons.values()))
-        return {name for name, digest in digests.items() if digest in done}
-
-    def _teach(
-        self, mailbox: Mailbox, lessons: Mapping[FolderLesson, FoundFile]
-    ) -> Generator[None, None, set[bytes]]:
-        """Teach lessons, some at a step; the messages whose evidence is done with: taught, or over
-        quota.
-        """
-        batch = sorted(lessons, key=_group_key)
-        admitted = self._teacher.admit(mailbox, batch)
-        done = {lesson.digest for lesson in set(batch).difference(admitted)}
+                lessons[digest] = FolderLesson(
+                    digest, HAM_LABEL, folder.directory, file.name, sign, sign
+                )
+        wanted = sorted(lessons.values(), key=_group_key)
+        admitted = self._teacher.admit(folder.mailbox, wanted)
+        done.update(lesson.digest for lesson in set(wanted).difference(admitted))
         examples = (
             (lesson, example)
             for lesson in admitted
-            if (
-                example := self._scanner.read_example(
-                    lessons[lesson].folder, lessons[lesson].file, lesson.digest
-                )
-            )
+            if (example := self._scanner.read_example(folder, files[lesson.name], lesson.digest))
         )
         while ready := _take_step(examples):
-            self._teacher.cast_evidence(mailbox.user, ready)
+            self._teacher.cast_evidence(user, ready)
             done.update(lesson.digest for lesson, _ in ready)
             yield
-        return done
+        return {name for name, digest in digests.items() if digest in done}
 
 
 def _key(folder: Folder) -> tuple[str, str]:

@@ -54,22 +54,12 @@ _log = logging.getLogger("spamguard.folders")
 
 DEBOUNCE_SECONDS = 1.0  # between the first sign of a change and the scan
 RESCAN_SECONDS = 600.0  # between two scans of everything: nothing tells when a folder can be read
-READ_BATCH_SIZE = 200  # messages of a step: some tenths of a second
-RECONCILE_BATCH_SIZE = 1000  # messages of a step: the same
+RECONCILE_BATCH_SIZE = 1000  # messages of a step: some tenths of a second
 OWN_FILES = "our own files"
 """Key of the warning that our own files cannot be read or written."""
 
 _FILING_WINDOW = 5  # messages: what a failing rule leaves in INBOX until then is taught as ham
 _FILING_ISSUE, _FOLDERS_ISSUE = "filing", "folders"  # of a mailbox
-_NOT_FILED_WARNING = (
-    "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into "
-    "Junk on delivery: see the log of what delivers there. Until it is filed, spam in INBOX is not "
-    "taken for what somebody has put back"
-)
-_EMPTY_WARNING = (
-    "%s: none of its folders are there any more, moves teach nothing: is the disk mounted? "
-    "Should mail come back, it is watched again"
-)
 ResultT = TypeVar("ResultT")
 ScanSteps = Generator[None, None, ResultT]
 """Work that goes on by one step each time: some tenths of a second."""
@@ -226,7 +216,12 @@ class MailboxScanner:
             if folders:
                 self._warnings.clear(Issue(mailbox, _FOLDERS_ISSUE))
             elif sighted:
-                self._warnings.warn(Issue(mailbox, _FOLDERS_ISSUE), _EMPTY_WARNING, mailbox.path)
+                self._warnings.warn(
+                    Issue(mailbox, _FOLDERS_ISSUE),
+                    "%s: none of its folders are there any more, moves teach nothing: is the disk "
+                    "mounted? Should mail come back, it is watched again",
+                    mailbox.path,
+                )
         role = self._rule(mailbox).role
         state.folders = {
             folder for folder in folders if role(folder.directory).kind is not FolderKind.IGNORED
@@ -308,15 +303,13 @@ class MailboxScanner:
                 sighted.add(arrival.digest)
             return rules.may_teach(arrival, was_sighted=was_sighted)
 
-        for batch in batches(scan.new.values(), READ_BATCH_SIZE):
-            until = time.monotonic() + STEP_SECONDS
-            for new in batch:
-                if arrival := self._scanner.read_arrival(new, scan, may_teach):
-                    arrivals.append(arrival)
-                if time.monotonic() > until:
-                    yield
-                    until = time.monotonic() + STEP_SECONDS
-            yield
+        until = time.monotonic() + STEP_SECONDS
+        for new in scan.new.values():
+            if arrival := self._scanner.read_arrival(new, scan, may_teach):
+                arrivals.append(arrival)
+            if time.monotonic() > until:
+                yield
+                until = time.monotonic() + STEP_SECONDS
         return arrivals, sighted
 
     def _note_deleted(
@@ -355,7 +348,13 @@ class MailboxScanner:
         state.filing.observe(new, rules)
         issue = Issue(state.mailbox, _FILING_ISSUE)
         if state.filing.is_failing:
-            self._warnings.warn(issue, _NOT_FILED_WARNING, state.mailbox.path)
+            self._warnings.warn(
+                issue,
+                "%s: most of what we call spam comes into INBOX, although `we_file` says that it "
+                "is put into Junk on delivery: see the log of what delivers there. Until it is "
+                "filed, spam in INBOX is not taken for what somebody has put back",
+                state.mailbox.path,
+            )
         elif state.filing.is_working:
             self._warnings.clear(issue)
         return state.filing.is_working

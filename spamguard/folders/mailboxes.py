@@ -42,20 +42,16 @@ CLOSED_WARNING = "%s: cannot be looked at (%s): mail below it teaches nothing un
 
 # In this order: a message that moves from new to cur while we list must not be missed.
 PARTS = ("new", "cur")
-_MAILDIR_PARTS = frozenset(("new", "cur", "tmp"))
+_MAILDIR_PARTS = {"new", "cur", "tmp"}
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_DEPTH = 12  # folders within folders
 _MAX_DIRECTORIES = 10_000  # of a mailbox
 _MAX_LINKS = 20  # warnings: users make as many links as they like, which would hide other trouble
 _MAX_LISTING = 96 << 20  # characters of names: a million names and more
-_OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of sdbox and mdbox
+_OTHER_FORMATS = {"mailboxes", "storage", "dbox-Mails"}  # directories of sdbox and mdbox
 _SIEVE_SUFFIX = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
 _LINK_WARNING = "is a symbolic link, which is not followed: name the directory itself in `watch`"
-_FORMAT_WARNING = (
-    "%s: is no Maildir but mdbox or sdbox: moving mail in it cannot be seen from outside, "
-    "let Dovecot tell by IMAPSieve"
-)
 _WILDCARD = re.compile(r"[*?]")
 
 
@@ -259,7 +255,12 @@ class LocalMailboxes:
             directories = list(self._walk(root, mailbox, "", 0, budget))
             if not directories:
                 if _OTHER_FORMATS & _list_directories(root):
-                    self._warnings.warn(mailbox, _FORMAT_WARNING, mailbox.path)
+                    self._warnings.warn(
+                        mailbox,
+                        "%s: is no Maildir but mdbox or sdbox: moving mail in it cannot be seen "
+                        "from outside, let Dovecot tell by IMAPSieve",
+                        mailbox.path,
+                    )
                 self._watches.wait_for(mailbox.path, mailbox)
         if next(budget, None) is None:
             text = "%s: has more than %d folders: the others are not looked at"

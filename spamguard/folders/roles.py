@@ -294,8 +294,7 @@ _LOCATION_SETTINGS = (
 )
 _UNKNOWN_WARNING = "doveconf %s, so Dovecot's special uses of folders are not known: %s"
 _REMEDY = "let Dovecot tell by IMAPSieve"
-_YES_WORDS = frozenset(("yes", "y", "true", "1"))
-_OTHER_FORMATS = frozenset(("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "pop3c", "cydir"))
+_OTHER_FORMATS = ("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "pop3c", "cydir")
 
 
 class DovecotSettings(NamedTuple):
@@ -325,7 +324,7 @@ class _Section:
         return (section for section in self.sections if section.kind == kind)
 
     def is_yes(self, setting: str) -> bool:
-        return self.settings.get(setting, "").lower() in _YES_WORDS
+        return self.settings.get(setting, "").lower() in ("yes", "y", "true", "1")
 
 
 def read_dovecot(configuration: str = "") -> DovecotSettings:

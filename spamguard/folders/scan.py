@@ -191,15 +191,11 @@ class FolderScanner:
             )
             return
         self._warnings.clear(Issue(folder))
-        names = [name for in_part in listed.values() for name in in_part]
-        parts = [part for part, in_part in listed.items() for _ in in_part]
-        fresh, keys = self._name_keys(folder, names)
+        messages = list(iter_files(listed))
+        fresh, keys = self._name_keys(folder, [message.name for message in messages])
 
         def files(indices: list[int]) -> list[FoundFile]:
-            return [
-                FoundFile(folder, MessageFile(parts[index], names[index]), int(keys[index]))
-                for index in indices
-            ]
+            return [FoundFile(folder, messages[index], int(keys[index])) for index in indices]
 
         new, missing = compare_listing(before, keys)
         result.new.update((file.key, file) for file in files(new))

@@ -49,10 +49,6 @@ _SELECT = (
 _OF_DIGEST = f"IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
 # A query for each name would take four times as long.
 _OF_NAMES = f"folder = ({_FOLDER}) AND name IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
-_DAMAGED_WARNING = (
-    "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for the "
-    "first time. What was moved since they were last looked at teaches nothing"
-)
 
 
 class SightingsError(SpamguardError):
@@ -123,7 +119,12 @@ def set_aside(path: Path) -> None:
             path.replace(aside)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-    _log.error(_DAMAGED_WARNING, path, aside)
+    _log.error(
+        "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for "
+        "the first time. What was moved since they were last looked at teaches nothing",
+        path,
+        aside,
+    )
 
 
 class Sightings(ClosedOnExit):

@@ -59,9 +59,7 @@ MAX_TURN_SECONDS = 0.5  # after which events are read: to list 20,000 mailboxes 
 _DAY_SECONDS = 86_400
 _MAX_TROUBLES = 200  # in the status file
 _REEXTRACT_ISSUE = "lessons of an older version"
-_REEXTRACT_WARNING = "%s; lessons of an older version are read again when that is mended"
 _BROKER_ISSUE = "mailbox broker"
-_BROKER_WARNING = "%s; what is moved meanwhile is found when that is mended"
 
 
 class Watcher:
@@ -190,7 +188,9 @@ class Watcher:
             mailboxes = set(self._mailboxes.find_mailboxes())
             unreadable = self._mailboxes.unreadable_directories()
         except (SpamguardError, OSError) as error:
-            self._warnings.warn(_BROKER_ISSUE, _BROKER_WARNING, error)
+            self._warnings.warn(
+                _BROKER_ISSUE, "%s; what is moved meanwhile is found when that is mended", error
+            )
             self._search_due = now + RETRY_SECONDS
             return
         self._warnings.clear(_BROKER_ISSUE)
@@ -266,7 +266,11 @@ class Watcher:
             self._lessons.changed += self._reextractor.step(self._schedule.mailboxes)
             self._warnings.clear(_REEXTRACT_ISSUE)
         except SpamguardError as error:
-            self._warnings.warn(_REEXTRACT_ISSUE, _REEXTRACT_WARNING, error)
+            self._warnings.warn(
+                _REEXTRACT_ISSUE,
+                "%s; lessons of an older version are read again when that is mended",
+                error,
+            )
             self._reextractor.due = time.monotonic() + RETRY_SECONDS
         return True
 

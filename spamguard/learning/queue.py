@@ -158,11 +158,10 @@ class LessonSpool:
 
     def take(self, name: str) -> QueuedLesson | None:
         """Read a lesson, or None when unfinished or gone. ValueError: it is none; OSError."""
-        directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not _SPOOLED_NAME.fullmatch(name):
+            raise ValueError("it has not the name of a lesson")
         try:
-            if not _SPOOLED_NAME.fullmatch(name):
-                raise ValueError("it has not the name of a lesson")
-            data, owner, age = _read_spooled(directory, name)
+            data, owner, age = _read_spooled(self._directory / name)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -171,8 +170,6 @@ class LessonSpool:
             if error.errno in (errno.EACCES, errno.EPERM):  # no other error is for ever
                 self._unreadable.add(name)
             raise
-        finally:
-            os.close(directory)
         try:
             header, raw = split_lesson(data)
         except ValueError:
@@ -190,11 +187,11 @@ class LessonSpool:
             raise
 
 
-def _read_spooled(directory: int, name: str) -> tuple[bytes, int, float]:
+def _read_spooled(path: Path) -> tuple[bytes, int, float]:
     """The bytes of a file, the uid of its owner, and its age in seconds: since its last change of
     status, as its owner sets the time of the last write at will.
     """
-    descriptor = os.open(name, _OPEN_FLAGS, dir_fd=directory)
+    descriptor = os.open(path, _OPEN_FLAGS)
     try:
         status = os.fstat(descriptor)
         if (

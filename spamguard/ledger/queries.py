@@ -218,7 +218,7 @@ class UserQueries:
 
     def votes_by_origin(self, after: int, upto: int) -> list[tuple[str, str, int, int]]:
         """Class, origin, number and newest time of the votes after one event up to another."""
-        rows: list[Any] = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
+        rows = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
         return [row for row in rows if is_class_label(row[0])]
 
     def voted_digests(self, user: str, since: int) -> list[bytes]:
@@ -294,8 +294,7 @@ class AgeQueries:
     def keys_of(self, seqs: Sequence[int]) -> list[tuple[bytes, str, int]]:
         """Digest, user and extractor version of the votes of these events that are still there."""
         statement = schema.KEYS_OF_SEQS.format(",".join("?" * len(seqs)))
-        rows: list[Any] = self._query(statement, tuple(seqs))
-        return rows
+        return self._query(statement, tuple(seqs))
 
     def count_aged(self) -> tuple[int, int]:
         """The number of votes that have aged and are not dropped yet, and when the last one did."""

@@ -86,7 +86,7 @@ class PeerGate:
     _key: bytes
     _node: str
     _opened_at: int = field(default_factory=time.time_ns)
-    _seen: dict[str, int] = field(default_factory=dict)  # moment by MAC, oldest first
+    _seen: dict[str, int] = field(default_factory=dict)  # moment by MAC
 
     def check(self, field: str, method: str, target: str, now: int) -> Mapping[str, str]:
         """Return the parameters of a request that another node has signed. PeerError: it has not.
@@ -109,11 +109,8 @@ class PeerGate:
 
     def _remember(self, mac: str, moment: int, now: int) -> None:
         """Raise PeerError if a request has come before. Those from before our start may have."""
-        while self._seen:
-            oldest = next(iter(self._seen))
-            if now - self._seen[oldest] <= 2 * WINDOW_SECONDS * _NANOSECONDS:
-                break
-            del self._seen[oldest]
+        before = now - 2 * WINDOW_SECONDS * _NANOSECONDS
+        self._seen = {each: seen for each, seen in self._seen.items() if seen >= before}
         if mac in self._seen or moment < self._opened_at:
             raise PeerError("this has come before, or may have")
         self._seen[mac] = now
@@ -232,13 +229,21 @@ class PeerClient:
         """Return the body of an answer of status 200."""
         import httpx  # noqa: PLC0415  where nodes are asked only
 
+        for name in ("httpx", "httpcore"):  # they log addresses, with what people search for
+            logging.getLogger(name).setLevel(logging.WARNING)
         if not _is_safe(peer.url):
             raise PeerError(f"{peer.url!a} is neither HTTPS nor loopback")
         target = f"{path}?{urlencode({**query, 'to': peer.node})}"
         moment = time.time_ns()
         mac = sign(self._key, method, target, moment, self._node)
         try:
-            self._client = self._client or _open_client(self._ca)
+            self._client = self._client or httpx.AsyncClient(
+                verify=ssl.create_default_context(cafile=self._ca),
+                trust_env=False,
+                timeout=None,  # noqa: S113  there is one below
+                limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
+                headers={"Accept-Encoding": "identity", "User-Agent": "spamguard"},
+            )
             async with (
                 asyncio.timeout(seconds),
                 self._client.stream(
@@ -268,20 +273,6 @@ def _is_safe(url: str) -> bool:
         return parts.scheme == "https" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _open_client(ca: Path | None) -> httpx.AsyncClient:
-    import httpx  # noqa: PLC0415  as above
-
-    for name in ("httpx", "httpcore"):  # they log addresses, with what people search for
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return httpx.AsyncClient(
-        verify=ssl.create_default_context(cafile=ca),
-        trust_env=False,
-        timeout=None,  # noqa: S113  `_exchange` has one
-        limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
-        headers={"Accept-Encoding": "identity", "User-Agent": "spamguard"},
-    )
 
 
 def _detail(body: bytes) -> str:

@@ -618,7 +618,7 @@ def test_a_verdict_changes_at_once(watch):
 
 def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):
     """Otherwise the names of all files of thousands of users are in memory at once."""
-    monkeypatch.setattr(mailbox_scan, "READ_BATCH_SIZE", 1)
+    monkeypatch.setattr(mailbox_scan, "STEP_SECONDS", 0.0)
     monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     for user in ("ben", "cleo", "dora"):
         for raw in MAIL[:4]:
@@ -641,7 +641,7 @@ def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatc
 
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
-    monkeypatch.setattr(mailbox_scan, "READ_BATCH_SIZE", 5)
+    monkeypatch.setattr(mailbox_scan, "STEP_SECONDS", 0.0)
     monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
