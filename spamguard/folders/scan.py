@@ -139,13 +139,7 @@ class FolderScan:
     retry_soon: bool = False
     renamed: dict[Folder, list[FoundFile]] = field(default_factory=dict)
     examples: dict[FileKey, Example] = field(default_factory=dict)
-    _example_bytes: int = 0
-
-    def keep_example(self, file: FoundFile, message: StoredMessage) -> None:
-        """Keep a message's example, unless there are too many: then the file is read again."""
-        if self._example_bytes < MAX_EXAMPLE_BYTES:
-            example = self.examples[file.key] = message.message.example()
-            self._example_bytes += example.features.tokens.nbytes
+    example_bytes: int = 0
 
 
 _Listing = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -254,17 +248,17 @@ class FolderScanner:
         except UnfinishedFileError:
             result.retry_soon = True
             return None
-        except UnreadableFileError as error:
+        except (UnreadableFileError, OSError) as error:
             self._warn_unreadable(new.folder, new.file, error)
-            return Arrival(folder, new.name, b"")
-        except OSError as error:
-            self._warn_unreadable(new.folder, new.file, error)
-            return None
+            is_lasting = isinstance(error, UnreadableFileError)
+            return Arrival(folder, new.name, b"") if is_lasting else None
         if stored.is_probe:  # teaches nothing, wherever it is put
             return Arrival(folder, new.name, b"")
         arrival = Arrival(folder, new.name, stored.digest, stored.signed, stored.received)
-        if may_teach(arrival):
-            result.keep_example(new, stored)
+        # Where there are too many, the file is read again.
+        if may_teach(arrival) and result.example_bytes < MAX_EXAMPLE_BYTES:
+            example = result.examples[new.key] = stored.message.example()
+            result.example_bytes += example.features.tokens.nbytes
         return arrival
 
     def read_signed(self, folder: Folder, file: MessageFile) -> StoredMessage | None:
@@ -361,10 +355,9 @@ def read_message(descriptor: int, name: str) -> bytes:
         raw = b""
     size = _SIZE_FIELD.search(name)
     is_cut = size is not None and len(raw) < min(int(size[1]), MAX_FILE_BYTES)
-    if (is_cut or not raw) and age < _ABANDONED_SECONDS:
-        raise UnfinishedFileError(f"{name}: is being written")
-    if size is None and age < QUIET_SECONDS:
-        raise UnfinishedFileError(f"{name}: may still be written")
+    is_unfinished = (is_cut or not raw) and age < _ABANDONED_SECONDS
+    if is_unfinished or (size is None and age < QUIET_SECONDS):
+        raise UnfinishedFileError(name)
     if not raw:
         raise UnreadableFileError("is empty")
     return raw

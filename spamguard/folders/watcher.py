@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
-from itertools import chain, count
+from itertools import chain
 from math import inf
 from operator import attrgetter
 
@@ -299,8 +299,7 @@ class Schedule:
     def __init__(self) -> None:
         self.mailboxes: dict[Mailbox, MailboxState] = {}
         # A heap with an entry at `next_due` for each that is neither new nor due, and older ones.
-        self._heap: list[tuple[float, int, MailboxState]] = []
-        self._numbers = count()
+        self._heap: list[tuple[float, Mailbox]] = []
         self._due: dict[Mailbox, MailboxState] = {}
         self._new: dict[Mailbox, MailboxState] = {}
 
@@ -322,7 +321,7 @@ class Schedule:
             self._new[state.mailbox] = state
         else:
             self._new.pop(state.mailbox, None)
-            heappush(self._heap, (state.next_due, next(self._numbers), state))
+            heappush(self._heap, (state.next_due, state.mailbox))
 
     def note_change(self, state: MailboxState) -> None:
         """Something has changed in a mailbox: its user waits."""
@@ -340,10 +339,10 @@ class Schedule:
         long as the turn lasts. One new mailbox gets a step in any case, and the time that remains.
         """
         while self._heap and self._heap[0][0] <= now:
-            _, _, state = heappop(self._heap)
-            is_watched = self.mailboxes.get(state.mailbox) is state
-            if is_watched and not state.is_new and state.next_due <= now:
-                self._due[state.mailbox] = state
+            _, mailbox = heappop(self._heap)
+            watched = self.mailboxes.get(mailbox)
+            if watched is not None and not watched.is_new and watched.next_due <= now:
+                self._due[mailbox] = watched
         due, new = list(self._due.values()), list(self._new.values())
         unchanged = sorted(
             (state for state in due if not state.has_changes), key=attrgetter("tended")

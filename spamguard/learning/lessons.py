@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # doors and proxies import this module and never load a filte
 _log = logging.getLogger("spamguard.teaching")
 
 Item = TypeVar("Item")
+LessonSource = LessonQueue | LessonSpool
 
 SETTLE_SECONDS = 60.0
 """Between two requests to settle by one process that learns in the background."""
@@ -236,7 +237,7 @@ class Learner:
     def __init__(
         self,
         spam_filter: Filter,
-        sources: Sequence[LessonQueue | LessonSpool],
+        sources: Sequence[LessonSource],
         settle: Callable[[], object],
         lessons_per_day: int = 0,
     ) -> None:
@@ -260,9 +261,9 @@ class Learner:
         self._service.request_settling()
         return done
 
-    def _list_waiting(self) -> list[tuple[str, LessonQueue | LessonSpool]]:
+    def _list_waiting(self) -> list[tuple[str, LessonSource]]:
         """Name and source of all that waits, in the order in which it was said."""
-        waiting: list[tuple[str, LessonQueue | LessonSpool]] = []
+        waiting: list[tuple[str, LessonSource]] = []
         for number, source in enumerate(self._sources):
             try:
                 names = source.names()
@@ -275,7 +276,7 @@ class Learner:
                 waiting += ((name, source) for name in names if name not in self._skipped)
         return sorted(waiting, key=itemgetter(0))
 
-    def _take(self, source: LessonQueue | LessonSpool, name: str) -> QueuedLesson | None:
+    def _take(self, source: LessonSource, name: str) -> QueuedLesson | None:
         try:
             return source.take(name)
         except ValueError as error:
@@ -290,7 +291,7 @@ class Learner:
             )
         return None
 
-    def _learn(self, lesson: QueuedLesson, source: LessonQueue | LessonSpool, name: str) -> None:
+    def _learn(self, lesson: QueuedLesson, source: LessonSource, name: str) -> None:
         """Teach a lesson, and remove it."""
         try:
             refusal = self._submit(lesson)
@@ -302,9 +303,21 @@ class Learner:
             return
         if refusal:
             _log.warning(
-                "a lesson of %s by %s is dropped: %s", ascii(lesson.user), lesson.origin, refusal
+                "a lesson of %s by %s is dropped: %s; `spamguard learn` can still teach it",
+                ascii(lesson.user),
+                lesson.origin,
+                refusal,
             )
-            self._record_refusal(lesson, refusal)
+            # For `status`: the client was told that the lesson is taken.
+            self._refusals.add(lesson.user, lesson.origin, 1, refusal)
+            try:
+                status_files.write_dropped(self._state, self._refusals)
+            except OSError as error:
+                _log.error(
+                    "%s: cannot be written (%s): `status` does not see what is dropped",
+                    status_files.DROPPED_FILE,
+                    error.strerror,
+                )
         self._remove(source, name)
 
     def _submit(self, lesson: QueuedLesson) -> str:
@@ -327,19 +340,7 @@ class Learner:
             return str(error)
         return status_files.OVER_QUOTA if LessonOutcome.OVER_QUOTA in outcomes else ""
 
-    def _record_refusal(self, lesson: QueuedLesson, why: str) -> None:
-        """For `status`: the client was told that the lesson is taken."""
-        self._refusals.add(lesson.user, lesson.origin, 1, why)
-        try:
-            status_files.write_dropped(self._state, self._refusals)
-        except OSError as error:
-            _log.error(
-                "%s: cannot be written (%s): `status` does not see what is dropped",
-                status_files.DROPPED_FILE,
-                error.strerror,
-            )
-
-    def _remove(self, source: LessonQueue | LessonSpool, name: str) -> None:
+    def _remove(self, source: LessonSource, name: str) -> None:
         try:
             source.remove(name)
         except OSError as error:
