@@ -191,6 +191,7 @@ class StatusFile:
         try:
             _write_json(self._path, asdict(status))
         except OSError as error:
+            self._written = None
             self._warnings.warn(
                 self._path,
                 "%s: cannot be written (%s): `status` does not see what is learnt",
