@@ -160,7 +160,7 @@ def _join(options: argparse.Namespace) -> int:
 
     state, file = common.state_directory(options), _password_file(options)
     key = _find_key(state, options.key)
-    settings = admin.node_settings(options.dsn, file)
+    settings = admin.node_settings(options.dsn, file, user=admin.NODE_ROLE)
     if not file.exists():
         raise UsageError(
             f"{file}: there is no such file: copy the one that `shared init` made, or name it with "

@@ -33,7 +33,7 @@ from spamguard.config.options import Settings
 from spamguard.daemon.startup import service_account
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
 from spamguard.folders import broker
-from spamguard.folders.broker import BrokerProtocolError, BrokerSession
+from spamguard.folders.broker import BrokerSession
 from spamguard.folders.mailboxes import LocalMailboxes
 from spamguard.log import WarnOnce
 from spamguard.process import Notifier
@@ -157,7 +157,7 @@ class MailboxBroker:
                 BrokerSession(channel, mailboxes).run(broker.fingerprint_watches(settings.watch))
         except ConnectionError:
             _log.debug("a client has gone while it was waiting")
-        except (BrokerProtocolError, OSError) as error:
+        except (ValueError, OSError) as error:
             self._warnings.warn(("sent away", str(error)), "a client was sent away: %s", error)
         except Exception:  # noqa: BLE001  a fault of ours must not end the other sessions
             _log.exception("a fault in answering a client")

@@ -38,9 +38,7 @@ MAX_REQUEST_BYTES = 32 << 10  # a path, a directory and a name, and then some
 MAX_ANSWER_BYTES = 512 << 20  # some millions of names
 _PROTOCOL_VERSION = "3"
 
-
-class BrokerProtocolError(ValueError):
-    """A line that the other side cannot have written."""
+AnswerT = TypeVar("AnswerT")
 
 
 # ---- the protocol
@@ -53,15 +51,16 @@ def fingerprint_watches(watches: Iterable[Watch]) -> str:
 
 
 def pack_line(*values: object) -> bytes:
-    return json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+    text = json.dumps(values, ensure_ascii=False, default=list)  # sets
+    return text.encode("utf-8", "surrogateescape") + b"\n"
 
 
 def unpack_line(line: bytes) -> list[Any]:
-    """The values of `pack_line`. BrokerProtocolError."""
+    """The values of `pack_line`. ValueError."""
     try:
         return _parse_list(json.loads(line.decode("utf-8", "surrogateescape")))
-    except (ValueError, RecursionError) as error:
-        raise BrokerProtocolError(str(error)) from error
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 def pack_answer(value: object) -> bytes:
@@ -74,33 +73,33 @@ def pack_error(error: OSError) -> bytes:
 
 
 def unpack_answer(line: bytes) -> object:
-    """The value of `pack_answer`. OSError: of `pack_error`. BrokerProtocolError."""
+    """The value of `pack_answer`. OSError: of `pack_error`. ValueError."""
     match unpack_line(line):
         case ["answer", value]:
             return value
         case ["error", int(code), str(text), str(name)]:
             raise OSError(code, text, name or None)
-    raise BrokerProtocolError("neither an answer nor an error")
+    raise ValueError("neither an answer nor an error")
 
 
-# Values. All of these raise BrokerProtocolError.
+# Values. All of these raise ValueError.
 
 
 def parse_mailbox(value: object) -> Mailbox:
-    user, path, watch = _parse_list(value, 3)
-    if not isinstance(watch, int):
-        raise BrokerProtocolError("no number where one is expected")
-    return Mailbox(parse_text(user), parse_text(path), watch)
+    match value:
+        case [user, path, int(watch)]:
+            return Mailbox(parse_text(user), parse_text(path), watch)
+    raise ValueError("no mailbox where one is expected")
 
 
 def parse_folder(value: object) -> Folder:
-    mailbox, directory = _parse_list(value, 2)
+    mailbox, directory = _parse_list(value)
     return Folder(parse_mailbox(mailbox), parse_text(directory))
 
 
 def parse_file(value: object) -> MessageFile:
-    part, name = _parse_list(value, 2)
-    return MessageFile(parse_text(part), parse_text(name))
+    part, name = parse_texts(value)
+    return MessageFile(part, name)
 
 
 def parse_texts(value: object) -> list[str]:
@@ -113,20 +112,16 @@ def parse_mailboxes(value: object) -> list[Mailbox]:
 
 def parse_names(value: object) -> dict[str, list[str]]:
     """Names of files by part of a folder."""
-    return {parse_text(part): parse_texts(names) for part, names in _parse_pairs(value)}
+    return _parse_pairs(value, parse_texts)
 
 
 def parse_words(value: object) -> dict[str, str]:
     """Texts by texts: why directories cannot be read, by their paths."""
-    return {parse_text(key): parse_text(text) for key, text in _parse_pairs(value)}
-
-
-def dump_changes(changes: Changes) -> tuple[object, ...]:
-    return tuple(changes.folders), tuple(changes.mailboxes), changes.users, changes.everything
+    return _parse_pairs(value, parse_text)
 
 
 def parse_changes(value: object) -> Changes:
-    folders, mailboxes, users, everything = _parse_list(value, 4)
+    folders, mailboxes, users, everything = _parse_list(value)
     return Changes(
         frozenset(map(parse_folder, _parse_list(folders))),
         frozenset(parse_mailboxes(mailboxes)),
@@ -138,31 +133,27 @@ def parse_changes(value: object) -> Changes:
 def parse_text(value: object) -> str:
     """A text that can be the name of a file."""
     if not isinstance(value, str) or "\0" in value:
-        raise BrokerProtocolError("no text where one is expected")
-    try:
-        os.fsencode(value)
-    except UnicodeEncodeError as error:
-        raise BrokerProtocolError("a text that no file is called") from error
+        raise ValueError("no text where one is expected")
+    os.fsencode(value)
     return value
 
 
-def _parse_list(value: object, count: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or count not in (None, len(value)):
-        raise BrokerProtocolError("no list where one is expected, or one of another length")
+def _parse_list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("no list where one is expected")
     return value
 
 
-def _parse_pairs(value: object) -> Iterable[tuple[object, object]]:
+def _parse_pairs(value: object, parse: Callable[[object], AnswerT]) -> dict[str, AnswerT]:
     if not isinstance(value, dict):
-        raise BrokerProtocolError("no pairs where they are expected")
-    return value.items()
+        raise ValueError("no pairs where they are expected")
+    return {parse_text(key): parse(item) for key, item in value.items()}
 
 
 # ---- the server
 
 MAX_WAIT_SECONDS = 5.0  # for changes, in one request: a client that has gone shows by its end
 _SEND_TIMEOUT = 60  # seconds that a client may take for a piece of an answer
-_TIMEVAL = struct.Struct("ll")  # of SO_SNDTIMEO, socket(7): seconds and microseconds
 
 
 class BrokerSession:
@@ -174,18 +165,20 @@ class BrokerSession:
 
     def __init__(self, channel: socket.socket, mailboxes: LocalMailboxes) -> None:
         channel.settimeout(None)
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_TIMEOUT, 0))
+        # Of socket(7): seconds and microseconds.
+        timeout = struct.pack("ll", _SEND_TIMEOUT, 0)
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         self._channel = channel
         self._mailboxes = mailboxes
         self._served: frozenset[Mailbox] = frozenset()
 
     def run(self, fingerprint: str) -> None:
-        """Serve until the client goes. BrokerProtocolError; OSError: it does not listen."""
+        """Serve until the client goes. ValueError; OSError: it does not listen."""
         self._send_answer(fingerprint)
         with self._channel.makefile("rb") as lines:
             while line := lines.readline(MAX_REQUEST_BYTES + 1):
                 if len(line) > MAX_REQUEST_BYTES:
-                    raise BrokerProtocolError("the question is too long")
+                    raise ValueError("the question is too long")
                 self._handle(unpack_line(line))
 
     def _handle(self, request: list[object]) -> None:
@@ -210,7 +203,7 @@ class BrokerSession:
 
     def _execute(self, request: list[object]) -> object:
         """The answer; a number is the descriptor to send. OSError: there is none.
-        BrokerProtocolError: it is no request.
+        ValueError: it is no request.
         """
         mailboxes = self._mailboxes
         answer: object
@@ -229,9 +222,9 @@ class BrokerSession:
                 answer = mailboxes.open_file(self._check_folder(folder), parse_file(file))
             case ["changes", int(milliseconds)]:
                 seconds = max(0, min(milliseconds, MAX_WAIT_SECONDS * 1000)) / 1000
-                answer = dump_changes(mailboxes.wait_for_changes(seconds))
+                answer = mailboxes.wait_for_changes(seconds)
             case _:
-                raise BrokerProtocolError("it is no question")
+                raise ValueError("it is no question")
         return answer
 
     def _check_folder(self, value: object) -> Folder:
@@ -253,9 +246,6 @@ _ANSWER_TIMEOUT = 300.0  # disks may be slow
 _RECONNECT_SECONDS = 1.0  # between two attempts to connect
 _READ_BYTES = 64 << 10
 _BROKER_REMEDY = "start spamguard-watch.service (`spamguard open-mailboxes`), or see its log"
-_MISMATCH = "its `watch` is not ours, or its version: systemctl restart spamguard-watch"
-
-AnswerT = TypeVar("AnswerT")
 
 
 class RemoteMailboxes:
@@ -331,7 +321,9 @@ class RemoteMailboxes:
             raise self._disconnect(f"it refuses: {error.strerror}") from error
         self._channel.settimeout(_ANSWER_TIMEOUT)
         if fingerprint != self._fingerprint:
-            raise self._disconnect(_MISMATCH)
+            raise self._disconnect(
+                "its `watch` is not ours, or its version: systemctl restart spamguard-watch"
+            )
 
     def _request(self, parse: Callable[[object], AnswerT], *request: object) -> AnswerT:
         """The answer. OSError: the broker's, when it tried. MailboxesError: there is no broker."""
@@ -346,7 +338,7 @@ class RemoteMailboxes:
         descriptors: list[int] = []
         try:
             yield unpack_answer(self._transfer(request, descriptors)), descriptors
-        except BrokerProtocolError as error:
+        except ValueError as error:
             raise self._disconnect(f"an answer that makes no sense ({error})") from error
         finally:
             for descriptor in descriptors:

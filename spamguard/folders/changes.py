@@ -205,7 +205,12 @@ class DirectoryMonitor:
         """Wait at most so long for targets that may have changed; whether events were lost."""
         until, remaining = time.monotonic() + timeout, 0.0
         while True:
-            self._sleep(remaining)
+            if self._polled or self._awaited:
+                remaining = min(remaining, self._next_poll - time.monotonic())
+            poller = select.poll()
+            if self._events is not None:
+                poller.register(self._events, select.POLLIN)
+            poller.poll(remaining * 1000 + 1 if remaining > 0 else 0)
             events = self._events.read() if self._events is not None else set()
             targets = self._poll()
             for watch, of_directory, is_gone in events:
@@ -225,15 +230,6 @@ class DirectoryMonitor:
     def _warn_no_events(self, error: OSError) -> None:
         why = _EVENT_ERRORS.get(error.errno or 0, error.strerror)
         self._warnings.warn(error.errno, "no file events (%s): directories are polled instead", why)
-
-    def _sleep(self, seconds: float) -> None:
-        """Wait until something happens, at most for some seconds."""
-        if self._polled or self._awaited:
-            seconds = min(seconds, self._next_poll - time.monotonic())
-        poller = select.poll()
-        if self._events is not None:
-            poller.register(self._events, select.POLLIN)
-        poller.poll(seconds * 1000 + 1 if seconds > 0 else 0)
 
     def _poll(self) -> set[Hashable]:
         start = time.thread_time()

@@ -34,7 +34,6 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass
 from itertools import chain, compress, groupby, islice
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -277,7 +276,7 @@ class EvidenceTeacher:
         for folder, files in renamed.items():
             evidence = self._find_evidence(folder, files, signs)
             for batch in batches(list(evidence), EVIDENCE_BATCH_SIZE):
-                done = {evidence.file.name for evidence in batch}
+                done = {file.name for file, _ in batch}
                 if has_begun:
                     done = yield from self._teach_batch(folder, batch)
                 self._sightings.mark_done(*_key(folder), done)
@@ -299,7 +298,7 @@ class EvidenceTeacher:
 
     def _find_evidence(
         self, folder: Folder, files: Sequence[FoundFile], signs: Collection[EvidenceSign]
-    ) -> Iterator[_Evidence]:
+    ) -> Iterator[tuple[FoundFile, EvidenceSign]]:
         """The messages that may yet teach something."""
         last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
         keys = np.fromiter(last, np.int64, len(last))
@@ -307,56 +306,36 @@ class EvidenceTeacher:
         done = self._sightings.done_names(*_key(folder), present)
         for key in present:
             if key not in done and (sign := find_sign(_flags(last[key]), signs)):
-                yield _Evidence(last[key], sign)
+                yield last[key], sign
 
     def _teach_batch(
-        self, folder: Folder, batch: Sequence[_Evidence]
+        self, folder: Folder, batch: Sequence[tuple[FoundFile, EvidenceSign]]
     ) -> Generator[None, None, set[int]]:
-        """Teach some messages; the files whose evidence is done with."""
-        names = [file.name for file, _ in batch]
-        digests = self._sightings.find_digests(*_key(folder), names)
+        """Teach some messages; the files whose evidence is done with: taught, or over quota."""
+        digests = self._sightings.find_digests(*_key(folder), [file.name for file, _ in batch])
         user, ledger = folder.mailbox.user, self._filter.ledger
         done = {digest for digest in digests.values() if ledger.get_vote(digest, user) is not None}
-        lessons: dict[bytes, tuple[FolderLesson, FoundFile]] = {}
+        files = {file.name: file.file for file, _ in batch}
+        lessons: dict[bytes, FolderLesson] = {}
         for file, sign in batch:
             digest = digests.get(file.name)
             if digest and digest not in done and digest not in lessons:
-                lesson = FolderLesson(digest, HAM_LABEL, folder.directory, file.name, sign, sign)
-                lessons[digest] = lesson, file
-        done |= yield from self._teach(folder.mailbox, dict(lessons.values()))
-        return {name for name, digest in digests.items() if digest in done}
-
-    def _teach(
-        self, mailbox: Mailbox, lessons: Mapping[FolderLesson, FoundFile]
-    ) -> Generator[None, None, set[bytes]]:
-        """Teach lessons, some at a step; the messages whose evidence is done with: taught, or over
-        quota.
-        """
-        batch = sorted(lessons, key=_group_key)
-        admitted = self._teacher.admit(mailbox, batch)
-        done = {lesson.digest for lesson in set(batch).difference(admitted)}
-        examples = self._read_examples(admitted, lessons)
+                lessons[digest] = FolderLesson(
+                    digest, HAM_LABEL, folder.directory, file.name, sign, sign
+                )
+        wanted = sorted(lessons.values(), key=_group_key)
+        admitted = self._teacher.admit(folder.mailbox, wanted)
+        done.update(lesson.digest for lesson in set(wanted).difference(admitted))
+        examples = (
+            (lesson, example)
+            for lesson in admitted
+            if (example := self._scanner.read_example(folder, files[lesson.name], lesson.digest))
+        )
         while ready := _take_step(examples):
-            self._teacher.cast_evidence(mailbox.user, ready)
+            self._teacher.cast_evidence(user, ready)
             done.update(lesson.digest for lesson, _ in ready)
             yield
-        return done
-
-    def _read_examples(
-        self, lessons: Iterable[FolderLesson], files: Mapping[FolderLesson, FoundFile]
-    ) -> Iterator[tuple[FolderLesson, Example]]:
-        """Lessons with their examples, as far as the messages can still be read."""
-        for lesson in lessons:
-            found = files[lesson]
-            if example := self._scanner.read_example(found.folder, found.file, lesson.digest):
-                yield lesson, example
-
-
-class _Evidence(NamedTuple):
-    """A file and the sign that its name shows."""
-
-    file: FoundFile
-    sign: EvidenceSign
+        return {name for name, digest in digests.items() if digest in done}
 
 
 def _key(folder: Folder) -> tuple[str, str]:

@@ -40,7 +40,6 @@ from spamguard.folders.reconcile import (
 )
 from spamguard.folders.roles import (
     FolderKind,
-    Role,
     RoleLookup,
     is_next_hop,
     role_lookup,
@@ -55,22 +54,12 @@ _log = logging.getLogger("spamguard.folders")
 
 DEBOUNCE_SECONDS = 1.0  # between the first sign of a change and the scan
 RESCAN_SECONDS = 600.0  # between two scans of everything: nothing tells when a folder can be read
-READ_BATCH_SIZE = 200  # messages of a step: some tenths of a second
-RECONCILE_BATCH_SIZE = 1000  # messages of a step: the same
+RECONCILE_BATCH_SIZE = 1000  # messages of a step: some tenths of a second
 OWN_FILES = "our own files"
 """Key of the warning that our own files cannot be read or written."""
 
 _FILING_WINDOW = 5  # messages: what a failing rule leaves in INBOX until then is taught as ham
 _FILING_ISSUE, _FOLDERS_ISSUE = "filing", "folders"  # of a mailbox
-_NOT_FILED_WARNING = (
-    "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into "
-    "Junk on delivery: see the log of what delivers there. Until it is filed, spam in INBOX is not "
-    "taken for what somebody has put back"
-)
-_EMPTY_WARNING = (
-    "%s: none of its folders are there any more, moves teach nothing: is the disk mounted? "
-    "Should mail come back, it is watched again"
-)
 ResultT = TypeVar("ResultT")
 ScanSteps = Generator[None, None, ResultT]
 """Work that goes on by one step each time: some tenths of a second."""
@@ -199,11 +188,12 @@ class MailboxScanner:
         elif due:
             scan = yield from self._scan(state, due)
             yield from self._teach_moves(state, scan)
-            everything = due.keys() >= state.folders
-            evidence = self._rule(state.mailbox).evidence
-            if evidence:
+            if evidence := self._rule(state.mailbox).evidence:
                 yield from self._evidence_teacher.teach(
-                    state.mailbox, scan.renamed, evidence, everything=everything
+                    state.mailbox,
+                    scan.renamed,
+                    evidence,
+                    everything=due.keys() >= state.folders,
                 )
             if scan.retry_soon:
                 # All folders: a message may have moved on from any of them to any other.
@@ -226,9 +216,15 @@ class MailboxScanner:
             if folders:
                 self._warnings.clear(Issue(mailbox, _FOLDERS_ISSUE))
             elif sighted:
-                self._warnings.warn(Issue(mailbox, _FOLDERS_ISSUE), _EMPTY_WARNING, mailbox.path)
+                self._warnings.warn(
+                    Issue(mailbox, _FOLDERS_ISSUE),
+                    "%s: none of its folders are there any more, moves teach nothing: is the disk "
+                    "mounted? Should mail come back, it is watched again",
+                    mailbox.path,
+                )
+        role = self._rule(mailbox).role
         state.folders = {
-            folder for folder in folders if self._role(folder).kind is not FolderKind.IGNORED
+            folder for folder in folders if role(folder.directory).kind is not FolderKind.IGNORED
         }
         due = state.folders.union(Folder(mailbox, directory) for directory in sighted)
         concerned = {mailbox} | folders | due
@@ -263,10 +259,10 @@ class MailboxScanner:
         )
 
     def _scan(self, state: MailboxState, folders: Iterable[Folder]) -> ScanSteps[FolderScan]:
-        evidence = self._rule(state.mailbox).evidence
+        evidence, rules = self._rule(state.mailbox).evidence, self._reconcile_rules(state.mailbox)
         scan, until = FolderScan(), time.monotonic() + STEP_SECONDS
         for folder in folders:
-            shows_evidence = bool(evidence) and self._target(folder) is MoveTarget.HAM
+            shows_evidence = bool(evidence) and rules.target(folder.directory) is MoveTarget.HAM
             before = self._sightings.name_keys(state.mailbox.path, folder.directory)
             self._scanner.scan(folder, before, scan, with_renamed=shows_evidence)
             if time.monotonic() > until:
@@ -307,15 +303,13 @@ class MailboxScanner:
                 sighted.add(arrival.digest)
             return rules.may_teach(arrival, was_sighted=was_sighted)
 
-        for batch in batches(scan.new.values(), READ_BATCH_SIZE):
-            until = time.monotonic() + STEP_SECONDS
-            for new in batch:
-                if arrival := self._scanner.read_arrival(new, scan, may_teach):
-                    arrivals.append(arrival)
-                if time.monotonic() > until:
-                    yield
-                    until = time.monotonic() + STEP_SECONDS
-            yield
+        until = time.monotonic() + STEP_SECONDS
+        for new in scan.new.values():
+            if arrival := self._scanner.read_arrival(new, scan, may_teach):
+                arrivals.append(arrival)
+            if time.monotonic() > until:
+                yield
+                until = time.monotonic() + STEP_SECONDS
         return arrivals, sighted
 
     def _note_deleted(
@@ -354,7 +348,13 @@ class MailboxScanner:
         state.filing.observe(new, rules)
         issue = Issue(state.mailbox, _FILING_ISSUE)
         if state.filing.is_failing:
-            self._warnings.warn(issue, _NOT_FILED_WARNING, state.mailbox.path)
+            self._warnings.warn(
+                issue,
+                "%s: most of what we call spam comes into INBOX, although `we_file` says that it "
+                "is put into Junk on delivery: see the log of what delivers there. Until it is "
+                "filed, spam in INBOX is not taken for what somebody has put back",
+                state.mailbox.path,
+            )
         elif state.filing.is_working:
             self._warnings.clear(issue)
         return state.filing.is_working
@@ -389,9 +389,3 @@ class MailboxScanner:
     def _reconcile_rules(self, mailbox: Mailbox) -> ReconcileRules:
         rule = self._rule(mailbox)
         return ReconcileRules(rule.role, self._filter.unwanted, rule.we_file)
-
-    def _role(self, folder: Folder) -> Role:
-        return self._rule(folder.mailbox).role(folder.directory)
-
-    def _target(self, folder: Folder) -> MoveTarget:
-        return self._reconcile_rules(folder.mailbox).target(folder.directory)

@@ -27,7 +27,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from fnmatch import translate
 from hashlib import blake2b
 from typing import NamedTuple
@@ -43,20 +42,16 @@ CLOSED_WARNING = "%s: cannot be looked at (%s): mail below it teaches nothing un
 
 # In this order: a message that moves from new to cur while we list must not be missed.
 PARTS = ("new", "cur")
-_MAILDIR_PARTS = frozenset(("new", "cur", "tmp"))
+_MAILDIR_PARTS = {"new", "cur", "tmp"}
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_DEPTH = 12  # folders within folders
 _MAX_DIRECTORIES = 10_000  # of a mailbox
 _MAX_LINKS = 20  # warnings: users make as many links as they like, which would hide other trouble
 _MAX_LISTING = 96 << 20  # characters of names: a million names and more
-_OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of sdbox and mdbox
+_OTHER_FORMATS = {"mailboxes", "storage", "dbox-Mails"}  # directories of sdbox and mdbox
 _SIEVE_SUFFIX = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
 _LINK_WARNING = "is a symbolic link, which is not followed: name the directory itself in `watch`"
-_FORMAT_WARNING = (
-    "%s: is no Maildir but mdbox or sdbox: moving mail in it cannot be seen from outside, "
-    "let Dovecot tell by IMAPSieve"
-)
 _WILDCARD = re.compile(r"[*?]")
 
 
@@ -85,8 +80,7 @@ class MessageFile(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """What may have changed since the last call.
 
     folders: their messages. mailboxes: which folders they have. users: which mailboxes there are.
@@ -261,7 +255,12 @@ class LocalMailboxes:
             directories = list(self._walk(root, mailbox, "", 0, budget))
             if not directories:
                 if _OTHER_FORMATS & _list_directories(root):
-                    self._warnings.warn(mailbox, _FORMAT_WARNING, mailbox.path)
+                    self._warnings.warn(
+                        mailbox,
+                        "%s: is no Maildir but mdbox or sdbox: moving mail in it cannot be seen "
+                        "from outside, let Dovecot tell by IMAPSieve",
+                        mailbox.path,
+                    )
                 self._watches.wait_for(mailbox.path, mailbox)
         if next(budget, None) is None:
             text = "%s: has more than %d folders: the others are not looked at"
@@ -310,14 +309,13 @@ class LocalMailboxes:
     @contextmanager
     def _open_directory(self, mailbox: Mailbox, names: Sequence[str]) -> Iterator[int]:
         """A directory of a mailbox. FileNotFoundError: it is gone, or no pattern fits it."""
-        if not 0 <= mailbox.watch < len(self._patterns):
-            raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
-        (fixed, rest), _ = self._patterns[mailbox.watch]
-        within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
-        if not mailbox.path.startswith(fixed) or len(within) != len(rest):
-            raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
-        with _open_below(fixed, (*within, *names)) as directory:
-            yield directory
+        for (fixed, rest), _ in self._patterns[mailbox.watch : mailbox.watch + 1]:
+            within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
+            if mailbox.path.startswith(fixed) and len(within) == len(rest):
+                with _open_below(fixed, (*within, *names)) as directory:
+                    yield directory
+                return
+        raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
 
     # ---- files
 
@@ -336,7 +334,11 @@ class LocalMailboxes:
             raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
         names = (*_path_parts(folder.directory), file.part)
         with self._open_directory(folder.mailbox, names) as part:
-            return _open_regular_file(part, file.name)
+            descriptor = os.open(file.name, _FILE_FLAGS, dir_fd=part)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", file.name)
 
     # ---- changes
 
@@ -421,14 +423,6 @@ def _list_names(folder: int, part: str) -> list[str]:
     if sum(map(len, names)) > _MAX_LISTING:
         raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
     return names
-
-
-def _open_regular_file(directory: int, name: str) -> int:
-    descriptor = os.open(name, _FILE_FLAGS, dir_fd=directory)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, "is no regular file", name)
 
 
 @contextmanager

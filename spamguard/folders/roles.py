@@ -285,11 +285,16 @@ _SECTION = re.compile(r"(\S+)(?:\s+(\S.*?))?\s*\{")
 _SETTING = re.compile(r"(\S+)\s*=\s*(.*)")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _HOME = re.compile(r"^(%h|%\{home\})(?=/|$)")
-_LOCATION_SETTINGS = ("mail_inbox_path", "mailbox_list_layout", "mailbox_directory_name")
+_LOCATION_SETTINGS = (
+    "mail_driver",
+    "mail_path",
+    "mail_inbox_path",
+    "mailbox_list_layout",
+    "mailbox_directory_name",
+)
 _UNKNOWN_WARNING = "doveconf %s, so Dovecot's special uses of folders are not known: %s"
 _REMEDY = "let Dovecot tell by IMAPSieve"
-_YES_WORDS = frozenset(("yes", "y", "true", "1"))
-_OTHER_FORMATS = frozenset(("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "pop3c", "cydir"))
+_OTHER_FORMATS = ("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "pop3c", "cydir")
 
 
 class DovecotSettings(NamedTuple):
@@ -319,7 +324,7 @@ class _Section:
         return (section for section in self.sections if section.kind == kind)
 
     def is_yes(self, setting: str) -> bool:
-        return self.settings.get(setting, "").lower() in _YES_WORDS
+        return self.settings.get(setting, "").lower() in ("yes", "y", "true", "1")
 
 
 def read_dovecot(configuration: str = "") -> DovecotSettings:
@@ -401,14 +406,13 @@ def _find_location(top: _Section) -> _MailLocation:
     namespace = _main_namespace(top).settings
     settings = top.settings | {name: value for name, value in namespace.items() if value}
     if "mail_driver" in settings or "mail_path" in settings:
-        driver, path = settings.get("mail_driver", ""), settings.get("mail_path", "")
         values = [settings.get(name, "") for name in _LOCATION_SETTINGS]
     else:
         location = settings.get("location") or settings.get("mail_location", "")
         driver, path, *fields = (*location.split(":"), "")
         options = dict(field.partition("=")[::2] for field in fields)
-        values = [options.get(name, "") for name in ("INBOX", "LAYOUT", "DIRNAME")]
-    inbox, layout, subdirectory = values
+        values = [driver, path, *(options.get(n, "") for n in ("INBOX", "LAYOUT", "DIRNAME"))]
+    driver, path, inbox, layout, subdirectory = values
     return _MailLocation(driver.lower(), path, inbox, layout.lower(), subdirectory)
 
 

@@ -58,7 +58,6 @@ MAX_EXAMPLE_BYTES = 8 << 20  # of features in one scan: about 3,000 messages
 MAX_FILE_BYTES = 64 << 20  # two messages that differ only beyond this are taken for one
 QUIET_SECONDS = 1.0  # a file without its size in its name is whole if unchanged for so long
 _ABANDONED_SECONDS = 60.0  # after which nobody will complete an incomplete file
-_READ_BYTES = 1 << 20
 _DAY_SECONDS = 86_400
 _SIZE_FIELD = re.compile(r",S=([0-9]{1,15})(?=[,:]|$)")  # Dovecot's size of the unpacked message
 _MAX_HEADER_BYTES = 64 << 10
@@ -68,9 +67,6 @@ _VERDICT_FIELD, _RECEIVED_FIELD = (
     for name in (b"X-Spamguard", b"Received")
 )
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
-
-
-"""The kind of an issue that may be as it should be, so that no check fails because of it."""
 
 
 class Issue(NamedTuple):
@@ -127,10 +123,6 @@ class StoredMessage(NamedTuple):
     def digest(self) -> bytes:
         return self.message.digest
 
-    def repeats_our_verdict(self, label: str, unwanted: Collection[str]) -> bool:
-        """Whether a lesson of this class may only repeat our own verdict."""
-        return self.signed is not None and self.signed.label in unwanted and label in unwanted
-
 
 @dataclass(slots=True)
 class FolderScan:
@@ -147,24 +139,13 @@ class FolderScan:
     retry_soon: bool = False
     renamed: dict[Folder, list[FoundFile]] = field(default_factory=dict)
     examples: dict[FileKey, Example] = field(default_factory=dict)
-    _example_bytes: int = 0
-
-    def keep_example(self, file: FoundFile, message: StoredMessage) -> None:
-        """Keep a message's example, unless there are too many: then the file is read again."""
-        if self._example_bytes < MAX_EXAMPLE_BYTES:
-            example = self.examples[file.key] = message.message.example()
-            self._example_bytes += example.features.tokens.nbytes
+    example_bytes: int = 0
 
 
-class _Listing(NamedTuple):
-    """Names of a folder: their hashes, sorted and with an end mark, and the key of each."""
-
-    hashes: NDArray[np.int64]
-    keys: NDArray[np.int64]
-
-
+_Listing = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Names of a folder: their hashes, sorted and with an end mark, and the key of each."""
 _END_MARK = np.int64(np.iinfo(np.int64).max)
-_EMPTY_LISTING = _Listing(np.array([_END_MARK]), np.zeros(1, np.int64))
+_EMPTY_LISTING = np.array([_END_MARK]), np.zeros(1, np.int64)
 
 
 class FolderScanner:
@@ -204,15 +185,11 @@ class FolderScanner:
             )
             return
         self._warnings.clear(Issue(folder))
-        names = [name for in_part in listed.values() for name in in_part]
-        parts = [part for part, in_part in listed.items() for _ in in_part]
-        fresh, keys = self._name_keys(folder, names)
+        messages = list(iter_files(listed))
+        fresh, keys = self._name_keys(folder, [message.name for message in messages])
 
         def files(indices: list[int]) -> list[FoundFile]:
-            return [
-                FoundFile(folder, MessageFile(parts[index], names[index]), int(keys[index]))
-                for index in indices
-            ]
+            return [FoundFile(folder, messages[index], int(keys[index])) for index in indices]
 
         new, missing = compare_listing(before, keys)
         result.new.update((file.key, file) for file in files(new))
@@ -229,15 +206,15 @@ class FolderScanner:
         The keys of the others are remembered: hashing 100,000 names takes longer than all the rest.
         """
         hashes = np.fromiter(map(hash, names), np.int64, len(names))
-        before = self._listings.get(folder.mailbox, {}).get(folder.directory, _EMPTY_LISTING)
-        places = np.searchsorted(before.hashes, hashes)
-        fresh, keys = before.hashes[places] != hashes, before.keys[places]
+        listings = self._listings.setdefault(folder.mailbox, {})
+        known, known_keys = listings.pop(folder.directory, _EMPTY_LISTING)
+        places = np.searchsorted(known, hashes)
+        fresh, keys = known[places] != hashes, known_keys[places]
         keys[fresh] = [file_key(names[index]) for index in np.flatnonzero(fresh).tolist()]
         order = np.argsort(hashes)
-        self._listings.get(folder.mailbox, {}).pop(folder.directory, None)
         if names:  # nothing is kept of empty folders: users make as many as they like
-            listing = _Listing(np.append(hashes[order], _END_MARK), np.append(keys[order], 0))
-            self._listings.setdefault(folder.mailbox, {})[folder.directory] = listing
+            sorted_keys = np.append(keys[order], 0)
+            listings[folder.directory] = np.append(hashes[order], _END_MARK), sorted_keys
         return fresh, keys
 
     def forget_mailbox(self, mailbox: Mailbox) -> None:
@@ -271,17 +248,17 @@ class FolderScanner:
         except UnfinishedFileError:
             result.retry_soon = True
             return None
-        except UnreadableFileError as error:
+        except (UnreadableFileError, OSError) as error:
             self._warn_unreadable(new.folder, new.file, error)
-            return Arrival(folder, new.name, b"")
-        except OSError as error:
-            self._warn_unreadable(new.folder, new.file, error)
-            return None
+            is_lasting = isinstance(error, UnreadableFileError)
+            return Arrival(folder, new.name, b"") if is_lasting else None
         if stored.is_probe:  # teaches nothing, wherever it is put
             return Arrival(folder, new.name, b"")
         arrival = Arrival(folder, new.name, stored.digest, stored.signed, stored.received)
-        if may_teach(arrival):
-            result.keep_example(new, stored)
+        # Where there are too many, the file is read again.
+        if may_teach(arrival) and result.example_bytes < MAX_EXAMPLE_BYTES:
+            example = result.examples[new.key] = stored.message.example()
+            result.example_bytes += example.features.tokens.nbytes
         return arrival
 
     def read_signed(self, folder: Folder, file: MessageFile) -> StoredMessage | None:
@@ -366,7 +343,8 @@ def read_message(descriptor: int, name: str) -> bytes:
     """The message in a file, unpacked; at most MAX_FILE_BYTES of it. name: of the file; it may tell
     the size of the message. UnfinishedFileError, UnreadableFileError, OSError.
     """
-    packed = _read_contents(descriptor)
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        packed = file.read(MAX_FILE_BYTES)
     # The absolute value: a clock that was set back must not make a file young for ever.
     age = abs(time.time() - os.fstat(descriptor).st_mtime)
     try:
@@ -377,22 +355,12 @@ def read_message(descriptor: int, name: str) -> bytes:
         raw = b""
     size = _SIZE_FIELD.search(name)
     is_cut = size is not None and len(raw) < min(int(size[1]), MAX_FILE_BYTES)
-    if (is_cut or not raw) and age < _ABANDONED_SECONDS:
-        raise UnfinishedFileError(f"{name}: is being written")
-    if size is None and age < QUIET_SECONDS:
-        raise UnfinishedFileError(f"{name}: may still be written")
+    is_unfinished = (is_cut or not raw) and age < _ABANDONED_SECONDS
+    if is_unfinished or (size is None and age < QUIET_SECONDS):
+        raise UnfinishedFileError(name)
     if not raw:
         raise UnreadableFileError("is empty")
     return raw
-
-
-def _read_contents(descriptor: int) -> bytes:
-    contents = bytearray()
-    while len(contents) < MAX_FILE_BYTES and (
-        piece := os.read(descriptor, min(_READ_BYTES, MAX_FILE_BYTES - len(contents)))
-    ):
-        contents += piece
-    return bytes(contents)
 
 
 # ---- what was filed before anybody watched
@@ -456,7 +424,7 @@ def initial_lessons(
         stored = scanner.read_signed(file.folder, file.file)
         if stored is not None and (
             labels.setdefault(stored.digest, file.label) != file.label
-            or stored.repeats_our_verdict(file.label, unwanted)
+            or (stored.signed and {stored.signed.label, file.label} <= set(unwanted))
         ):
             stored = None
         yield file, stored

@@ -49,10 +49,6 @@ _SELECT = (
 _OF_DIGEST = f"IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
 # A query for each name would take four times as long.
 _OF_NAMES = f"folder = ({_FOLDER}) AND name IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
-_DAMAGED_WARNING = (
-    "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for the "
-    "first time. What was moved since they were last looked at teaches nothing"
-)
 
 
 class SightingsError(SpamguardError):
@@ -123,7 +119,12 @@ def set_aside(path: Path) -> None:
             path.replace(aside)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-    _log.error(_DAMAGED_WARNING, path, aside)
+    _log.error(
+        "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for "
+        "the first time. What was moved since they were last looked at teaches nothing",
+        path,
+        aside,
+    )
 
 
 class Sightings(ClosedOnExit):
@@ -214,19 +215,17 @@ class Sightings(ClosedOnExit):
         )
         return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
 
-    def find_present(
-        self, digests: Iterable[bytes], max_copies: int
-    ) -> list[tuple[bytes, tuple[str, str, int]]]:
-        """Mailbox, folder and key of messages that are there, at most `max_copies` of each."""
+    def find_present(self, digests: Iterable[bytes]) -> list[tuple[bytes, tuple[str, str, int]]]:
+        """Mailbox, folder and key of messages that are there, at most four of each."""
         query = (
             "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id "
             "JOIN mailboxes m ON f.mailbox = m.id "
-            "WHERE s.digest = ? AND s.digest != x'' AND s.gone = 0 LIMIT ?"
+            "WHERE s.digest = ? AND s.digest != x'' AND s.gone = 0 LIMIT 4"
         )
         return [
             (digest, (os.fsdecode(mailbox), os.fsdecode(folder), name))
             for digest in digests
-            for mailbox, folder, name in self._query(query, digest, max_copies)
+            for mailbox, folder, name in self._query(query, digest)
         ]
 
     def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
-from itertools import chain, count
+from itertools import chain
 from math import inf
 from operator import attrgetter
 
@@ -59,9 +59,7 @@ MAX_TURN_SECONDS = 0.5  # after which events are read: to list 20,000 mailboxes 
 _DAY_SECONDS = 86_400
 _MAX_TROUBLES = 200  # in the status file
 _REEXTRACT_ISSUE = "lessons of an older version"
-_REEXTRACT_WARNING = "%s; lessons of an older version are read again when that is mended"
 _BROKER_ISSUE = "mailbox broker"
-_BROKER_WARNING = "%s; what is moved meanwhile is found when that is mended"
 
 
 class Watcher:
@@ -190,7 +188,9 @@ class Watcher:
             mailboxes = set(self._mailboxes.find_mailboxes())
             unreadable = self._mailboxes.unreadable_directories()
         except (SpamguardError, OSError) as error:
-            self._warnings.warn(_BROKER_ISSUE, _BROKER_WARNING, error)
+            self._warnings.warn(
+                _BROKER_ISSUE, "%s; what is moved meanwhile is found when that is mended", error
+            )
             self._search_due = now + RETRY_SECONDS
             return
         self._warnings.clear(_BROKER_ISSUE)
@@ -266,7 +266,11 @@ class Watcher:
             self._lessons.changed += self._reextractor.step(self._schedule.mailboxes)
             self._warnings.clear(_REEXTRACT_ISSUE)
         except SpamguardError as error:
-            self._warnings.warn(_REEXTRACT_ISSUE, _REEXTRACT_WARNING, error)
+            self._warnings.warn(
+                _REEXTRACT_ISSUE,
+                "%s; lessons of an older version are read again when that is mended",
+                error,
+            )
             self._reextractor.due = time.monotonic() + RETRY_SECONDS
         return True
 
@@ -295,8 +299,7 @@ class Schedule:
     def __init__(self) -> None:
         self.mailboxes: dict[Mailbox, MailboxState] = {}
         # A heap with an entry at `next_due` for each that is neither new nor due, and older ones.
-        self._heap: list[tuple[float, int, MailboxState]] = []
-        self._numbers = count()
+        self._heap: list[tuple[float, Mailbox]] = []
         self._due: dict[Mailbox, MailboxState] = {}
         self._new: dict[Mailbox, MailboxState] = {}
 
@@ -318,7 +321,7 @@ class Schedule:
             self._new[state.mailbox] = state
         else:
             self._new.pop(state.mailbox, None)
-            heappush(self._heap, (state.next_due, next(self._numbers), state))
+            heappush(self._heap, (state.next_due, state.mailbox))
 
     def note_change(self, state: MailboxState) -> None:
         """Something has changed in a mailbox: its user waits."""
@@ -336,10 +339,10 @@ class Schedule:
         long as the turn lasts. One new mailbox gets a step in any case, and the time that remains.
         """
         while self._heap and self._heap[0][0] <= now:
-            _, _, state = heappop(self._heap)
-            is_watched = self.mailboxes.get(state.mailbox) is state
-            if is_watched and not state.is_new and state.next_due <= now:
-                self._due[state.mailbox] = state
+            _, mailbox = heappop(self._heap)
+            watched = self.mailboxes.get(mailbox)
+            if watched is not None and not watched.is_new and watched.next_due <= now:
+                self._due[mailbox] = watched
         due, new = list(self._due.values()), list(self._new.values())
         unchanged = sorted(
             (state for state in due if not state.has_changes), key=attrgetter("tended")
@@ -364,7 +367,6 @@ def _until_scanned(states: Iterable[MailboxState]) -> Iterator[MailboxState]:
 _PROGRESS_KEY = f"renewed.{EXTRACTOR}"  # in the ledger
 _EVENT_BATCH_SIZE = 1000
 _BATCH_SIZE = 16  # messages of a step
-_MAX_COPIES = 4  # files in which one message is looked for
 
 
 class Reextractor:
@@ -417,7 +419,7 @@ class Reextractor:
         """Those of the messages that still lie in a folder and can be read."""
         by_path = {mailbox.path: mailbox for mailbox in mailboxes}
         copies: defaultdict[Folder, dict[int, bytes]] = defaultdict(dict)
-        for digest, (path, directory, name) in self._sightings.find_present(digests, _MAX_COPIES):
+        for digest, (path, directory, name) in self._sightings.find_present(digests):
             if path in by_path:
                 copies[Folder(by_path[path], directory)][name] = digest
         found: set[bytes] = set()

@@ -45,27 +45,21 @@ def spool_lesson(directory: str, header: LessonHeader, raw: bytes) -> None:
     The daemon must be able to read the file: where the directory gives its group to new files (mode
     3733), the group may; else only the owner.
     """
-    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    # names sort by time, so that the last word is learnt last
+    path = f"{directory}/{time.time_ns():020d}-{hexlify(os.urandom(6)).decode()}"
+    mode = 0o640 if os.stat(directory).st_mode & stat.S_ISGID else 0o600  # noqa: PTH116  as below
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(path, flags, mode)
     try:
-        # names sort by time, so that the last word is learnt last
-        name = f"{time.time_ns():020d}-{hexlify(os.urandom(6)).decode()}"
-        mode = 0o640 if os.fstat(directory_fd).st_mode & stat.S_ISGID else 0o600
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(name, flags, mode, dir_fd=directory_fd)
-        try:
+        with os.fdopen(file, "wb") as stream:
             # first of all: the daemon does not look again at a file that it may not read
             os.fchmod(file, mode)
-            rest = memoryview(header.encode() + raw)
-            while rest:
-                rest = rest[os.write(file, rest) :]
+            stream.write(header.encode() + raw)
+            stream.flush()
             os.fsync(file)
-        except OSError:
-            os.unlink(name, dir_fd=directory_fd)
-            raise
-        finally:
-            os.close(file)
-    finally:
-        os.close(directory_fd)
+    except OSError:
+        os.unlink(path)  # noqa: PTH108  pathlib takes long to load
+        raise
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

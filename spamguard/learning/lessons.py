@@ -24,21 +24,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from hashlib import blake2b
-from itertools import groupby
 from math import inf
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from spamguard import keys, log
-from spamguard.engine.prepare import Example, ExampleReader, batch_by_size
-from spamguard.errors import LedgerError, SpamguardError, UnknownClassError
+from spamguard.engine.prepare import Example, ExampleReader
+from spamguard.errors import SpamguardError, UnknownClassError
 from spamguard.learning import status_files
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
 from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.log import WarnOnce
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, Spool
 from spamguard.users import (
@@ -58,6 +59,7 @@ if TYPE_CHECKING:  # doors and proxies import this module and never load a filte
 _log = logging.getLogger("spamguard.teaching")
 
 Item = TypeVar("Item")
+LessonSource = LessonQueue | LessonSpool
 
 SETTLE_SECONDS = 60.0
 """Between two requests to settle by one process that learns in the background."""
@@ -89,28 +91,22 @@ def unknown_class(label: str) -> UnknownClassError:
     )
 
 
+@dataclass
 class LessonService:
     """Teaches one filter, in its thread.
 
     settle: asks for settling. pause: seconds between two calls of it. logger: gets a line for each
     lesson of `submit` and `retract`; None where the caller answers a person, such as a command.
+    changed: votes that changed anything, so far.
     """
 
-    def __init__(
-        self,
-        spam_filter: Filter,
-        settle: Callable[[], object] | None = None,
-        *,
-        pause: float = SETTLE_SECONDS,
-        logger: logging.Logger | None = None,
-    ) -> None:
-        self._filter = spam_filter
-        self._settle = settle
-        self._pause = pause
-        self._logger = logger
-        self.changed = 0  # votes that changed anything, so far
-        self._settled_at = -inf
-        self._settled_changes = 0
+    _filter: Filter
+    _settle: Callable[[], object] | None = None
+    pause: float = SETTLE_SECONDS
+    logger: logging.Logger | None = None
+    changed: int = 0
+    _settled_at: float = -inf
+    _settled_changes: int = 0
 
     def submit(
         self,
@@ -166,8 +162,8 @@ class LessonService:
         return outcome
 
     def _log(self, user: str, origin: str, label: str, digest: bytes, outcome: str) -> None:
-        if self._logger is not None:
-            log.log_lesson(self._logger, user, {"by": origin}, label, digest, outcome)
+        if self.logger is not None:
+            log.log_lesson(self.logger, user, {"by": origin}, label, digest, outcome)
 
     # the steps of `submit`
 
@@ -217,7 +213,7 @@ class LessonService:
     @property
     def settling_due(self) -> float:
         """When to call `request_settling` (`time.monotonic`); inf: nothing has changed."""
-        return inf if self.changed == self._settled_changes else self._settled_at + self._pause
+        return inf if self.changed == self._settled_changes else self._settled_at + self.pause
 
     def request_settling(self) -> None:
         """Ask for settling if something has changed, the pause is over and enough is unsettled."""
@@ -232,12 +228,6 @@ class LessonService:
 # ---- from the queue
 
 
-class _WaitingLesson(NamedTuple):
-    name: str
-    source: LessonQueue | LessonSpool
-    lesson: QueuedLesson
-
-
 class Learner:
     """Teaches a filter what waits.
 
@@ -247,7 +237,7 @@ class Learner:
     def __init__(
         self,
         spam_filter: Filter,
-        sources: Sequence[LessonQueue | LessonSpool],
+        sources: Sequence[LessonSource],
         settle: Callable[[], object],
         lessons_per_day: int = 0,
     ) -> None:
@@ -258,125 +248,99 @@ class Learner:
         self._state = spam_filter.directory
         self._refusals = status_files.RefusalLog(status_files.read_dropped(self._state))
         self._skipped: set[str] = set()  # until the next start
-        # What cannot be read is tried again each time, and the first of it is logged.
-        self._failed_sources: set[int] = set()
-        self._unreadable: set[str] = set()
+        # What cannot be read is tried again each time.
+        self._warnings = WarnOnce(_log, logging.ERROR)
 
     def run_once(self) -> int:
         """Learn what waits and count it. SpamguardError: the rest still waits."""
         done = 0
-        # neighbours that say the same by the word of the same user are learnt together
-        for _, same in groupby(self._iter_waiting(), lambda waiting: waiting.lesson[:3]):
-            for batch in batch_by_size(same, lambda waiting: waiting.lesson.raw):
-                done += len(batch)
-                self._learn(batch)
+        for name, source in self._list_waiting():
+            if (lesson := self._take(source, name)) is not None:
+                done += 1
+                self._learn(lesson, source, name)
         self._service.request_settling()
         return done
 
-    def _iter_waiting(self) -> Iterator[_WaitingLesson]:
-        """The lessons of all sources, in the order in which they were said."""
-        waiting: list[tuple[str, int]] = []
+    def _list_waiting(self) -> list[tuple[str, LessonSource]]:
+        """Name and source of all that waits, in the order in which it was said."""
+        waiting: list[tuple[str, LessonSource]] = []
         for number, source in enumerate(self._sources):
             try:
                 names = source.names()
             except OSError as error:
-                if number not in self._failed_sources:
-                    _log.error(
-                        "lessons cannot be taken from %s: %s", error.filename, error.strerror
-                    )
-                self._failed_sources.add(number)
-                continue
-            self._failed_sources.discard(number)
-            waiting += ((name, number) for name in names if name not in self._skipped)
-        self._unreadable.intersection_update(name for name, _ in waiting)
-        for name, number in sorted(waiting):
-            if (lesson := self._take(self._sources[number], name)) is not None:
-                yield _WaitingLesson(name, self._sources[number], lesson)
+                self._warnings.warn(
+                    number, "lessons cannot be taken from %s: %s", error.filename, error.strerror
+                )
+            else:
+                self._warnings.clear(number)
+                waiting += ((name, source) for name in names if name not in self._skipped)
+        return sorted(waiting, key=itemgetter(0))
 
-    def _take(self, source: LessonQueue | LessonSpool, name: str) -> QueuedLesson | None:
+    def _take(self, source: LessonSource, name: str) -> QueuedLesson | None:
         try:
-            lesson = source.take(name)
+            return source.take(name)
         except ValueError as error:
             _log.warning("%s was left as a lesson and is none: %s", ascii(name), error)
             self._remove(source, name)
-            return None
         except OSError as error:
-            if not self._unreadable:
-                _log.warning(
-                    "%s cannot be read: %s; others like it are not told",
-                    ascii(name),
-                    error.strerror,
-                )
-            self._unreadable.add(name)
-            return None
-        self._unreadable.discard(name)
-        return lesson
-
-    def _learn(self, batch: Sequence[_WaitingLesson]) -> None:
-        """Teach lessons that say the same, and remove them."""
-        lesson = batch[0].lesson
-        try:
-            over_quota = self._submit(lesson, [waiting.lesson.raw for waiting in batch])
-        except UnknownClassError as error:
-            _log.warning(
-                "%d lessons of %s by %s are dropped: %s",
-                len(batch),
-                ascii(lesson.user),
-                lesson.origin,
-                error,
-            )
-            self._record_refusal(lesson, len(batch), str(error))
-        except SpamguardError:
-            raise
-        except Exception:  # noqa: BLE001  these only wait for the next start
-            _log.exception(
-                "a fault in learning %d lessons: they wait for the next start", len(batch)
-            )
-            self._skipped.update(waiting.name for waiting in batch)
-            return
-        else:
-            if over_quota:
-                _log.warning(
-                    "%s has taught %d messages within 24 hours (lessons_per_day): "
-                    "%d more are dropped; `spamguard learn` has no limit",
-                    lesson.user,
-                    self._lessons_per_day,
-                    over_quota,
-                )
-                self._record_refusal(lesson, over_quota, status_files.OVER_QUOTA)
-        for waiting in batch:
-            self._remove(waiting.source, waiting.name)
-
-    def _submit(self, lesson: QueuedLesson, raws: Sequence[bytes]) -> int:
-        """Teach or take back a lesson for these messages; how many are over quota."""
-        label, user, origin, _ = lesson
-        if not label:
-            self._service.retract([self._reader.digest(raw) for raw in raws], user, origin)
-            return 0
-        outcomes = self._service.submit(
-            self._reader.read_examples(raws),
-            label,
-            user,
-            origin,
-            # any account of the machine may use the pipe; the other ways name configured classes
-            new_class=NewClass.REFUSE if origin == PIPE_ORIGIN else NewClass.UNLESS_SIMILAR,
-            lessons_per_day=self._lessons_per_day,
-        )
-        return outcomes.count(LessonOutcome.OVER_QUOTA)
-
-    def _record_refusal(self, lesson: QueuedLesson, number: int, why: str) -> None:
-        """For `status`: the client was told that the lesson is taken."""
-        self._refusals.add(lesson.user, lesson.origin, number, why)
-        try:
-            status_files.write_dropped(self._state, self._refusals)
-        except OSError as error:
-            _log.error(
-                "%s: cannot be written (%s): `status` does not see what is dropped",
-                status_files.DROPPED_FILE,
+            self._warnings.warn(
+                error.strerror,
+                "%s cannot be read: %s; others like it are not told",
+                ascii(name),
                 error.strerror,
             )
+        return None
 
-    def _remove(self, source: LessonQueue | LessonSpool, name: str) -> None:
+    def _learn(self, lesson: QueuedLesson, source: LessonSource, name: str) -> None:
+        """Teach a lesson, and remove it."""
+        try:
+            refusal = self._submit(lesson)
+        except SpamguardError:
+            raise
+        except Exception:  # noqa: BLE001  it only waits for the next start
+            _log.exception("a fault in learning a lesson: it waits for the next start")
+            self._skipped.add(name)
+            return
+        if refusal:
+            _log.warning(
+                "a lesson of %s by %s is dropped: %s; `spamguard learn` can still teach it",
+                ascii(lesson.user),
+                lesson.origin,
+                refusal,
+            )
+            # For `status`: the client was told that the lesson is taken.
+            self._refusals.add(lesson.user, lesson.origin, 1, refusal)
+            try:
+                status_files.write_dropped(self._state, self._refusals)
+            except OSError as error:
+                _log.error(
+                    "%s: cannot be written (%s): `status` does not see what is dropped",
+                    status_files.DROPPED_FILE,
+                    error.strerror,
+                )
+        self._remove(source, name)
+
+    def _submit(self, lesson: QueuedLesson) -> str:
+        """Teach a lesson, or take it back; why it is dropped, or ""."""
+        label, user, origin, raw = lesson
+        if not label:
+            self._service.retract([self._reader.digest(raw)], user, origin)
+            return ""
+        try:
+            outcomes = self._service.submit(
+                self._reader.read_examples([raw]),
+                label,
+                user,
+                origin,
+                # any account of the machine may use the pipe; other ways name configured classes
+                new_class=NewClass.REFUSE if origin == PIPE_ORIGIN else NewClass.UNLESS_SIMILAR,
+                lessons_per_day=self._lessons_per_day,
+            )
+        except UnknownClassError as error:
+            return str(error)
+        return status_files.OVER_QUOTA if LessonOutcome.OVER_QUOTA in outcomes else ""
+
+    def _remove(self, source: LessonSource, name: str) -> None:
         try:
             source.remove(name)
         except OSError as error:
@@ -439,13 +403,6 @@ class TrainingIntake:
             log.log_lesson(_log, user, {"by": origin}, label, digest, "taken")
         return TrainingOutcome.ACCEPTED
 
-    def _open_ledger(self) -> SqliteLedger:
-        """LedgerError also where there is none yet: this process never makes one."""
-        path, key = self._state / LEDGER_FILE, keys.load_key(self._state / KEY_FILE, create=False)
-        if not path.exists():
-            raise LedgerError(f"{path}: is not there yet")
-        return SqliteLedger.open(path, keys.key_fingerprint(key))
-
     def _current_label(self, digest: bytes, user: str) -> str | None:
         """The user's last word, waiting or learnt; "": none; None: unknown, or worth repeating."""
         try:
@@ -454,8 +411,12 @@ class TrainingIntake:
             return None
         if waiting is not None and waiting.user == user:
             return waiting.label
+        path = self._state / LEDGER_FILE
         try:
-            with self._open_ledger() as ledger:
+            if not path.exists():  # this process never makes one
+                return None
+            key = keys.load_key(self._state / KEY_FILE, create=False)
+            with SqliteLedger.open(path, keys.key_fingerprint(key)) as ledger:
                 votes = ledger.users.all_votes(user, digest)
         except SpamguardError as error:
             _log.warning("whether a lesson is known cannot be told: %s", error)

@@ -20,6 +20,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -34,9 +35,6 @@ from spamguard.users import (
 )
 
 QUEUE_DIRECTORY = "teach"  # in the state directory
-MAX_LESSONS = 20_000
-MAX_QUEUE_BYTES = 2 << 30
-
 _STALE_SECONDS = 3600.0  # after which the unfinished file of a crashed writer is removed
 _QUEUED_NAME = re.compile(r"[0-9]{20}-[0-9a-fx][0-9a-f]{11}\.[a-z-]{1,20}")  # time, mark, origin
 _TIME_PART, _MARK_PART = slice(20), slice(21, 33)
@@ -48,15 +46,13 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 _SPOOLED_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{12}")
 
 
+@dataclass
 class LessonQueue:
     """Any process may put lessons in; one takes them out."""
 
-    def __init__(
-        self, directory: Path, max_lessons: int = MAX_LESSONS, max_bytes: int = MAX_QUEUE_BYTES
-    ) -> None:
-        self._directory = directory
-        self._max_lessons = max_lessons
-        self._max_bytes = max_bytes
+    _directory: Path
+    max_lessons: int = 20_000
+    max_bytes: int = 2 << 30
 
     def put(
         self, header: LessonHeader, origin: str, message: Iterable[bytes], mark: str = ""
@@ -125,17 +121,18 @@ class LessonQueue:
     def _check_room(self, more: int) -> int:
         """When the newest lesson was put in, in nanoseconds. OSError: the queue is full."""
         count, size, newest = 0, more, 0
-        for entry in islice(os.scandir(self._directory), self._max_lessons + 1):
+        for entry in islice(os.scandir(self._directory), self.max_lessons + 1):
             count += 1
             if _QUEUED_NAME.fullmatch(entry.name):
                 newest = max(newest, int(entry.name[_TIME_PART]))
             with suppress(FileNotFoundError):  # learnt just now
                 size += entry.stat(follow_symlinks=False).st_size
-        if count >= self._max_lessons or size > self._max_bytes:
+        if count >= self.max_lessons or size > self.max_bytes:
             raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
         return newest
 
 
+@dataclass
 class LessonSpool:
     """A directory in which lessons are left.
 
@@ -143,10 +140,9 @@ class LessonSpool:
     first line.
     """
 
-    def __init__(self, directory: Path, resolve_user: Callable[[int, str], str]) -> None:
-        self._directory = directory
-        self._resolve_user = resolve_user
-        self._unreadable: set[str] = set()  # what we may not read or remove
+    _directory: Path
+    _resolve_user: Callable[[int, str], str]
+    _unreadable: set[str] = field(default_factory=set)  # what we may not read or remove
 
     def names(self) -> list[str]:
         """The names of files that may be lessons, oldest first. OSError."""
@@ -162,11 +158,10 @@ class LessonSpool:
 
     def take(self, name: str) -> QueuedLesson | None:
         """Read a lesson, or None when unfinished or gone. ValueError: it is none; OSError."""
-        directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not _SPOOLED_NAME.fullmatch(name):
+            raise ValueError("it has not the name of a lesson")
         try:
-            if not _SPOOLED_NAME.fullmatch(name):
-                raise ValueError("it has not the name of a lesson")
-            data, owner, age = _read_spooled(directory, name)
+            data, owner, age = _read_spooled(self._directory / name)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -175,8 +170,6 @@ class LessonSpool:
             if error.errno in (errno.EACCES, errno.EPERM):  # no other error is for ever
                 self._unreadable.add(name)
             raise
-        finally:
-            os.close(directory)
         try:
             header, raw = split_lesson(data)
         except ValueError:
@@ -194,11 +187,11 @@ class LessonSpool:
             raise
 
 
-def _read_spooled(directory: int, name: str) -> tuple[bytes, int, float]:
+def _read_spooled(path: Path) -> tuple[bytes, int, float]:
     """The bytes of a file, the uid of its owner, and its age in seconds: since its last change of
     status, as its owner sets the time of the last write at will.
     """
-    descriptor = os.open(name, _OPEN_FLAGS, dir_fd=directory)
+    descriptor = os.open(path, _OPEN_FLAGS)
     try:
         status = os.fstat(descriptor)
         if (

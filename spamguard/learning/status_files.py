@@ -50,11 +50,11 @@ class RefusedLessons:
     why: str = OVER_QUOTA
 
 
+@dataclass
 class RefusalLog:
-    """The refusals of today and of the day before, by user. before: those of an earlier process."""
+    """The refusals of today and of the day before, by user."""
 
-    def __init__(self, before: Mapping[str, RefusedLessons]) -> None:
-        self._refused = dict(before)
+    _refused: dict[str, RefusedLessons]
 
     def add(self, user: str, folder: str, number: int, why: str = OVER_QUOTA) -> bool:
         """Count refused lessons; whether they are the first of this day."""
@@ -94,16 +94,7 @@ def write_dropped(state: Path, refusals: RefusalLog) -> None:
 
 
 def _parse_refusals(values: Mapping[str, Any]) -> dict[str, RefusedLessons]:
-    return {
-        str(user): RefusedLessons(
-            str(fields["day"]),
-            int(fields["number"]),
-            int(fields["last"]),
-            str(fields["folder"]),
-            str(fields.get("why", OVER_QUOTA)),
-        )
-        for user, fields in values.items()
-    }
+    return {user: RefusedLessons(**fields) for user, fields in values.items()}
 
 
 # ---- the folder watcher
@@ -147,14 +138,7 @@ def read_watcher_status(state: Path) -> WatcherStatus | None:
             int(values["seen"]),
             int(values["mailboxes"]),
             _parse_refusals(values["refused"]),
-            tuple(
-                WatcherTrouble(
-                    str(trouble["user"]),
-                    str(trouble["text"]),
-                    int(trouble["since"]),
-                )
-                for trouble in values["troubles"]
-            ),
+            tuple(WatcherTrouble(**trouble) for trouble in values["troubles"]),
         )
     except (OSError, *_JSON_ERRORS):
         return None
@@ -174,11 +158,11 @@ class StatusFile:
         self._warnings = warnings
         self._list_troubles = list_troubles
         self._began = int(time.time())
-        self._has_changed = True
-        self._written = -1, -1  # number of mailboxes, changes of the warnings
+        # Number of mailboxes, changes of the warnings; None: something else has changed.
+        self._written: tuple[int, int] | None = None
         self._last_beat = -inf
         before = read_watcher_status(state)
-        self._refusals = RefusalLog(before.refused if before else {})
+        self._refusals = RefusalLog(dict(before.refused) if before else {})
 
     @property
     def next_beat(self) -> float:
@@ -187,13 +171,13 @@ class StatusFile:
 
     def add_refused(self, user: str, folder: str, number: int) -> bool:
         """Count lessons of a user that were not taken; whether they are the first of this day."""
-        self._has_changed = True
+        self._written = None
         return self._refusals.add(user, folder, number)
 
     def beat(self, mailboxes: int) -> None:
         """Write the file: at once if something has changed, else now and then as a sign of life."""
         state = mailboxes, self._warnings.changes
-        if not self._has_changed and state == self._written and time.monotonic() < self.next_beat:
+        if state == self._written and time.monotonic() < self.next_beat:
             return
         self._written = state
         self._last_beat = time.monotonic()
@@ -207,6 +191,7 @@ class StatusFile:
         try:
             _write_json(self._path, asdict(status))
         except OSError as error:
+            self._written = None
             self._warnings.warn(
                 self._path,
                 "%s: cannot be written (%s): `status` does not see what is learnt",
@@ -215,7 +200,6 @@ class StatusFile:
             )
         else:
             self._warnings.clear(self._path)
-            self._has_changed = False
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -105,8 +105,7 @@ class Application(JoinedFile):
         super().__init__(database)
         self._compacted = compacted
         self._position, self._chain = self.head()
-        self._clock = self._old_clock = self._number("clock")
-        self._has_pending = bool(database.execute("SELECT 1 FROM pending LIMIT 1").fetchone())
+        self._clock = self._number("clock")
         self._is_changed = False  # events were inserted or dropped
         self._classes: set[bytes] = set()  # digests
 
@@ -124,8 +123,7 @@ class Application(JoinedFile):
         last = self._position - _KEPT_MARKS
         self._db.execute(schema.PRUNE_MARKS, (start - _KEPT_MARKS, last, _KEPT_MARKS))
         self._set("position", str(self._position))
-        if self._clock > self._old_clock:
-            self._set("clock", str(self._clock))
+        self._set("clock", str(self._clock))
         self._update_classes(self._classes)
         self._update_released()
         return problems
@@ -150,9 +148,8 @@ class Application(JoinedFile):
 
     def _write(self, row: LogRow) -> str:
         """Write the vote of a row; returns why it was skipped."""
-        if self._has_pending:
-            for (seq,) in self._db.execute(schema.PENDING_IDENTITY, row.event[:4]).fetchall():
-                self._drop(seq)
+        for (seq,) in self._db.execute(schema.PENDING_IDENTITY, row.event[:4]).fetchall():
+            self._drop(seq)
         try:
             vote = decode_event(row.event)
         except LedgerError as error:

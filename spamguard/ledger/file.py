@@ -24,7 +24,6 @@ from spamguard.ledger import schema
 from spamguard.ledger.schema import LEDGER_SCHEMA
 from spamguard.storage import as_directory_owner
 
-_RESERVED_PREFIX = "ledger."  # of the ledger's own meta keys
 _NUMBER_DIGITS = 20
 
 
@@ -97,11 +96,10 @@ class LedgerFile(ClosedOnExit):
         True once for each change: the caller then folds everything there is. A write that failed
         may count as a change.
         """
+        before = self._last_counters
         with self._db.errors():
-            counters = self._change_counters()
-        grown = counters != self._last_counters
-        self._last_counters = counters
-        return grown
+            self._last_counters = self._change_counters()
+        return self._last_counters != before
 
     def _change_counters(self) -> tuple[int, int]:
         """Counters of commits by other connections and of writes by this one."""
@@ -150,7 +148,9 @@ class LedgerFile(ClosedOnExit):
 
     def set_meta(self, key: str, value: str) -> None:
         """Keep a short text under a key of the caller's."""
-        self._check_key(key)
+        if key.startswith("ledger."):
+            problem = "meta keys that begin with 'ledger.' are its own: choose another"
+            raise LEDGER_SCHEMA.make_error(self.path, problem)
         with self._writing():
             self._set_meta(key, value)
 
@@ -165,7 +165,6 @@ class LedgerFile(ClosedOnExit):
 
         is_valid: asked in the same transaction; False: nothing is changed either.
         """
-        self._check_key(key)
         with self._writing():
             is_expected = self.get_meta(key) == expected and is_valid()
             if is_expected:
@@ -174,24 +173,17 @@ class LedgerFile(ClosedOnExit):
 
     def drop_meta(self, keys: Iterable[str]) -> None:
         """Remove the texts under these keys of the caller's."""
-        rows = [(key,) for key in keys if not key.startswith(_RESERVED_PREFIX)]
         with self._writing():
-            self._db.executemany("DELETE FROM meta WHERE key = ?", rows)
-
-    def _check_key(self, key: str) -> None:
-        if key.startswith(_RESERVED_PREFIX):
-            problem = f"meta keys that begin with {_RESERVED_PREFIX!r} are its own: choose another"
-            raise LEDGER_SCHEMA.make_error(self.path, problem)
+            self._db.executemany("DELETE FROM meta WHERE key = ?", ((key,) for key in keys))
 
     def _set_meta(self, key: str, value: str) -> None:
         self._db.execute(schema.SET_META, (key, value))
 
     def _read_meta(self, key: str) -> str:
         """A text that every ledger has."""
-        rows = self._db.query(schema.META_VALUE, (key,))
-        if not rows:
+        if (value := self.get_meta(key)) is None:
             raise sqlite3.DatabaseError(f"no {key}")
-        return str(rows[0][0])
+        return value
 
     def _read_number(self, key: str) -> int:
         """A number that every ledger has. Call it within a transaction: it may find damage."""

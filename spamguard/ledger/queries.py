@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ from spamguard.ledger.votes import (
     winning_votes,
 )
 from spamguard.records import EXTRACTOR, Vote
+from spamguard.storage import batches
 
 _DAY_SECONDS = 86_400
 _BATCH_DIGESTS = 128  # of one statement, or range: some 500 kB of receipts
@@ -48,8 +50,7 @@ def query_digests(
 
     All rows of one digest come from the same statement. values: those behind the digests.
     """
-    for start in range(0, len(digests), _BATCH_DIGESTS):
-        batch = digests[start : start + _BATCH_DIGESTS]
+    for batch in batches(digests, _BATCH_DIGESTS):
         yield from query(statement.format(",".join("?" * len(batch))), (*batch, *values))
 
 
@@ -75,11 +76,11 @@ def load_vote(query: Query, vote: Vote) -> Vote:
 # ---- by user
 
 
+@dataclass
 class UserQueries:
     """The votes of a ledger by user."""
 
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    _query: Query
 
     def count_lessons(self) -> dict[str, dict[str, int]]:
         """The number of messages by user and by the class of the user's vote in force."""
@@ -165,8 +166,7 @@ class UserQueries:
         for digest, group in groupby((Vote(*row) for row in rows), lambda vote: vote.digest):
             votes = list(group)
             lesson = resolve_lesson(votes)
-            users = winning_votes(vote for vote in votes if vote.user == user)
-            vote = users.get((digest, user))
+            vote = winning_votes(votes).get((digest, user))
             standings[digest] = MessageStanding(
                 lesson.label if lesson else None, vote.label if vote else None
             )
@@ -210,15 +210,15 @@ class UserQueries:
 
     def last_vote_time(self, origins: Sequence[str]) -> int | None:
         """When anybody last cast a vote from one of these origins, in seconds since 1970."""
-        times = [
+        times = (
             self._query(schema.LAST_TIME_OF_ORIGIN, origin_patterns(origin))[0][0]
             for origin in origins
-        ]
-        return max((time for time in times if time is not None), default=None)
+        )
+        return max(filter(None, times), default=None)
 
     def votes_by_origin(self, after: int, upto: int) -> list[tuple[str, str, int, int]]:
         """Class, origin, number and newest time of the votes after one event up to another."""
-        rows: list[Any] = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
+        rows = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
         return [row for row in rows if is_class_label(row[0])]
 
     def voted_digests(self, user: str, since: int) -> list[bytes]:
@@ -243,8 +243,6 @@ class UserQueries:
 
     def read_receipts(self, seqs: Sequence[int]) -> list[Receipt]:
         """The votes of these events that are still there, in any order."""
-        if not seqs:
-            return []
         statement = schema.RECEIPTS_BY_SEQ.format(",".join("?" * len(seqs)))
         return [Receipt(*row) for row in self._query(statement, tuple(seqs))]
 
@@ -276,11 +274,11 @@ def origin_patterns(origin: str) -> tuple[str, str]:
 # ---- by age
 
 
+@dataclass
 class AgeQueries:
     """The votes of a ledger by their age."""
 
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    _query: Query
 
     def oldest_votes(
         self, upto_seq: int, *, number: int = -1, before: int | None = None, personal: int = 0
@@ -296,8 +294,7 @@ class AgeQueries:
     def keys_of(self, seqs: Sequence[int]) -> list[tuple[bytes, str, int]]:
         """Digest, user and extractor version of the votes of these events that are still there."""
         statement = schema.KEYS_OF_SEQS.format(",".join("?" * len(seqs)))
-        rows: list[Any] = self._query(statement, tuple(seqs))
-        return rows
+        return self._query(statement, tuple(seqs))
 
     def count_aged(self) -> tuple[int, int]:
         """The number of votes that have aged and are not dropped yet, and when the last one did."""
@@ -325,11 +322,11 @@ def read_changes(
 # ---- first scores
 
 
+@dataclass
 class ScoreQueries:
     """The scores that experts gave messages before anybody taught these."""
 
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    _query: Query
 
     def first_scores(self, digests: Sequence[bytes], extractor: int) -> dict[bytes, bytes]:
         """The scores, by this extractor, of the oldest vote in force on each of these messages."""

@@ -93,8 +93,9 @@ class SenderWords:
         """
         if not self.authserv_ids:
             return b""
-        stripped = self.results_stripped
-        address = authenticated_sender(raw, self.authserv_ids, results_stripped=stripped)
+        address = authenticated_sender(
+            raw, self.authserv_ids, results_stripped=self.results_stripped
+        )
         return self.digest(address) if address else b""
 
     def find(self, digest: bytes, users: Iterable[str]) -> Counter[str]:

@@ -214,7 +214,7 @@ class SharedLog(JoinedFile):
         """The oldest events that wait, at least one if there is any."""
         events, size = list[SharedEvent](), 0
         rows = self._db.query(schema.OLDEST_PENDING, (max_events,))
-        for seq, subject, clock, node, content, seconds, kept in rows:
+        for seq, *identity, kept in rows:
             body = kept
             if body is None:
                 found = self._db.query(schema.EVENT_AT, (seq,))
@@ -224,7 +224,7 @@ class SharedLog(JoinedFile):
             size += len(body)
             if events and size > max_bytes:
                 break
-            events.append(SharedEvent(subject, clock, node, content, seconds, body))
+            events.append(SharedEvent._make((*identity, body)))
         return events
 
     def waiting(self) -> tuple[int, int]:

@@ -97,6 +97,9 @@ class SqliteLedger(LedgerFile):
     def __init__(self, path: Path, database: Database, fingerprint: str) -> None:
         """Use `open`."""
         super().__init__(path, database, fingerprint)
+        self.users = UserQueries(database.query)
+        self.ages = AgeQueries(database.query)
+        self.scores = ScoreQueries(database.query)
         self.shared = self._find_shared_log()
 
     def _find_shared_log(self) -> SharedLog | None:
@@ -318,21 +321,6 @@ class SqliteLedger(LedgerFile):
     def has_digest_between(self, first: bytes, end: bytes) -> bool:
         """Whether there is an event with a digest from the first of these on, before the second."""
         return bool(self._db.query(schema.DIGEST_BETWEEN, (first, end)))
-
-    @property
-    def users(self) -> UserQueries:
-        """The votes by user."""
-        return UserQueries(self._db.query)
-
-    @property
-    def ages(self) -> AgeQueries:
-        """The votes by age."""
-        return AgeQueries(self._db.query)
-
-    @property
-    def scores(self) -> ScoreQueries:
-        """The scores of messages before anybody taught these."""
-        return ScoreQueries(self._db.query)
 
     def has_event_between(self, digest: bytes, after: int, before: int) -> bool:
         """Whether there is an event on this message between two numbers, both excluded."""

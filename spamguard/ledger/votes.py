@@ -40,10 +40,9 @@ class NewVote(NamedTuple):
 
 def add_version(vote: NewVote, clock: int, node: str) -> Vote:
     """The vote with its version; a tombstone keeps no features."""
-    digest, user, label, packed, scores, origin, time, extractor = vote
-    if label is None:
-        packed = scores = b""
-    return Vote(digest, user, clock, node, label, packed, scores, origin, time, extractor)
+    if vote.label is None:
+        vote = vote._replace(packed=b"", scores=b"")
+    return Vote._make((*vote[:2], clock, node, *vote[2:]))
 
 
 class Lesson(NamedTuple):

@@ -47,13 +47,10 @@ _Connection = psycopg.Connection[tuple[Any, ...]]
 # ---- connection strings
 
 
-def node_settings(dsn: str, password_file: Path | None) -> SharedSettings:
-    """The options of a node, from a connection string as people type it. UsageError."""
-    return _parse_dsn(dsn, password_file, {"user": NODE_ROLE})
-
-
-def _parse_dsn(dsn: str, password_file: Path | None, usual: dict[str, str]) -> SharedSettings:
-    """usual: what counts where the string does not say it."""
+def node_settings(dsn: str, password_file: Path | None = None, **usual: str) -> SharedSettings:
+    """Options from a connection string as people type it. usual: what counts where the string does
+    not say it. UsageError.
+    """
     try:
         values = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
         if "password" in values:
@@ -79,7 +76,7 @@ def _parse_dsn(dsn: str, password_file: Path | None, usual: dict[str, str]) -> S
 @contextmanager
 def _owner_connection(dsn: str) -> Iterator[_Connection]:
     """A connection with the owner's rights; what was done is committed at the end."""
-    place, conninfo = connection_string(_parse_dsn(dsn, None, {}), "owner")
+    place, conninfo = connection_string(node_settings(dsn), "owner")
     try:
         connection = psycopg.connect(conninfo)
     except psycopg.Error as error:

@@ -33,7 +33,7 @@ def settle_lease(state: Path) -> Iterator[Callable[[], object] | None]:
     UnavailableError: nobody can tell, as the courier or the database is away.
     """
     with _connect(state) as connection:
-        answer = _ask(connection, {"do": "lease"}, _TIMEOUT)
+        answer = _ask(connection, {"do": "lease"})
         publish = partial(_ask, connection, {"do": "publish"}, _PUBLISH_TIMEOUT)
         yield publish if answer.get("ok") else None
 
@@ -44,13 +44,13 @@ def burn(state: Path, identity: str) -> bool:
     UnavailableError: nobody can tell, as the courier or the database is away.
     """
     with _connect(state) as connection:
-        return bool(_ask(connection, {"do": "burn", "id": identity}, _TIMEOUT).get("ok"))
+        return bool(_ask(connection, {"do": "burn", "id": identity}).get("ok"))
 
 
 def forget(state: Path, node: str) -> None:
     """Drop what the database says of a node, by its id. UnavailableError: as of `burn`."""
     with _connect(state) as connection:
-        _ask(connection, {"do": "forget", "node": node}, _TIMEOUT)
+        _ask(connection, {"do": "forget", "node": node})
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def _connect(state: Path) -> Iterator[socket.socket]:
 
 
 def _ask(
-    connection: socket.socket, request: Mapping[str, object], seconds: float
+    connection: socket.socket, request: Mapping[str, object], seconds: float = _TIMEOUT
 ) -> dict[str, Any]:
     """Send a request and return the answer."""
     try:

@@ -16,10 +16,11 @@ import re
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, LiteralString, TypeVar
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import errors
@@ -39,21 +40,20 @@ _AUTHORITY_FILES = (
     "/etc/ssl/ca-bundle.pem",  # openSUSE
 )
 
-_Driver = psycopg.AsyncConnection[Any]
 _HOST_KEYS = ("host", "hostaddr", "port")
 _RUN = secrets.token_hex(4)  # tells two processes of one node apart
-T = TypeVar("T")
 
 
+@dataclass
 class DatabaseConnection:
-    """An open connection. It belongs to one event loop; several tasks may call, one at a time."""
+    """An open connection: use `open`. It belongs to one event loop; several tasks may call, one at
+    a time.
+    """
 
-    def __init__(self, place: str, driver: _Driver) -> None:
-        """Use `open`."""
-        self._place = place
-        self._driver = driver
-        self._lock = asyncio.Lock()
-        self._is_closed = False
+    _place: str
+    _driver: psycopg.AsyncConnection[Any]
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _is_closed: bool = False
 
     @classmethod
     async def open(cls, place: str, conninfo: str) -> DatabaseConnection:
@@ -78,7 +78,7 @@ class DatabaseConnection:
             if self._is_closed:
                 raise UnavailableError(f"{self._place}: the connection is closed: connect again")
             try:
-                return await _exchange(self._place, self._driver, self._fetch(statement, values))
+                return await self._exchange(statement, values)
             except (UnavailableError, asyncio.CancelledError):
                 self.close()
                 raise
@@ -93,44 +93,45 @@ class DatabaseConnection:
             await cursor.execute(statement, values or None)
             return await cursor.fetchall()
 
+    async def _exchange(
+        self, statement: LiteralString, values: tuple[Any, ...]
+    ) -> list[tuple[Any, ...]]:
+        """Await an exchange with the server; after the deadline its socket is shut down."""
+        task = asyncio.ensure_future(self._fetch(statement, values))
+        try:
+            await asyncio.wait({task}, timeout=EXCHANGE_SECONDS)
+        finally:
+            is_late = not task.done()
+            if is_late:  # or this task was cancelled
+                self._shut_down()
+                await asyncio.wait({task}, timeout=1.0)
+                task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+                task.cancel()
+        if is_late:
+            raise UnavailableError(
+                f"{self._place}: no answer within {EXCHANGE_SECONDS:.0f} seconds: check server and "
+                "network"
+            )
+        try:
+            return task.result()
+        except psycopg.Error as error:
+            raise explain(self._place, error) from error
+
     def close(self) -> None:
         """Close the connection at once, whatever it is doing."""
         self._is_closed = True
         if self._lock.locked():
-            _shut_down(self._driver)  # `query` ends and does the rest
+            self._shut_down()  # `query` ends and does the rest
         else:
             self._driver.pgconn.finish()
 
-
-async def _exchange(place: str, driver: _Driver, work: Awaitable[T]) -> T:
-    """Await an exchange with the server; after the deadline its socket is shut down."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait({task}, timeout=EXCHANGE_SECONDS)
-    finally:
-        is_late = not task.done()
-        if is_late:  # or this task was cancelled
-            _shut_down(driver)
-            await asyncio.wait({task}, timeout=1.0)
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            task.cancel()
-    if is_late:
-        raise UnavailableError(
-            f"{place}: no answer within {EXCHANGE_SECONDS:.0f} seconds: check server and network"
-        )
-    try:
-        return task.result()
-    except psycopg.Error as error:
-        raise explain(place, error) from error
-
-
-def _shut_down(driver: _Driver) -> None:
-    """End this connection for the thread or task that waits for it."""
-    with (
-        suppress(psycopg.Error, OSError),
-        socket.socket(fileno=os.dup(driver.pgconn.socket)) as duplicate,
-    ):
-        duplicate.shutdown(socket.SHUT_RDWR)
+    def _shut_down(self) -> None:
+        """End the connection for the task that waits for it."""
+        with (
+            suppress(psycopg.Error, OSError),
+            socket.socket(fileno=os.dup(self._driver.pgconn.socket)) as duplicate,
+        ):
+            duplicate.shutdown(socket.SHUT_RDWR)
 
 
 # ---- connecting

@@ -24,6 +24,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
 from spamguard.ledger.applying import ForkError
@@ -45,9 +46,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _MEND_SECONDS = 60.0  # what somebody has to mend is tried again as often
 _MAX_TOLD = 20  # events that cannot be read; the others are only counted
 
-EventKey = tuple[bytes, int, str, bytes]
 
-
+@dataclass
 class Courier:
     """The turns of one node. It belongs to one event loop, and to the thread of its ledger.
 
@@ -61,28 +61,23 @@ class Courier:
     look at, by kind.
     """
 
-    def __init__(
-        self,
-        log: SharedLog,
-        connect: Callable[[Server | None], Awaitable[SharedDatabase]],
-        snapshots: SnapshotExchange,
-        request_settling: Callable[[], None],
-    ) -> None:
-        self._shared_log = log
-        self._connect = connect
-        self._snapshots = snapshots
-        self._request_settling = request_settling
-        self._nudged = asyncio.Event()
-        self._pause = self._connected = 0.0
-        self._refused: set[EventKey] = set()
-        self._compacted = 0  # up to this position the log may have gaps
-        self._warnings = WarnOnce(_log, logging.ERROR)
-        self.database: SharedDatabase | None = None
-        self.contact = self.away_since = 0.0
-        self.problem = ""
-        self.skipped = 0
-        self.last = 0
-        self.alarms: dict[str, str] = {}
+    _shared_log: SharedLog
+    _connect: Callable[[Server | None], Awaitable[SharedDatabase]]
+    _snapshots: SnapshotExchange
+    _request_settling: Callable[[], None]
+    _nudged: asyncio.Event = field(default_factory=asyncio.Event)
+    _pause: float = 0.0
+    _connected: float = 0.0
+    _refused: set[tuple[bytes, int, str, bytes]] = field(default_factory=set)
+    _compacted: int = 0  # up to this position the log may have gaps
+    _warnings: WarnOnce = field(default_factory=lambda: WarnOnce(_log, logging.ERROR))
+    database: SharedDatabase | None = None
+    contact: float = 0.0
+    away_since: float = 0.0
+    problem: str = ""
+    skipped: int = 0
+    last: int = 0
+    alarms: dict[str, str] = field(default_factory=dict)
 
     def nudge(self) -> None:
         """Say that a lesson was cast here: the next turn begins at once."""
@@ -224,19 +219,16 @@ class Courier:
                 return True  # it was cut, or has gaps now
             text = f"the shared log is damaged behind event {after:,}: restore it"
             raise SharedError(f"{text} [{error}]") from error
-        self._note_skipped(problems)
-        self.contact = time.time()
-        if len(rows) == _PAGE_EVENTS:  # there may be very many
-            await self._read_head(database)
-        return True
-
-    def _note_skipped(self, problems: Sequence[tuple[int, str]]) -> None:
         for position, problem in problems:
             self.skipped += 1
             if self.skipped <= _MAX_TOLD:
                 _log.error("event %d of the shared log is skipped: %s", position, problem)
         if self.skipped:
             self.alarms["skipped"] = f"events that could not be read: {self.skipped:,}, see the log"
+        self.contact = time.time()
+        if len(rows) == _PAGE_EVENTS:  # there may be very many
+            await self._read_head(database)
+        return True
 
     def _next_events(self) -> list[SharedEvent]:
         """The oldest events that wait, without those that the database refuses."""

@@ -24,9 +24,10 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -69,8 +70,7 @@ class PeerNode(NamedTuple):
 
 def sign(key: bytes, method: str, target: str, moment: int, node: str) -> str:
     """The MAC of a request, in hexadecimal. target: path with query."""
-    empty = sha256(b"").hexdigest()  # of the body, which there is none
-    text = "\n".join((method, target, empty, str(moment), node))
+    text = "\n".join((method, target, str(moment), node))
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
@@ -79,13 +79,14 @@ def peer_key(installation_key: bytes) -> bytes:
     return derive_key(installation_key, b"peers")
 
 
+@dataclass
 class PeerGate:
     """Checks the requests of other nodes. node: the id of this one."""
 
-    def __init__(self, key: bytes, node: str) -> None:
-        self._key, self._node = key, node
-        self._opened_at = time.time_ns()
-        self._seen: dict[str, int] = {}  # moment by MAC, oldest first
+    _key: bytes
+    _node: str
+    _opened_at: int = field(default_factory=time.time_ns)
+    _seen: dict[str, int] = field(default_factory=dict)  # moment by MAC
 
     def check(self, field: str, method: str, target: str, now: int) -> Mapping[str, str]:
         """Return the parameters of a request that another node has signed. PeerError: it has not.
@@ -108,11 +109,8 @@ class PeerGate:
 
     def _remember(self, mac: str, moment: int, now: int) -> None:
         """Raise PeerError if a request has come before. Those from before our start may have."""
-        while self._seen:
-            oldest = next(iter(self._seen))
-            if now - self._seen[oldest] <= 2 * WINDOW_SECONDS * _NANOSECONDS:
-                break
-            del self._seen[oldest]
+        before = now - 2 * WINDOW_SECONDS * _NANOSECONDS
+        self._seen = {each: seen for each, seen in self._seen.items() if seen >= before}
         if mac in self._seen or moment < self._opened_at:
             raise PeerError("this has come before, or may have")
         self._seen[mac] = now
@@ -133,6 +131,7 @@ class PeerRefusalError(PeerError):
         self.status, self.detail = status, detail
 
 
+@dataclass
 class PeerClient:
     """Asks other nodes. Belongs to one event loop.
 
@@ -140,12 +139,12 @@ class PeerClient:
     authority that has signed the certificates of nodes; None: those of the system.
     """
 
-    def __init__(
-        self, key: bytes, node: str, nodes: Callable[[], Sequence[PeerNode]], ca: Path | None
-    ) -> None:
-        self._key, self._node, self._nodes, self._ca = key, node, nodes, ca
-        self._client: httpx.AsyncClient | None = None
-        self._silent = WarnOnce(_log)
+    _key: bytes
+    _node: str
+    _nodes: Callable[[], Sequence[PeerNode]]
+    _ca: Path | None
+    _client: httpx.AsyncClient | None = None
+    _silent: WarnOnce = field(default_factory=lambda: WarnOnce(_log))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -153,35 +152,34 @@ class PeerClient:
             await self._client.aclose()
 
     async def ask_all(
-        self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Answer]
+        self,
+        path: str,
+        query: Mapping[str, str],
+        decode: Callable[[bytes], Answer],
+        *,
+        only_one: bool = False,
     ) -> PeerAnswers[Answer]:
-        """Ask all nodes at once; a node without an answer that can be decoded is absent."""
-        peers = self._others()
-        outcomes = await asyncio.gather(*(self._ask(peer, path, query, decode) for peer in peers))
-        pairs = list(zip(peers, outcomes, strict=True))
-        return PeerAnswers(
-            [(peer, value) for peer, (value, _) in pairs if value is not None],
-            sorted(peer.name for peer, (_, is_absent) in pairs if is_absent),
-        )
+        """Ask all nodes at once; a node without an answer that can be decoded is absent.
 
-    async def find(
-        self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Answer]
-    ) -> PeerAnswers[Answer]:
-        """Ask all nodes at once for what one of them has; the first that has it is enough."""
+        only_one: one of them has what is asked for; its answer is enough.
+        """
 
         async def ask(peer: PeerNode) -> tuple[PeerNode, Answer | None, bool]:
             return (peer, *await self._ask(peer, path, query, decode))
 
-        tasks = [asyncio.create_task(ask(peer)) for peer in self._others()]
-        absent = []
+        nodes = [peer for peer in self._nodes() if peer.node != self._node and peer.url]
+        tasks = [asyncio.create_task(ask(peer)) for peer in nodes]
+        answers, absent = list[tuple[PeerNode, Answer]](), list[str]()
         try:
             for following in asyncio.as_completed(tasks):
                 peer, value, is_absent = await following
                 if value is not None:
-                    return PeerAnswers([(peer, value)], [])
+                    answers.append((peer, value))
+                    if only_one:
+                        return PeerAnswers(answers, [])
                 if is_absent:
                     absent.append(peer.name)
-            return PeerAnswers([], sorted(absent))
+            return PeerAnswers(sorted(answers, key=itemgetter(0)), sorted(absent))
         finally:
             for task in tasks:
                 task.cancel()
@@ -200,9 +198,6 @@ class PeerClient:
             return decode(await self._exchange(peer, method, path, query, ACT_SECONDS))
         except ValueError as error:
             raise PeerError("its answer makes no sense") from error
-
-    def _others(self) -> list[PeerNode]:
-        return [peer for peer in self._nodes() if peer.node != self._node and peer.url]
 
     async def _ask(
         self,
@@ -234,13 +229,21 @@ class PeerClient:
         """Return the body of an answer of status 200."""
         import httpx  # noqa: PLC0415  where nodes are asked only
 
+        for name in ("httpx", "httpcore"):  # they log addresses, with what people search for
+            logging.getLogger(name).setLevel(logging.WARNING)
         if not _is_safe(peer.url):
             raise PeerError(f"{peer.url!a} is neither HTTPS nor loopback")
         target = f"{path}?{urlencode({**query, 'to': peer.node})}"
         moment = time.time_ns()
         mac = sign(self._key, method, target, moment, self._node)
         try:
-            self._client = self._client or _open_client(self._ca)
+            self._client = self._client or httpx.AsyncClient(
+                verify=ssl.create_default_context(cafile=self._ca),
+                trust_env=False,
+                timeout=None,  # noqa: S113  there is one below
+                limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
+                headers={"Accept-Encoding": "identity", "User-Agent": "spamguard"},
+            )
             async with (
                 asyncio.timeout(seconds),
                 self._client.stream(
@@ -270,20 +273,6 @@ def _is_safe(url: str) -> bool:
         return parts.scheme == "https" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _open_client(ca: Path | None) -> httpx.AsyncClient:
-    import httpx  # noqa: PLC0415  as above
-
-    for name in ("httpx", "httpcore"):  # they log addresses, with what people search for
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return httpx.AsyncClient(
-        verify=ssl.create_default_context(cafile=ca),
-        trust_env=False,
-        timeout=None,  # noqa: S113  `_exchange` has one
-        limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
-        headers={"Accept-Encoding": "identity", "User-Agent": "spamguard"},
-    )
 
 
 def _detail(body: bytes) -> str:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from typing import LiteralString, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from spamguard.config.options import SharedSettings
 from spamguard.errors import SharedError, UnavailableError
@@ -131,6 +132,9 @@ _SNAPSHOTS = """
 SELECT position, extractor, learner, hash, bytes, node, extract(epoch FROM made)::float8, notes,
     mac
 FROM spamguard.snapshots ORDER BY position DESC LIMIT 100"""
+_CHUNK = """
+SELECT data FROM spamguard.chunks
+WHERE hash = %b AND number = %b AND octet_length(data) <= 1114112"""
 _NODES = """
 SELECT node, name, url, program, extractor, learner, position, chain, waiting, settings,
     extract(epoch FROM clock_timestamp() - seen)::float8, mac
@@ -146,16 +150,15 @@ SELECT id, kind, digest, name, person, operator, created, expires, seen, ended, 
 FROM spamguard.credentials WHERE changed > %b ORDER BY changed LIMIT 1000"""
 
 
+@dataclass
 class SharedDatabase:
-    """An open connection. It belongs to one event loop; several tasks may call."""
+    """An open connection: use `connect`. It belongs to one event loop; several tasks may call."""
 
-    def __init__(self, place: str, work: DatabaseConnection, mac: RowMac) -> None:
-        """Use `connect`."""
-        self._place = place
-        self._work = work
-        self._mac = mac
-        self.server = Server(0, 0)
-        self.refused = ""
+    _place: str
+    _work: DatabaseConnection
+    _mac: RowMac
+    server: Server
+    refused: str = ""
 
     @classmethod
     async def connect(
@@ -186,7 +189,7 @@ class SharedDatabase:
     async def _connect(
         cls, place: str, conninfo: str, mac: RowMac, known: Server | None
     ) -> SharedDatabase:
-        database = cls(place, await DatabaseConnection.open(place, conninfo), mac)
+        database = cls(place, await DatabaseConnection.open(place, conninfo), mac, Server(0, 0))
         try:
             ((system, file),) = await database._work.query(_SERVER)
             database.server = Server(system, int(file[:8], 16))
@@ -213,8 +216,8 @@ class SharedDatabase:
 
     async def head(self) -> LogHead:
         """Return the end of the log."""
-        ((last, chain, compacted),) = await self._work.query(_HEAD)
-        return LogHead(last, chain, compacted)
+        (row,) = await self._work.query(_HEAD)
+        return LogHead(*row)
 
     async def chains(self, positions: Collection[int]) -> dict[int, bytes]:
         """Return the chain at each of the positions that are there."""
@@ -227,11 +230,10 @@ class SharedDatabase:
         it is empty only at the end. A body that is too long comes as b"".
         """
         values = (MAX_BODY_BYTES, MAX_BODY_BYTES, after, limit, _PAGE_BYTES)
-        rows = [
-            (position, chain, SharedEvent(*columns), mac)
+        return [
+            LogRow(position, chain, SharedEvent(*columns), self._mac.is_ours("vote", columns, mac))
             for position, chain, *columns, mac in await self._work.query(_PAGE, *values)
         ]
-        return [LogRow(*row[:3], self._mac.is_ours("vote", *row[2:])) for row in rows]
 
     async def append(self, events: Sequence[SharedEvent]) -> list[int]:
         """Append events, at most 1,000, and return their positions.
@@ -255,10 +257,9 @@ class SharedDatabase:
         dropped = 0
         for start in range(1, upto + 1, COMPACT_POSITIONS):
             end = min(start + COMPACT_POSITIONS - 1, upto)
-            values = (start, end, upto, before, token)
             began = time.monotonic()
             ((number,),) = await self._work.query(
-                "SELECT spamguard.compact(%s, %s, %s, %s, %s)", *values
+                "SELECT spamguard.compact(%s, %s, %s, %s, %s)", start, end, upto, before, token
             )
             if number is None:
                 return None
@@ -271,10 +272,10 @@ class SharedDatabase:
 
     async def take_lease(self, name: str, holder: str, seconds: int) -> int | None:
         """Take or renew a lease, and return its fencing token; None: somebody else has it."""
-        rows = await self._work.query(
+        ((token,),) = await self._work.query(
             "SELECT spamguard.take_lease(%s, %s, %s)", name, holder, seconds
         )
-        return None if rows[0][0] is None else int(rows[0][0])
+        return None if token is None else int(token)
 
     async def release_lease(self, name: str, token: int) -> None:
         """Give a lease back."""
@@ -303,36 +304,36 @@ class SharedDatabase:
         position: a bug) or "lost" (the lease belongs to another node).
         """
         values = (position, extractor, learner, snapshot, size, node, notes)
-        statement: LiteralString = (
-            "SELECT spamguard.publish_snapshot(%s, %s, %s, %b, %s, %s, %s, %b, %s)"
+        ((outcome,),) = await self._work.query(
+            "SELECT spamguard.publish_snapshot(%s, %s, %s, %b, %s, %s, %s, %b, %s)",
+            *values,
+            self._mac.sign("snapshot", values),
+            token,
         )
-        mac = self._mac.sign("snapshot", values)
-        ((outcome,),) = await self._work.query(statement, *values, mac, token)
         return str(outcome)
 
     async def read_snapshots(self) -> list[SharedSnapshot]:
         """List the snapshots, that of the highest position first."""
-        rows = [(SharedSnapshot(*row[:-1]), row[-1]) for row in await self._work.query(_SNAPSHOTS)]
         return [
-            row for row, mac in rows if self._mac.is_ours("snapshot", (*row[:6], row.notes), mac)
+            SharedSnapshot(*row)
+            for *row, mac in await self._work.query(_SNAPSHOTS)
+            if self._mac.is_ours("snapshot", (*row[:6], row[7]), mac)
         ]
 
-    async def read_chunks(self, snapshot: bytes, numbers: range) -> list[bytes]:
-        """Read parts of a snapshot, except missing ones. Ask for a few at a time."""
-        statement: LiteralString = """
-            SELECT data FROM spamguard.chunks WHERE hash = %b AND number >= %b AND number < %b
-            AND octet_length(data) <= 1114112 ORDER BY number"""
-        rows = await self._work.query(statement, snapshot, numbers.start, numbers.stop)
-        return [data for (data,) in rows]
+    async def read_chunk(self, snapshot: bytes, number: int) -> bytes | None:
+        """Read a part of a snapshot; None: it is missing."""
+        rows = await self._work.query(_CHUNK, snapshot, number)
+        return rows[0][0] if rows else None
 
     # ---- nodes
 
     async def note_node(self, row: NodeRow) -> None:
         """Say how this node is; the database notes the time."""
-        statement: LiteralString = (
-            "SELECT spamguard.note_node(%s, %s, %s, %s, %s, %s, %s, %b, %s, %b, %b)"
+        await self._work.query(
+            "SELECT spamguard.note_node(%s, %s, %s, %s, %s, %s, %s, %b, %s, %b, %b)",
+            *row[:-1],
+            self._mac.sign("node", row[:-1]),
         )
-        await self._work.query(statement, *row[:-1], self._mac.sign("node", row[:-1]))
 
     async def forget_node(self, node: str) -> None:
         """Drop what a node said of itself, until it says it again."""
@@ -345,21 +346,21 @@ class SharedDatabase:
     async def nodes(self) -> list[NodeRow]:
         """List the nodes that were here within 30 days, by name."""
         now = time.time()
-        rows = [(NodeRow(*row[:-1]), row[-1]) for row in await self._work.query(_NODES)]
         return [
-            row._replace(seen=now - row.seen)
-            for row, mac in rows
-            if self._mac.is_ours("node", row[:-1], mac)
+            NodeRow._make((*row, now - age))
+            for *row, age, mac in await self._work.query(_NODES)
+            if self._mac.is_ours("node", row, mac)
         ]
 
     # ---- credentials
 
     async def put_credential(self, row: CredentialRow) -> None:
         """Make a credential known to all nodes, or its last use. One that has ended stays so."""
-        statement: LiteralString = (
-            "SELECT spamguard.put_credential(%s, %s, %b, %s, %s, %s, %s, %s, %s, %b)"
+        await self._work.query(
+            "SELECT spamguard.put_credential(%s, %s, %b, %s, %s, %s, %s, %s, %s, %b)",
+            *row[:9],
+            self._mac.sign("credential", row[:8]),
         )
-        await self._work.query(statement, *row[:9], self._mac.sign("credential", row[:8]))
 
     async def end_credential(self, identity: str) -> bool:
         """End a credential on all nodes; False if there was none that is valid."""
@@ -377,12 +378,9 @@ class SharedDatabase:
         Where `ClusterRow.changes` is lower than what was seen, or the cluster's name is another,
         the database has lost changes: put all credentials again and ask from 0 on.
         """
-        rows = await self._work.query(_CREDENTIALS, since)
         return [
-            CredentialRow(*row[:-1])._replace(
-                is_ours=self._mac.is_ours("credential", row[:8], row[-1])
-            )
-            for row in rows
+            CredentialRow._make((*row, self._mac.is_ours("credential", row[:8], mac)))
+            for *row, mac in await self._work.query(_CREDENTIALS, since)
         ]
 
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import zstandard
@@ -64,7 +65,7 @@ class SnapshotExchange:
         self._ledger = ledger
         self._log = joined_log(ledger)
         self._state = state
-        self._refused_at: dict[bytes, float] = {}
+        self._retry_at: dict[bytes, float] = {}
         self.alarms: dict[bytes, str] = {}
 
     # ---- publishing
@@ -79,9 +80,9 @@ class SnapshotExchange:
             raise SharedError("there is no settled snapshot to publish: settle first")
         name = bytes.fromhex(stamp.lineage)
         path = self._state / stamp.file
-        snapshots = [row for row in await database.read_snapshots() if _is_ours(row)]
+        known = {row.hash for row in await database.read_snapshots() if _is_ours(row)}
         try:
-            if name not in {row.hash for row in snapshots}:
+            if name not in known:
                 await self._send(database, path, name)
             size = path.stat().st_size
         except OSError as error:
@@ -95,9 +96,8 @@ class SnapshotExchange:
             str(before), token,
         )  # fmt: skip
         if outcome == "different":
-            problem = _describe_difference(stamp.seq)
-            self._note_alarm(name, problem)
-            raise SnapshotAlarmError(problem)
+            self._note_alarm(name, _describe_difference(stamp.seq))
+            raise SnapshotAlarmError(self.alarms[name])
         if outcome == "lost":
             raise SharedError("the lease of settling was lost: settle again")
         store.tidy_up(self._state, self._ledger, stamp.seq, before)
@@ -106,10 +106,8 @@ class SnapshotExchange:
     async def _send(self, database: SharedDatabase, path: Path, name: bytes) -> None:
         compressor = zstandard.ZstdCompressor(level=1)
         with path.open("rb") as file:
-            number = 0
-            while data := file.read(CHUNK_BYTES):
+            for number, data in enumerate(iter(partial(file.read, CHUNK_BYTES), b"")):
                 await database.put_chunk(name, number, compressor.compress(data))
-                number += 1
 
     # ---- fetching
 
@@ -131,7 +129,9 @@ class SnapshotExchange:
                 self._note_alarm(row.hash, _describe_difference(row.position))
             if row.position <= stamp.settled:
                 break
-            if not least <= row.position <= reach or self._was_refused(row.hash):
+            if not least <= row.position <= reach or (
+                time.monotonic() < self._retry_at.get(row.hash, 0.0)
+            ):
                 continue
             try:
                 path = await self._download(database, row)
@@ -220,11 +220,8 @@ class SnapshotExchange:
 
     # ---- alarms
 
-    def _was_refused(self, name: bytes) -> bool:
-        return time.monotonic() - self._refused_at.get(name, -_RETRY_SECONDS) < _RETRY_SECONDS
-
     def _note_alarm(self, name: bytes, problem: str) -> None:
-        self._refused_at[name] = time.monotonic()
+        self._retry_at[name] = time.monotonic() + _RETRY_SECONDS
         if self.alarms.get(name) != problem:
             self.alarms[name] = problem
             _log.error("%s", problem)
@@ -265,12 +262,11 @@ def _describe_difference(position: int) -> str:
 
 async def _read_chunks(database: SharedDatabase, row: SharedSnapshot) -> AsyncIterator[bytes]:
     """The bytes of a snapshot, as many as it has, a chunk at a time. SnapshotAlarmError."""
-    for start in range(0, row.size, CHUNK_BYTES):
-        number = start // CHUNK_BYTES
-        chunks = await database.read_chunks(row.hash, range(number, number + 1))
-        if not chunks:
+    for number, start in enumerate(range(0, row.size, CHUNK_BYTES)):
+        chunk = await database.read_chunk(row.hash, number)
+        if chunk is None:
             raise SnapshotAlarmError("a part of it is missing")
-        yield _decompress(chunks[0], min(CHUNK_BYTES, row.size - start))
+        yield _decompress(chunk, min(CHUNK_BYTES, row.size - start))
 
 
 def _decompress(chunk: bytes, size: int) -> bytes:

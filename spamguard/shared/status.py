@@ -10,7 +10,7 @@ Must never make a reader fail: a file that is missing or damaged is a courier th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,6 @@ ABSENT_SECONDS = 60.0
 """A node that was not seen for so long is an alarm."""
 _SILENT_SECONDS = 30.0  # then the courier does not run
 _AWAY_SECONDS = 5.0  # a shorter absence is no news
-# Raised while reading JSON that this program has not written.
-_JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +112,13 @@ class SharedStatus:
 def read_status(state: Path) -> SharedStatus:
     """What the courier of this state directory last said; never written: nothing is known."""
     try:
-        return _parse_status(json.loads((state / STATUS_FILE).read_bytes()))
-    except (OSError, *_JSON_ERRORS):
+        values: dict[str, Any] = json.loads((state / STATUS_FILE).read_bytes())
+        nodes = tuple(NodeStatus(**node) for node in values.pop("nodes"))
+        alarms, absent = tuple(values.pop("alarms")), tuple(values.pop("absent"))
+        return SharedStatus(**values, alarms=alarms, absent=absent, nodes=nodes)
+    # Raised while reading JSON that this program has not written.
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return SharedStatus()
-
-
-def _parse_status(values: Mapping[str, Any]) -> SharedStatus:
-    fields = dict(values)
-    nodes = tuple(NodeStatus(**node) for node in fields.pop("nodes"))
-    alarms, absent = (tuple(map(str, fields.pop(name))) for name in ("alarms", "absent"))
-    return SharedStatus(**fields, alarms=alarms, absent=absent, nodes=nodes)
 
 
 def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any]:

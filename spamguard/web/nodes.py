@@ -257,7 +257,7 @@ class NodeService(Service):
         """Return which other node has a message, and its answer. error: raised if none has it."""
         if not is_id(verdict_id):
             raise error
-        found = await self._peers.find(path, _query(person), decode)
+        found = await self._peers.ask_all(path, _query(person), decode, only_one=True)
         if found.answers:
             return found.answers[0]
         if found.absent:

@@ -41,9 +41,3 @@ def one_day(monkeypatch: pytest.MonkeyPatch) -> date:
     """The day on which moves are refused, and asked about: in a test no midnight comes between."""
     monkeypatch.setattr(status_files, "date", _OneDay)
     return TODAY
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong passwords at scanner doors are answered at once."""
-    monkeypatch.setattr("spamguard.servers.scanner._WRONG_PASSWORD_SECONDS", 0)

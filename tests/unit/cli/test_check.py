@@ -88,24 +88,6 @@ def test_what_root_types_is_about_the_service(run, taught, tmp_path, monkeypatch
     assert run(None, "status").status == 0
 
 
-def test_a_warning_is_no_mistake(run, tmp_path):
-    assert run(None, "check", SHIPPED).out.endswith("\n# ok\n")
-    file = tmp_path / "x.yaml"
-    rules = "rules: [{when: spam, action: tag}, {when: spam, action: quarantine}]"
-    file.write_text(SHIPPED.read_text().replace("rules: []", rules, 1))
-    done = run(None, "check", file)
-    assert (done.status, done.err.count("\n")) == (0, 1)
-    assert "warning: " in done.err
-    assert "rule 2 for spam never fits" in done.err
-    assert "action: quarantine" in done.out
-    assert done.out.endswith("\n# ok\n")
-    answer = run(None, "check", "--json", file)
-    assert (answer.status, answer.err) == (0, "")
-    assert (answer.json["ok"], answer.json["problems"]) == (True, [])
-    assert len(answer.json["warnings"]) == 1
-    assert answer.json["settings"] == yaml.safe_load(done.out)
-
-
 @pytest.mark.parametrize("command", [("doctor",), ("teach-folders", "--dry-run")])
 def test_other_commands_print_each_mistake_on_a_line_too(run, tmp_path, command):
     file = tmp_path / "x.yaml"

@@ -113,10 +113,6 @@ def test_trouble_is_a_warning_if_it_lasts(status_of, taught):
         '{"began": 1e400, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": []}',
         '{"began": 1, "seen": 1, "mailboxes": "x", "refused": {}, "troubles": []}',
         (
-            '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {"a": {"day": 3, '
-            '"number": "x", "last": 1, "folder": 1}}, "troubles": []}'
-        ),
-        (
             '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": [{"user": '
             '"", "text": 1}]}'
         ),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spamguard.config.options import Watch
 from spamguard.folders import broker
-from spamguard.folders.broker import BrokerProtocolError, BrokerSession
+from spamguard.folders.broker import BrokerSession
 from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox
 from tests.unit.folders.maildirs import maildir
 
@@ -60,7 +60,7 @@ def served(pattern: Path | str) -> Iterator[tuple[Client, list[Exception]]]:
         with theirs, closing(LocalMailboxes([Watch(str(pattern))])) as mailboxes:
             try:
                 BrokerSession(theirs, mailboxes).run("greeting")
-            except (BrokerProtocolError, OSError) as error:
+            except (ValueError, OSError) as error:
                 ended.append(error)
 
     thread = threading.Thread(target=run)
@@ -105,7 +105,7 @@ def test_who_says_what_makes_no_sense_is_sent_away(tmp_path, question):
     with served(maildir(tmp_path / "anna")) as (client, ended):
         client.channel.send(question)
         assert client.channel.recv(100) == b""
-    assert isinstance(ended[0], BrokerProtocolError)
+    assert isinstance(ended[0], ValueError)
 
 
 def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monkeypatch):
@@ -146,7 +146,7 @@ def told(value: object) -> object:
     )
 )
 def test_changes_come_through(changes):
-    assert broker.parse_changes(told(broker.dump_changes(changes))) == changes
+    assert broker.parse_changes(told(changes)) == changes
 
 
 @pytest.mark.slow
@@ -181,5 +181,5 @@ LINES = st.binary() | st.builds(broker.pack_answer, VALUES)
     ),
 )
 def test_nonsense_is_an_error_and_nothing_else(line: bytes, understand: Callable[[object], object]):
-    with suppress(BrokerProtocolError):
+    with suppress(ValueError):
         understand(broker.unpack_answer(line))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.folders import scan
 from spamguard.folders.scan import UnfinishedFileError, read_message
 from spamguard.sources import UnreadableFileError
 
@@ -67,15 +66,14 @@ def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "1.a.b"
     path.write_bytes(RAW)
     os.utime(path, (LONG_AGO, LONG_AGO))
-    real = scan._read_contents
+    real = os.fstat
 
-    def slow(descriptor: int) -> bytes:
-        found = real(descriptor)
+    def slow(descriptor: int) -> os.stat_result:
         with path.open("ab") as stream:
             stream.write(b"more")
-        return found
+        return real(descriptor)
 
-    monkeypatch.setattr(scan, "_read_contents", slow)
+    monkeypatch.setattr(os, "fstat", slow)
     descriptor = os.open(path, os.O_RDONLY)
     with pytest.raises(UnfinishedFileError):
         read_message(descriptor, path.name)

@@ -251,7 +251,7 @@ def test_spam_in_a_renamed_folder_was_not_put_there_by_anybody(watch):
 
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
-    monkeypatch.setattr(mailbox_scan, "READ_BATCH_SIZE", 5)
+    monkeypatch.setattr(mailbox_scan, "STEP_SECONDS", 0.0)
     monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     message = deliver(watched.box, MAIL[0])
     watched.rest()

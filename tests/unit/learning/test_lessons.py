@@ -108,20 +108,3 @@ def test_what_cannot_be_read_for_now_is_told_once_and_learnt_later(
             assert (learner.run_once(), learner.run_once()) == (0, 0)
         assert learner.run_once() == 1
     assert caplog.text.count("bad disk") == 1
-
-
-def test_of_what_cannot_be_read_nothing_is_kept_once_it_is_gone(tmp_path, spool, monkeypatch):
-    """Anybody may leave files and take them away again, for ever."""
-    leave(tmp_path, MAIL[0])
-    monkeypatch.setattr(
-        "spamguard.learning.queue._read_spooled",
-        lambda *_: (_ for _ in ()).throw(OSError(errno.EACCES, "not yours")),
-    )
-    with opened(tmp_path / "state") as spam_filter:
-        learner = Learner(spam_filter, [spool], lambda: None)
-        learner.run_once()
-        assert len(learner._unreadable) == 1
-        for path in (tmp_path / "left").iterdir():
-            path.unlink()
-        learner.run_once()
-        assert not learner._unreadable
