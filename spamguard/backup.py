@@ -210,10 +210,9 @@ class BackupReader:
                 f"it has format {header.format}, this program reads {FORMAT_VERSION}: update "
                 "spamguard"
             )
-        names = header.sizes.keys()
         if (
             not 0 <= header.time < MAX_TIME
-            or not {KEY_FILE, LEDGER_FILE} <= names <= set(FILE_NAMES)
+            or not {KEY_FILE, LEDGER_FILE} <= header.sizes.keys() <= set(FILE_NAMES)
             or min(header.sizes.values()) < 0
         ):
             self._refuse("its header is damaged")

@@ -64,12 +64,6 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 class ReplacedError(OSError):
     """Another version of spamguard has been installed since this process started."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "another spamguard was installed than the one that runs: "
-            "restart it, as by `systemctl restart spamguard`"
-        )
-
 
 def _installation_time() -> int:
     with suppress(OSError):
@@ -87,7 +81,10 @@ def check_installation() -> None:
     that the other processes do not know.
     """
     if _installation_time() != _STARTED_WITH:
-        raise ReplacedError
+        raise ReplacedError(
+            "another spamguard was installed than the one that runs: "
+            "restart it, as by `systemctl restart spamguard`"
+        )
 
 
 def memory_shortage(*, serving: bool = False) -> str:
@@ -117,14 +114,13 @@ def signal_socket(signals: Collection[signal.Signals]) -> Iterator[socket.socket
     # Python writes the number to the wake-up descriptor; the handler itself has nothing to do.
     handlers = {number: signal.signal(number, lambda *_: None) for number in signals}
     wakeup = signal.set_wakeup_fd(writer.fileno())
-    try:
-        yield reader
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        reader.close()
-        writer.close()
+    with reader, writer:
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def start_process(
@@ -155,11 +151,10 @@ def start_process(
 def start_child(
     module: str,
     settings: Settings,
-    before: Sequence[str] = (),
-    after: Sequence[str] = (),
-    files: Sequence[int] = (),
+    more: Sequence[str],
+    files: Sequence[int],
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Run `python -m MODULE BEFORE… CHANNEL SETTINGS AFTER… FILES…`; also return our channel end.
+    """Run `python -m MODULE CHANNEL SETTINGS MORE… FILES…`; also return our channel end.
 
     CHANNEL, SETTINGS and FILES are numbers of descriptors that the child inherits.
     """
@@ -171,7 +166,7 @@ def start_child(
             pickle.dump(settings, file)
         os.lseek(settings_file, 0, os.SEEK_SET)
         inherited = [child_channel.fileno(), settings_file]
-        arguments = [*before, *map(str, inherited), *after, *map(str, files)]
+        arguments = [*map(str, inherited), *more, *map(str, files)]
         return start_process(module, arguments, [*inherited, *files]), channel
     except BaseException:
         channel.close()
@@ -237,17 +232,11 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7)
 def listen(host: str, port: int) -> socket.socket:
     """Open a socket at an IP address; one of IPv6 takes no connections of IPv4. OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind((host, port))
-        listening.listen(_TCP_BACKLOG)
-        listening.setblocking(False)
-    except BaseException:
-        listening.close()
-        raise
+        listening = socket.create_server((host, port), family=family, backlog=_TCP_BACKLOG)
+    except OSError as error:  # Python's text names the address, as ours do
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from error
+    listening.setblocking(False)
     return listening
 
 
@@ -333,8 +322,7 @@ class Notifier:
         """Take NOTIFY_SOCKET and WATCHDOG_… out of the environment: they are not for children."""
         address = environment.pop("NOTIFY_SOCKET", None)
         interval = environment.pop("WATCHDOG_USEC", "")
-        pid = environment.pop("WATCHDOG_PID", "")
-        expected = interval and pid in ("", str(os.getpid()))
+        expected = interval and environment.pop("WATCHDOG_PID", "") in ("", str(os.getpid()))
         return cls(address, int(interval) / 1e6 if expected else None)
 
     def ready(self, status: str) -> None:
@@ -372,13 +360,9 @@ _PROGRAM_SECONDS = 10.0
 def run_command(*command: str) -> str:
     """Standard output of a program; "" if there is no such program, or if it fails."""
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_PROGRAM_SECONDS,
+        output: bytes = subprocess.check_output(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_PROGRAM_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode(errors="replace")
+    return output.decode(errors="replace")

@@ -66,6 +66,7 @@ def open_doors(
     for pool in pools:  # again, as messages that end with them belong to the history
         stack.push_async_callback(pool.close)
     doors: list[Door] = []
+    lessons = TrainingIntake(settings.state)
     for listener, listening, pool in zip(settings.listeners, sockets, pools, strict=False):
         name = listener.hostname or machine
         endpoint = str(listener.next_hop.to)
@@ -74,11 +75,9 @@ def open_doors(
         stack.callback(asyncio.get_running_loop().create_task(_probe_until_known(hop)).cancel)
         proxy: Proxy = FilterProxy(listener, hop, pool, context, name)
         if listener.teach is not None:
-            intake = TrainingIntake(settings.state)
-            proxy = ForwardTrainingProxy(proxy, listener, listener.teach, intake)
+            proxy = ForwardTrainingProxy(proxy, listener, listener.teach, lessons)
         count_receiving = partial(counters.add_seconds, _RECEIVE_STAGE)
         doors.append(open_door(listener, proxy, [listening], spool, name, count_receiving))
-    lessons = TrainingIntake(settings.state)
     first = len(settings.listeners)
     for scanner, listening, pool in zip(
         settings.scanners, sockets[first:], pools[first:], strict=True
@@ -160,10 +159,7 @@ def _make_context(
 ) -> ProxyContext:
     options = settings.history
     history = HistoryWriter(
-        settings.state / "history.sqlite",
-        options.size,
-        options.age,
-        private=options.private,
+        settings.state / "history.sqlite", options.size, options.age, private=options.private
     )
     stack.push_async_callback(asyncio.to_thread, history.close, _HISTORY_TIMEOUT)
 

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from spamguard import log
@@ -87,17 +88,26 @@ class Child:
             self._selector.unregister(self.channel)
 
 
-@dataclass(slots=True)
 class _Backoff:
     """The pause before the next start, twice as long after each failure."""
 
-    first: float
-    longest: float
-    pause: float = 0.0
-    resume_at: float = 0.0
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._errors = log.WarnOnce(_log, logging.ERROR)
+        self.pause = self.resume_at = 0.0
+
+    def start(self, name: str, start: Callable[[], None]) -> None:
+        """Start the process, or try again after the next pause."""
+        try:
+            start()
+        except OSError as error:  # no memory or no processes left: that passes
+            self.lengthen()
+            self._errors.report("cannot start %s: %s; tried again every now and then", name, error)
+        else:
+            self._errors.clear()
 
     def lengthen(self) -> None:
-        self.pause = min(max(self.first, 2 * self.pause), self.longest)
+        self.pause = min(max(self._first, 2 * self.pause), self._longest)
         self.resume_at = time.monotonic() + self.pause
 
     def reset(self) -> None:
@@ -125,7 +135,6 @@ class SupervisedProcess:
         self._settings: Settings | None = None
         self._child: Child | None = None
         self._backoff = _Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-        self._start_errors = log.WarnOnce(_log, logging.ERROR)
         self.settling_due = False
 
     @property
@@ -151,18 +160,11 @@ class SupervisedProcess:
             pause = self._backoff.pause
             _log.error("%s has ended (%s): started again in %.1f s", self._name, status, pause)
         if self._settings is not None and self.next_start() == 0:
-            try:
-                files, after = self._files, [str(os.getpid())]
-                started = children.start_child(
-                    self._module, self._settings, after=after, files=files
-                )
-            except OSError as error:  # no memory or no processes left: that passes
-                self._backoff.lengthen()
-                text = "cannot start %s: %s; tried again every now and then"
-                self._start_errors.report(text, self._name, error)
-            else:
-                self._start_errors.clear()
-                self._child = Child(*started, self._selector, self._on_bytes)
+            self._backoff.start(self._name, partial(self._start, self._settings))
+
+    def _start(self, settings: Settings) -> None:
+        started = children.start_child(self._module, settings, [str(os.getpid())], self._files)
+        self._child = Child(*started, self._selector, self._on_bytes)
 
     def next_start(self) -> float:
         """Seconds until the process is to be started; inf: it runs, or is not wanted."""
@@ -256,7 +258,6 @@ class Supervisor:
     settling_due: bool = False
     stopping: bool = False
     _backoff: _Backoff = field(init=False)
-    _start_errors: log.WarnOnce = field(default_factory=lambda: log.WarnOnce(_log, logging.ERROR))
 
     def __post_init__(self) -> None:
         self._backoff = _Backoff(self.timing.first_pause, self.timing.longest_pause)
@@ -321,14 +322,7 @@ class Supervisor:
         if self.stopping:
             return
         while self.settings is not None and self.next_start() == 0:
-            try:
-                self._start_worker(self.settings)
-            except OSError as error:  # no memory or no processes left: that passes
-                self._backoff.lengthen()
-                text = "cannot start a worker: %s; tried again every now and then"
-                self._start_errors.report(text, error)
-            else:
-                self._start_errors.clear()
+            self._backoff.start("a worker", partial(self._start_worker, self.settings))
         if not self._count_missing() and all(worker.ready for worker in self._current_workers()):
             for worker in self.workers:
                 if worker.generation != self.generation:
@@ -361,8 +355,8 @@ class Supervisor:
     def _start_worker(self, settings: Settings) -> None:
         slot = self.board.free_slot()
         files = [self.board.descriptor, *(listening.fileno() for listening in self.sockets)]
-        before = [self.assembly, str(slot.number)]
-        started = children.start_child("spamguard.daemon.worker", settings, before, files=files)
+        more = [self.assembly, str(slot.number)]
+        started = children.start_child("spamguard.daemon.worker", settings, more, files)
         worker = WorkerChild(*started, self, slot)
         slot.assign(worker.process.pid, time.time())
         self.workers.append(worker)

@@ -1,4 +1,4 @@
-"""One worker process: `python -m spamguard.daemon.worker ASSEMBLY SLOT CHANNEL SETTINGS COUNTERS
+"""One worker process: `python -m spamguard.daemon.worker CHANNEL SETTINGS ASSEMBLY SLOT COUNTERS
 SOCKET…`.
 
 The master starts it with a slot of the counters and the numbers of inherited descriptors.
@@ -86,8 +86,7 @@ async def assemble(
         from spamguard.daemon.doors import open_doors  # noqa: PLC0415
 
         doors = open_doors(settings, sockets, pools_of_doors, settle, counters, stack)
-        beats = asyncio.create_task(_beat_forever(counters, pools.values()))
-        stack.callback(beats.cancel)
+        stack.callback(asyncio.create_task(_beat_forever(counters, pools.values())).cancel)
         yield doors
 
 
@@ -199,19 +198,18 @@ def main(arguments: Sequence[str]) -> int:
     # LimitNOFILE): raise it as far as allowed.
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    assembly, slot, *numbers = arguments
-    descriptors = [int(number) for number in numbers]
-    for descriptor in descriptors:  # a listening socket in a child would keep the address taken
-        os.set_inheritable(descriptor, False)
-    settings = process.read_settings(descriptors[1])
+    channel_end, settings_file, assembly, slot, *numbers = arguments
+    board, *listening = map(int, numbers)
+    for descriptor in (int(channel_end), board, *listening):
+        os.set_inheritable(descriptor, False)  # in a child it would keep the address taken
+    settings = process.read_settings(int(settings_file))
 
     async def run() -> None:
-        module = import_module(assembly)
-        await Worker(settings, sockets, channel, module.assemble, counters).run()
+        await Worker(settings, sockets, channel, import_module(assembly).assemble, counters).run()
 
-    with socket.socket(fileno=descriptors[0]) as channel:
-        counters = CounterBoard(descriptors[2]).slot(int(slot))
-        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors[3:]]
+    with socket.socket(fileno=int(channel_end)) as channel:
+        counters = CounterBoard(board).slot(int(slot))
+        sockets = [socket.socket(fileno=descriptor) for descriptor in listening]
         try:
             asyncio.run(run())
         except (SpamguardError, OSError) as error:

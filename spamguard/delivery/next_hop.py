@@ -208,14 +208,12 @@ _EXTENSION_BY_PARAMETER = {
 
 def drop_unsupported(step: Step, extensions: Mapping[str, str]) -> Step:
     """The step without the parameters that a hop with these extensions does not accept."""
-    if not step.parameters:
-        return step
-    supported = [
+    supported = tuple(
         parameter
         for parameter in step.parameters
         if _EXTENSION_BY_PARAMETER.get(parameter.keyword) in extensions
-    ]
-    return replace(step, parameters=tuple(supported))
+    )
+    return replace(step, parameters=supported)
 
 
 def needs_smtputf8(step: Sender | Recipient) -> bool:
@@ -312,7 +310,6 @@ class MaildirNextHop:
         self.on_error = on_error
         self._directory = directory
         self._host = _UNSAFE_IN_NAMES.sub("_", hostname)[:_MAX_HOST_LENGTH]
-        self._junk = directory / ".Junk"
 
     @property
     def answers_each(self) -> bool:
@@ -337,7 +334,7 @@ class MaildirNextHop:
         _make_maildir(self._directory)
         folder = self._directory
         if _is_spam(content.head):
-            folder = self._junk
+            folder /= ".Junk"
             _make_maildir(folder, "maildirfolder")
         names = [self._unique_name() for _ in recipients]
         linked: list[Path] = []
@@ -433,13 +430,13 @@ def _is_spam(head: bytes) -> bool:
     return False
 
 
-def _make_maildir(directory: Path, *marks: str) -> None:
-    """Make the three directories of a Maildir, and empty files that mark what it is, if missing."""
+def _make_maildir(directory: Path, mark: str = "") -> None:
+    """Make the three directories of a Maildir, and an empty file that marks it, if missing."""
     folders = [directory / name for name in ("tmp", "cur", "new")]
     if all(folder.is_dir() for folder in folders):
         return
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for mark in marks:
+    if mark:
         with suppress(FileExistsError):
             create_private(directory / mark).close()
     for folder in folders:

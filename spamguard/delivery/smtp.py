@@ -295,8 +295,7 @@ class SmtpTransaction:
         ):
             raise error
         self._has_restarted = True
-        hop = self._hop.settings.to
-        _log.info("next hop %s: session lost (%s), beginning again", hop, error)
+        _log.info("next hop %s: session lost (%s), beginning again", self._hop.settings.to, error)
         self._session.abort()
         self._session = None
         self._session = session = await self._hop.open()
@@ -361,8 +360,7 @@ class SmtpTransaction:
                 deadline = min(deadline, session.connection.deadline_after(_LATE_REPLY_TIMEOUT))
 
     def _report_error(self, error: Exception) -> None:
-        hop = self._hop.settings.to
-        _log.warning("next hop %s: %s: %s", hop, type(error).__name__, error)
+        _log.warning("next hop %s: %s: %s", self._hop.settings.to, type(error).__name__, error)
         self._hop.on_error(error)
 
 
@@ -417,8 +415,5 @@ async def _probe_next_hop(hop: Hop, hostname: str) -> str:
 
 def _find_unwritable(maildir: Path) -> str:
     """Accept a missing Maildir if it can be created, as the first message does."""
-    paths = [path for path in (maildir / "tmp", maildir / "new") if path.exists()]
-    paths = paths or [next(path for path in (maildir, *maildir.parents) if path.exists())]
-    return "; ".join(
-        f"{path} may not be written" for path in paths if not os.access(path, os.W_OK | os.X_OK)
-    )
+    path = next(path for path in (maildir / "new", maildir, *maildir.parents) if path.exists())
+    return "" if os.access(path, os.W_OK | os.X_OK) else f"{path} may not be written"

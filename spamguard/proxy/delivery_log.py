@@ -239,7 +239,6 @@ class DeliveryRecord:
     def facts(self) -> Mapping[str, str]:
         """The facts of the log line by name; the values are as strangers wrote them."""
         client = self.envelope.client
-        recipients = [f"<{recipient.address}>" for recipient in self.envelope.recipients]
         return {
             "id": self.id,
             **({"copy-of": self.copy_of} if self.copy_of else {}),
@@ -249,7 +248,7 @@ class DeliveryRecord:
             "client": client.address,
             "helo": client.helo,
             "from": f"<{self.envelope.sender.address}>",
-            "to": _join_first(recipients),
+            "to": _join_first([f"<{recipient.address}>" for recipient in self.envelope.recipients]),
             "size": str(self.size),
             **({"normalised": ",".join(sorted(self.oddities))} if self.oddities else {}),
             **self._verdict_facts(),

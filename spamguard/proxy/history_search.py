@@ -93,24 +93,19 @@ class HistoryFilter(NamedTuple):
     def where_clause(self) -> tuple[str, list[object]]:
         terms = ["id >= ? AND id < ?"]
         values: list[object] = [self.first, self.before or _ABOVE_ALL_IDS]
-        if self.since:
-            terms.append("time >= ?")
-            values.append(self.since)
-        if self.until:
-            terms.append("time < ?")
-            values.append(self.until)
-        if self.label:
-            terms.append("judgements.label = ?")
-            values.append(self.label)
-        if sender := fold_text(self.sender):
-            terms.append(f"({_contains('sender')} OR {_contains('author')})")
-            values += sender, sender
-        if recipient := recipient_pattern(self.recipient):
-            terms.append(_contains("recipients"))
-            values.append(recipient)
-        if subject := fold_text(self.subject):
-            terms.append(_contains("subject"))
-            values.append(subject)
+        is_labelled = "" if self.taught == "any" else self.taught
+        for term, value in (
+            ("time >= ?", self.since),
+            ("time < ?", self.until),
+            ("judgements.label = ?", self.label),
+            (_contains("sender || char(10) || author"), fold_text(self.sender)),
+            (_contains("recipients"), recipient_pattern(self.recipient)),
+            (_contains("subject"), fold_text(self.subject)),
+            (_HAS_LESSON_LABEL, is_labelled),
+        ):
+            if value:
+                terms.append(term)
+                values.append(value)
         for word in map(fold_text, self.words):
             columns = ["subject", "sender", "author"]
             patterns = [word] * len(columns)
@@ -125,9 +120,6 @@ class HistoryFilter(NamedTuple):
             values += self.parts
         if self.taught == "any":
             terms.append(_HAS_LESSON)
-        elif self.taught:
-            terms.append(_HAS_LESSON_LABEL)
-            values.append(self.taught)
         return " AND ".join(terms), values
 
 
@@ -205,8 +197,7 @@ class HistorySearch(History):
 
     def _count(self, query: str, conditions: HistoryFilter, values: list[object]) -> list[Any]:
         condition, condition_values = conditions.where_clause()
-        recipients_column = "recipients" if conditions.parts else "''"
-        query = query.format(recipients_column, condition)
+        query = query.format("recipients" if conditions.parts else "''", condition)
         rows = self._db.query(query, values + condition_values)
         with self._db.errors(ValueError, TypeError):
             return [

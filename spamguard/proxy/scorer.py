@@ -307,8 +307,7 @@ def encode_scan(scan: Scan) -> bytes:
     for other in personal.values():
         numbers += other.probability, other.log_odds
         numbers += [other.probabilities[name] for name in classes]
-    form = _NUMBERS_FORMAT.format(len(numbers), len(words))
-    numbers_bytes = struct.pack(form, *numbers, *tokens)
+    numbers_bytes = struct.pack(_NUMBERS_FORMAT.format(len(numbers), len(words)), *numbers, *tokens)
     cut = [text[:_MAX_WORD_LENGTH].replace("\0", " ") for text in word_texts]
     labels = [other.label for other in personal.values()]
     line = scan.line[:MAX_LINE].replace("\0", " ")

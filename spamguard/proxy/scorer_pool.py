@@ -186,8 +186,7 @@ class ScorerHandle(DeadlineTimer):
         """A message takes long, and then too long; or the scorer does not become ready."""
         if self.job and not self.is_stuck:
             self.is_stuck = True
-            remaining = max(self._message_seconds - _STUCK_SECONDS, 0.0)
-            self.set_deadline(self._loop.time() + remaining)
+            self.set_deadline(self._loop.time() + max(self._message_seconds - _STUCK_SECONDS, 0.0))
             self._on_change(self)
         else:
             self.end_reason = "timeout"

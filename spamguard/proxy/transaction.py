@@ -242,11 +242,6 @@ class MessageCopy:
     action: Action = Action.TAG
     redirect_to: str = ""
 
-    @property
-    def is_for_next_hop(self) -> bool:
-        """Whether its recipients get it from the next hop."""
-        return self.action is Action.TAG and isinstance(self.output, SpoolView)
-
 
 class FilterTransaction:
     """One mail transaction."""
@@ -282,8 +277,10 @@ class FilterTransaction:
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
         record = DeliveryRecord(self._listener, envelope, message.size, oddities)
         copies = await self._prepare_copies(message, record)
-        opened = self._transaction if len(copies) == 1 and copies[0].is_for_next_hop else None
-        if opened is None:  # nobody gets the message in it, or not everybody the same
+        opened: NextHopTransaction | None = self._transaction
+        first = copies[0]
+        if len(copies) > 1 or first.action is not Action.TAG or isinstance(first.output, Reply):
+            opened = None  # nobody gets the message in it, or not everybody the same
             await self.end()
         replies: dict[int, Reply] = {}
         for copy in copies:
@@ -361,8 +358,7 @@ class FilterTransaction:
 
     def _received_field(self, record: DeliveryRecord) -> bytes:
         recipient = self._accepted[0].address if len(self._accepted) == 1 else ""
-        hostname = self._proxy.hostname
-        return received_field(self._client, hostname, record.id, recipient, record.time)
+        return received_field(self._client, self._proxy.hostname, record.id, recipient, record.time)
 
     def _client_field(self, record: DeliveryRecord, header: bytes) -> bytes:
         """A Received field about the client, which the judge reads as if it stood on top.
