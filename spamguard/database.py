@@ -44,7 +44,6 @@ _REMEDY_BY_CODE = {
     "SQLITE_CANTOPEN": "it cannot be opened: check its directory, and give this user read and "
     "write permission on both",
 }
-_DAMAGE_CODES = ("SQLITE_CORRUPT", "SQLITE_ERROR")
 _CREATE_CLOCK = "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
 _MAX_JUMP_SECONDS = 86_400.0
 # What Python raises of these very types has no code: a text that is no UTF-8, or a missing value.
@@ -79,7 +78,7 @@ class Schema:
         else:
             default = "SQLITE_CORRUPT" if type(error) in _READ_ERRORS else ""
             code = "_".join(getattr(error, "sqlite_errorname", default).split("_")[:2])
-        if code in _DAMAGE_CODES:
+        if code in ("SQLITE_CORRUPT", "SQLITE_ERROR"):
             advice = f"it is damaged: {self.damage_remedy}"
         elif code == "SQLITE_NOTADB":
             advice = f"it is not a spamguard {self.kind} file: {self.foreign_remedy}"

@@ -44,7 +44,6 @@ BEAT_BYTE = b"b"  # the worker is alive
 SETTLE_BYTE = b"s"  # lessons wait for settling
 
 # Every installation writes this file again, and hardly anything else does.
-_PACKAGE_FILE = Path(__file__).with_name("__init__.py")
 
 # Measured with tables of 64 MiB on two cores (Python 3.11, numpy 2): `judge` and `learn` need 290
 # MiB, `rebuild` 330; of the daemon the web process used 411 at most and the learner 441. A process
@@ -55,7 +54,6 @@ _NEEDED_BYTES, _NEEDED_BYTES_SERVING = 288 << 20, 480 << 20
 # numpy would reserve address space for each core, and malloc 64 MiB for each thread; nothing here
 # is faster for it, since only one thread at a time runs Python.
 _LESS_MEMORY = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 # ---- checks before a process starts
@@ -67,7 +65,7 @@ class ReplacedError(OSError):
 
 def _installation_time() -> int:
     with suppress(OSError):
-        return _PACKAGE_FILE.stat().st_mtime_ns
+        return Path(__file__).with_name("__init__.py").stat().st_mtime_ns
     return 0
 
 
@@ -218,7 +216,7 @@ def read_settings(descriptor: int) -> Settings:
 
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
     """Have the kernel send a signal when the parent ends. parent: its process id."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it ended before the call
         sys.exit(1)
 
@@ -354,14 +352,12 @@ class Notifier:
 
 # ---- other programs
 
-_PROGRAM_SECONDS = 10.0
-
 
 def run_command(*command: str) -> str:
     """Standard output of a program; "" if there is no such program, or if it fails."""
     try:
         output: bytes = subprocess.check_output(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_PROGRAM_SECONDS
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10.0
         )
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -56,7 +56,6 @@ MAX_MESSAGE_BYTES = 64 << 20
 _MAX_LINE_BYTES = 64 << 10  # held at a time: a file may have no line ends
 
 _MESSAGE_DIRECTORIES = ("cur", "new")  # of a Maildir
-_MAX_ROUNDS = 10  # of looking for renamed files; a file that is renamed each time is left out
 
 # "From : a@b" is a header field in the obsolete syntax (RFC 5322, section 4.5).
 _FROM_LINE = re.compile(rb"From (?!\s*:)")
@@ -81,7 +80,6 @@ _SERVER_NOTES = re.compile(  # of the library c-client, and of Dovecot
 _FLAGS_SUFFIX = re.compile(r"[:;!]2,([A-Za-z]*)")  # of file systems without the colon, too
 # The first one counts: Thunderbird writes its own on top, and a sender's stands below.
 _MOZILLA_STATUS = re.compile(rb"^X-Mozilla-Status:[ \t]*([0-9a-f]{1,8})\b", re.M | re.I)
-_MOZILLA_EXPUNGED = 0x0008
 _X_STATUS = re.compile(rb"^X-Status:[^\r\n]*D", re.M | re.I)
 
 # Files that mail servers keep beside the mail.
@@ -190,7 +188,7 @@ def is_deleted(file: str, header: bytes = b"") -> bool:
     return (
         file.startswith(",")
         or (flags is not None and "T" in flags[1])
-        or (mozilla is not None and int(mozilla[1], 16) & _MOZILLA_EXPUNGED != 0)
+        or (mozilla is not None and int(mozilla[1], 16) & 0x0008 != 0)
         or _X_STATUS.search(header) is not None
     )
 
@@ -294,7 +292,8 @@ def _read_live_files(list_files: Callable[[], list[Path]], limit: int) -> Iterat
     many are moved away.
     """
     pending = list_files()
-    for _ in range(_MAX_ROUNDS):
+    # Of looking for renamed files; a file that is renamed each time is left out.
+    for _ in range(10):
         missing: set[str] = set()
         for path in pending:
             with _map_read_errors(path):
@@ -401,7 +400,6 @@ def _map_read_errors(path: Path | str, where: str = "") -> Iterator[None]:
 # ---- compressed files
 
 _MAX_STREAMS = 64  # one after another in a file; each costs a copy of the rest
-_MAX_ZSTD_WINDOW = 8 << 20  # bytes
 
 Decompressor = Callable[[bytes, int], bytes]
 
@@ -460,7 +458,7 @@ def _decompress_zstd(data: bytes, max_bytes: int) -> bytes:
     """Does not notice a missing end; callers compare the size in the name."""
     import zstandard  # noqa: PLC0415  few need it, and all commands would wait 10 ms
 
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=8 << 20)  # bytes
     reader = decompressor.stream_reader(data, read_across_frames=True)
     try:
         return reader.read(max_bytes)

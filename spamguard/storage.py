@@ -212,7 +212,11 @@ class Spool:
         else:
             try:
                 if self._file is None:
-                    self._file = _open_unlinked(self._directory)
+                    self._file = open_unnamed(self._directory)
+                    if self._file is None:
+                        with draft_file(self._directory / "spool") as draft:
+                            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                            self._file = os.open(draft, flags, 0o600)
                     _write_all(self._file, self._memory)
                     self._memory = bytearray()
                 _write_all(self._file, data)
@@ -287,14 +291,6 @@ class SpoolView:
         """All bytes, a chunk at a time."""
         yield self.head
         yield from self.spool.chunks(self.skip)
-
-
-def _open_unlinked(directory: Path) -> int:
-    descriptor = open_unnamed(directory)
-    if descriptor is None:
-        with draft_file(directory / "spool") as draft:
-            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    return descriptor
 
 
 def _write_all(file: int, data: bytes | bytearray) -> None:

@@ -40,8 +40,6 @@ from spamguard.users import UserResolver
 
 _log = logging.getLogger("spamguard.mail")
 
-_PROBE_SECONDS = 60.0  # between two attempts to reach a next hop
-_HISTORY_TIMEOUT = 1.0  # to write the rest of the history at the end
 _RECEIVE_STAGE, _JUDGE_STAGE, _DELIVER_STAGE = range(len(STAGES))
 NO_ACTION = "none"  # the action counted for a message that was not judged
 
@@ -151,7 +149,7 @@ async def _probe_until_known(hop: NextHop) -> None:
     """Find out what the next hop offers; later sessions with it notice changes."""
     while hop.extensions is None:
         await hop.probe()
-        await asyncio.sleep(_PROBE_SECONDS)
+        await asyncio.sleep(60.0)  # between two attempts to reach a next hop
 
 
 def _make_context(
@@ -161,7 +159,8 @@ def _make_context(
     history = HistoryWriter(
         settings.state / "history.sqlite", options.size, options.age, private=options.private
     )
-    stack.push_async_callback(asyncio.to_thread, history.close, _HISTORY_TIMEOUT)
+    # In a second the rest of the history is written, or dropped.
+    stack.push_async_callback(asyncio.to_thread, history.close, 1.0)
 
     @cache
     def signing_key() -> tuple[bytes, str]:

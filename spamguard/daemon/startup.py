@@ -27,7 +27,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from spamguard import process
-from spamguard.config.options import Certificate, Endpoint, HostPort, Settings
+from spamguard.config.options import Endpoint, Settings
 from spamguard.errors import ConfigError, StartError, remedy
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY
 
@@ -234,13 +234,9 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
     """Return that account; StartError: root could not start the daemon so. Changes nothing."""
     account = service_account(settings)
     if account.pw_uid == 0:
-        addresses: list[Endpoint | HostPort] = [
-            door.listen for door in settings.doors if door.listen.path is None
-        ]
-        addresses += [settings.metrics] if settings.metrics else []
-        addresses += [settings.web.listen] if settings.web else []
-        for address in addresses:
-            if not ip_address(address.host).is_loopback:
+        doors = (door.listen for door in settings.doors if door.listen.path is None)
+        for address in (*doors, settings.metrics, settings.web and settings.web.listen):
+            if address and not ip_address(address.host).is_loopback:
                 raise StartError(
                     f"will not run as root with {address} open to others: "
                     f"name a user with `user`, or give {settings.state} to one with chown"
@@ -251,11 +247,10 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
 
 def required_files(settings: Settings) -> list[Path]:
     """Return the files, besides the configuration itself, that the daemon must be able to read."""
-    certificates: list[Certificate | None] = [listener.tls for listener in settings.listeners]
-    certificates += [settings.web.tls] if settings.web else []
+    certificates = [*(door.tls for door in settings.listeners), settings.web and settings.web.tls]
     files = [file for tls in certificates if tls for file in (tls.certificate, tls.key)]
     if shared := settings.shared:
-        files += [file for file in (shared.password_file, shared.tls.ca) if file]
+        files += filter(None, (shared.password_file, shared.tls.ca))
     return files + [scanner.password_file for scanner in settings.scanners if scanner.password_file]
 
 

@@ -43,8 +43,6 @@ _log = logging.getLogger("spamguard.daemon")
 STATUS_SOCKET = "daemon.sock"
 LOCK_FILE = "daemon.lock"
 ANSWER_TIMEOUT = 2.0  # seconds that a master may take to answer
-_SOCKET_MODE = 0o600
-_MAX_ERRORS = 8
 
 
 class StatusSocket:
@@ -59,7 +57,7 @@ class StatusSocket:
         """Listen in this directory. If that fails, mail flows all the same."""
         try:
             with process.short_path(state) as directory:
-                self._listening = process.listen_at(directory / STATUS_SOCKET, _SOCKET_MODE)
+                self._listening = process.listen_at(directory / STATUS_SOCKET, 0o600)
         except OSError as error:
             text = "%s: cannot listen there (%s): `spamguard status` will find no daemon"
             _log.warning(text, state / STATUS_SOCKET, error.strerror)
@@ -183,9 +181,7 @@ def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object
         "messages": _counter_rows(totals.messages, "verdict", "action"),
         "bytes": totals.bytes,
         "next_hop_errors": _counter_rows(totals.next_hop_errors, "next_hop", "kind"),
-        "last_errors": [
-            {"time": moment, "text": text} for moment, text in totals.troubles[:_MAX_ERRORS]
-        ],
+        "last_errors": [{"time": moment, "text": text} for moment, text in totals.troubles[:8]],
     }
 
 

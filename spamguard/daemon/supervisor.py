@@ -37,8 +37,6 @@ from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
 _log = logging.getLogger("spamguard.daemon")
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 60.0  # before a service is started again
-_LONG_LIFE_SECONDS = 300.0  # a service that lived so long is restarted after the first pause again
-_TERMINATE_TIMEOUT = 1.0  # from SIGTERM to SIGKILL for a service
 
 
 class Child:
@@ -152,7 +150,8 @@ class SupervisedProcess:
     def maintain(self) -> None:
         """Notice that the process has ended, and start it when that is due."""
         if self._child is not None and (status := self._child.process.poll()) is not None:
-            if time.monotonic() - self._child.started_at > _LONG_LIFE_SECONDS:
+            # One that lived so long is restarted after the first pause again.
+            if time.monotonic() - self._child.started_at > 300.0:
                 self._backoff.reset()
             self._backoff.lengthen()
             self._child.close()
@@ -177,7 +176,7 @@ class SupervisedProcess:
             return
         self._child.process.terminate()
         try:
-            self._child.process.wait(_TERMINATE_TIMEOUT)
+            self._child.process.wait(1.0)  # from SIGTERM to SIGKILL for a service
         except subprocess.TimeoutExpired:
             self._child.process.kill()
             self._child.process.wait()

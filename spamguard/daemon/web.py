@@ -46,8 +46,6 @@ _log = logging.getLogger("spamguard.web")
 _metrics_log = logging.getLogger("spamguard.metrics")
 
 RETRY_SECONDS = 15.0  # when an address is not available, or the certificate cannot be read
-_BEAT_SECONDS = 1.0
-_MAX_DESCRIPTORS = 1024
 # The probes need these. Both import numpy, which stays broken when two threads import it first.
 _PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
@@ -57,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     with process.child_context(arguments) as (settings, request_settling, board):
         # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, _MAX_DESCRIPTORS), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
         for module in _PROBE_MODULES:
             import_module(module)
         # for uploads: /tmp may be memory, and the spool is where mail is kept private
@@ -135,7 +133,7 @@ async def _serve_page(
                     slot.beat(time.monotonic_ns())
                     if certificates is not None:
                         certificates.reload()
-                    await _wait(ending, _BEAT_SECONDS)
+                    await _wait(ending, 1.0)
         except (SpamguardError, OSError) as error:
             _log.error(
                 "page and API cannot be served (%s): trying again", describe_error(web, error)

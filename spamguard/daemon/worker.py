@@ -39,10 +39,8 @@ if TYPE_CHECKING:  # what takes long to load is loaded by `assemble`
 _log = logging.getLogger("spamguard.daemon")
 
 BEAT_SECONDS = 1.0
-_FIRST_BEAT_SECONDS = 0.1  # while no scorer is ready: the master waits for that
 DRAIN_TIMEOUT = 7200.0  # after a reload: longer than one message may take, in and out
 HURRY_TIMEOUT = 6.0  # when the master stops or is gone; it kills after `WorkerTiming.drain`
-_ALARM_SECONDS = 9  # then the kernel ends a process that is still in a hurry
 
 Assemble = Callable[
     [Settings, Sequence[socket.socket], Callable[[], None], CounterSlot],
@@ -71,8 +69,9 @@ async def assemble(
             servers = settings.authserv_ids if door.believes_results else ()
             stripped = bool(servers) and door.strips_authentication_results
             spam_from = door.policy.spam_threshold
-            if (spam_from, servers, stripped) not in pools:
-                pools[spam_from, servers, stripped] = pool = ScorerPool(
+            pool = pools.get(key := (spam_from, servers, stripped))
+            if pool is None:
+                pools[key] = pool = ScorerPool(
                     settings.state,
                     settings.scoring,
                     spam_from,
@@ -81,7 +80,7 @@ async def assemble(
                 )
                 stack.push_async_callback(pool.close)
                 await pool.start()
-            pools_of_doors.append(pools[spam_from, servers, stripped])
+            pools_of_doors.append(pool)
         # The scorers start while this process loads the rest.
         from spamguard.daemon.doors import open_doors  # noqa: PLC0415
 
@@ -98,7 +97,8 @@ async def _beat_forever(counters: CounterSlot, pools: Collection[ScorerPool]) ->
         if any(pool.is_replaced for pool in pools):
             # Drain: another worker can judge, or the installed version once no worker is left.
             signal.raise_signal(signal.SIGTERM)
-        await asyncio.sleep(BEAT_SECONDS if scoring else _FIRST_BEAT_SECONDS)
+        # While no scorer is ready: the master waits for that.
+        await asyncio.sleep(BEAT_SECONDS if scoring else 0.1)
 
 
 class Worker:
@@ -182,7 +182,7 @@ class Worker:
     async def _hurry_up(self, doors: Sequence[Door]) -> None:
         await self._hurry.wait()
         # A session that still hangs then has given no reply, so its sender tries again.
-        signal.alarm(_ALARM_SECONDS)
+        signal.alarm(9)  # then the kernel ends a process that is still in a hurry
         await _drain_all(doors, HURRY_TIMEOUT)
 
 

@@ -30,10 +30,6 @@ from spamguard.smtp.envelope import MAX_REPLY_BYTES, Reply, ReplyError, ReplyRea
 
 # Beyond so many unread bytes reading pauses. A whole reply must fit in.
 _MAX_UNREAD_BYTES = MAX_REPLY_BYTES
-_HAPPY_EYEBALLS_SECONDS = 0.25  # until a host's next address is tried too (RFC 8305, section 5)
-_TLS_SHUTDOWN_TIMEOUT = 1.0
-_WRITE_BYTES = 64 << 10  # that go to the kernel together: fewer calls for small messages
-_QUIT_TIMEOUT = 1.0
 
 
 class NextHopConnection(DeadlineTimer, asyncio.Protocol):
@@ -103,7 +99,7 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
                     self,
                     context,
                     server_hostname=name,
-                    ssl_shutdown_timeout=_TLS_SHUTDOWN_TIMEOUT,
+                    ssl_shutdown_timeout=1.0,
                 )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise TlsHandshakeError(f"TLS: {describe_error(error)}") from error
@@ -179,7 +175,8 @@ async def dial(endpoint: Endpoint, seconds: float) -> NextHopConnection:
                 NextHopConnection,
                 endpoint.host,
                 endpoint.port,
-                happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS,
+                # Until a host's next address is tried too (RFC 8305, section 5).
+                happy_eyeballs_delay=0.25,
             )
             return connection
     except (OSError, ValueError) as error:  # ValueError: a name that no host can have
@@ -269,7 +266,7 @@ class NextHopSession:
         try:
             with contextlib.suppress(DeliveryError):
                 self.send_commands(b"QUIT\r\n")
-                await self.read_reply(self.connection.deadline_after(_QUIT_TIMEOUT))
+                await self.read_reply(self.connection.deadline_after(1.0))
         finally:
             self.abort()
 
@@ -280,7 +277,7 @@ def _batch_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         batch.append(piece)
         size += len(piece)
-        if size >= _WRITE_BYTES:
+        if size >= 64 << 10:  # fewer calls for small messages
             yield b"".join(batch)
             batch, size = [], 0
     yield b"".join(batch)

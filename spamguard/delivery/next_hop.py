@@ -289,7 +289,6 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
 
 _delivery_counter = itertools.count()  # of deliveries of this process
 _UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
-_MAX_HOST_LENGTH = 100  # of at most 255 that the name of a file may have
 _MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writes such a thing
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
 
@@ -309,7 +308,8 @@ class MaildirNextHop:
     ) -> None:
         self.on_error = on_error
         self._directory = directory
-        self._host = _UNSAFE_IN_NAMES.sub("_", hostname)[:_MAX_HOST_LENGTH]
+        # Of at most 255 that the name of a file may have.
+        self._host = _UNSAFE_IN_NAMES.sub("_", hostname)[:100]
 
     @property
     def answers_each(self) -> bool:

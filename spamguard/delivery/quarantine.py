@@ -323,15 +323,8 @@ def _decode_note(name: str, values: dict[str, Any]) -> QuarantineEntry:
         tuple(Recipient(*_decode_path(recipient)) for recipient in recipients),
         Client(**values["envelope"]["client"]),
     )
-    return QuarantineEntry(
-        name,
-        envelope,
-        values["reason"],
-        float(values["when"]),
-        int(values["size"]),
-        frozenset(values["delivered"]),
-        str(values["listener"]),
-    )
+    delivered = frozenset(values["delivered"])
+    return QuarantineEntry(**values | {"id": name, "envelope": envelope, "delivered": delivered})
 
 
 def _decode_path(values: dict[str, Any]) -> tuple[str, tuple[EsmtpParameter, ...]]:

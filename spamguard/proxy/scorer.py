@@ -47,7 +47,6 @@ _MAX_WORDS = 1000
 _MAX_WORD_LENGTH = 100  # characters
 _MAX_MEMORY_BYTES = 2 << 30  # of the process, beyond the tables
 _CHUNK_BYTES = 1 << 20
-_PAGE_BYTES = resource.getpagesize()
 
 # Whether the message is a file; bytes of the fields on top, of the users, of the message.
 _REQUEST_HEADER = struct.Struct(">BHIQ")
@@ -185,7 +184,7 @@ def confine(parent: int) -> None:
 
 def _limit_memory() -> None:
     """Limit memory to what is used now, with the tables, and `_MAX_MEMORY_BYTES`."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE_BYTES
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + _MAX_MEMORY_BYTES
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard != resource.RLIM_INFINITY:
