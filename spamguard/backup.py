@@ -142,15 +142,15 @@ def _sum_line(name: str, checksum: str) -> bytes:
     return f"{checksum}  {name}\n".encode()
 
 
+@dataclass
 class BackupReader:
     """A backup in a stream that can be read twice. SourceError: it is no whole backup.
 
     name: of the file, for errors.
     """
 
-    def __init__(self, name: str, stream: BinaryIO) -> None:
-        self._name = name
-        self._stream = stream
+    _name: str
+    _stream: BinaryIO
 
     def verify(self) -> BackupHeader:
         """Read and check every byte."""

@@ -95,6 +95,7 @@ class Schema:
             raise self.explain(path, error) from error
 
 
+@dataclass
 class Database:
     """An open file. It belongs to one thread of one process; any number of processes may open it.
 
@@ -102,11 +103,9 @@ class Database:
     `executemany` explain nothing: call them within `errors` or `transaction`.
     """
 
-    def __init__(self, path: Path, schema: Schema, connection: sqlite3.Connection) -> None:
-        """Use `open`."""
-        self.path = path
-        self.schema = schema
-        self.connection = connection
+    path: Path
+    schema: Schema
+    connection: sqlite3.Connection
 
     @classmethod
     def open(

@@ -21,6 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
 
@@ -117,17 +118,17 @@ class StandingWarning(NamedTuple):
     since: float
 
 
+@dataclass
 class WarnOnce:
     """Logs each trouble once, however often it is met, until it is over.
 
     logger, level: where and how loud a trouble is logged.
     """
 
-    def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:
-        self._logger = logger
-        self._level = level
-        self._standing: dict[Hashable, StandingWarning] = {}
-        self.changes = 0  # of the standing warnings, so far
+    _logger: logging.Logger
+    _level: int = logging.WARNING
+    _standing: dict[Hashable, StandingWarning] = field(default_factory=dict)
+    changes: int = 0  # of the standing warnings, so far
 
     def warn(self, key: Hashable, text: str, *values: object) -> None:
         """Log a trouble, unless one of this key stands. text, values: as loggers have them."""

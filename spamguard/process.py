@@ -32,6 +32,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -303,6 +304,7 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 # ---- systemd
 
 
+@dataclass
 class Notifier:
     """Sends states to the service manager, if there is one; nothing happens when nobody listens.
 
@@ -311,9 +313,8 @@ class Notifier:
     none.
     """
 
-    def __init__(self, address: str | None, watchdog_seconds: float | None = None) -> None:
-        self._address = address
-        self.watchdog_seconds = watchdog_seconds
+    _address: str | None
+    watchdog_seconds: float | None = None
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> Notifier:

@@ -33,7 +33,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -183,18 +183,18 @@ MAX_MEMORY_BYTES = 512 << 10
 _CHUNK_BYTES = 256 << 10
 
 
+@dataclass(eq=False)
 class Spool:
     """The bytes of one message. size: how many were written.
 
     directory: where the file is made, if one is needed.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._memory = bytearray()
-        self._file: int | None = None
-        self._failure: OSError | None = None
-        self.size = 0
+    _directory: Path
+    _memory: bytearray = field(default_factory=bytearray)
+    _file: int | None = None
+    _failure: OSError | None = None
+    size: int = 0
 
     @classmethod
     def open_file(cls, path: Path) -> Spool:

@@ -74,8 +74,8 @@ def open_doors(
         proxy: Proxy = FilterProxy(listener, hop, pool, context, name)
         if listener.teach is not None:
             proxy = ForwardTrainingProxy(proxy, listener, listener.teach, lessons)
-        count_receiving = partial(counters.add_seconds, _RECEIVE_STAGE)
-        doors.append(open_door(listener, proxy, [listening], spool, name, count_receiving))
+        count = partial(counters.add_seconds, _RECEIVE_STAGE)
+        doors.append(open_door(listener, proxy, [listening], spool, name, count))
     first = len(settings.listeners)
     for scanner, listening, pool in zip(
         settings.scanners, sockets[first:], pools[first:], strict=True
@@ -115,11 +115,12 @@ def open_door(
         on_data_received=on_data_received,
     )
     session_type = LmtpSession if context.lmtp else SmtpSession
-
-    def make_session(address: str, port: str) -> SmtpSession:
-        return session_type(context, asyncio.get_running_loop(), address, port)
-
-    return Door(make_session, sockets, Networks(listener.clients), listener.limits)
+    return Door(
+        lambda address, port: session_type(context, asyncio.get_running_loop(), address, port),
+        sockets,
+        Networks(listener.clients),
+        listener.limits,
+    )
 
 
 def open_scanner(service: ScanService, sockets: Sequence[socket.socket], spool: Path) -> Door:

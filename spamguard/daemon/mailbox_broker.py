@@ -27,6 +27,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
 
 from spamguard import process
 from spamguard.config.options import Settings
@@ -45,6 +47,7 @@ _REFUSAL = "only the user of the daemon, as `user` or the owner of `state` tells
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
 
+@dataclass
 class MailboxBroker:
     """The process.
 
@@ -52,13 +55,11 @@ class MailboxBroker:
     this process.
     """
 
-    def __init__(self, read: Callable[[], Settings], user: str) -> None:
-        self._read = read
-        self._user = user
-        self._notifier = Notifier(None)
-        self._warnings = WarnOnce(_log)
-        self._lock = threading.Lock()
-        self._sessions: set[socket.socket] = set()
+    _read: Callable[[], Settings]
+    _user: str
+    _warnings: WarnOnce = field(default_factory=partial(WarnOnce, _log))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sessions: set[socket.socket] = field(default_factory=set)
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT and return the exit status.

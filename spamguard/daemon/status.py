@@ -22,6 +22,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,13 @@ LOCK_FILE = "daemon.lock"
 ANSWER_TIMEOUT = 2.0  # seconds that a master may take to answer
 
 
+@dataclass
 class StatusSocket:
     """The master's end. describe: returns the answer, a value for JSON."""
 
-    def __init__(self, selector: selectors.BaseSelector, describe: Callable[[], object]) -> None:
-        self._selector = selector
-        self._describe = describe
-        self._listening: socket.socket | None = None
+    _selector: selectors.BaseSelector
+    _describe: Callable[[], object]
+    _listening: socket.socket | None = None
 
     def open(self, state: Path) -> None:
         """Listen in this directory. If that fails, mail flows all the same."""

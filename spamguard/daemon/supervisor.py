@@ -115,6 +115,7 @@ class _Backoff:
         return max(0.0, self.resume_at - time.monotonic())
 
 
+@dataclass
 class SupervisedProcess:
     """One process `python -m MODULE CHANNEL SETTINGS MASTER FILES…`, running whenever wanted.
 
@@ -123,17 +124,16 @@ class SupervisedProcess:
     settling_due: whether the process has asked for settling.
     """
 
-    def __init__(
-        self, name: str, module: str, selector: selectors.BaseSelector, files: Sequence[int] = ()
-    ) -> None:
-        self._name = name
-        self._module = module
-        self._selector = selector
-        self._files = files
-        self._settings: Settings | None = None
-        self._child: Child | None = None
-        self._backoff = _Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-        self.settling_due = False
+    _name: str
+    _module: str
+    _selector: selectors.BaseSelector
+    _files: Sequence[int] = ()
+    _settings: Settings | None = None
+    _child: Child | None = None
+    _backoff: _Backoff = field(
+        default_factory=partial(_Backoff, FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+    )
+    settling_due: bool = False
 
     @property
     def pid(self) -> int | None:

@@ -10,7 +10,6 @@ within a second. Must never be needed for mail to flow.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import resource
 import signal
@@ -37,7 +36,7 @@ from spamguard import keys, process
 from spamguard.config.options import HostPort, Settings, Web
 from spamguard.counters import WEB_SLOT, CounterBoard, CounterSlot
 from spamguard.daemon import status
-from spamguard.errors import SpamguardError
+from spamguard.errors import SpamguardError, error_text
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 from spamguard.web.monitor import HealthReporter, create_monitor_app, monitor_config, monitor_pages
@@ -136,7 +135,10 @@ async def _serve_page(
                     await _wait(ending, 1.0)
         except (SpamguardError, OSError) as error:
             _log.error(
-                "page and API cannot be served (%s): trying again", describe_error(web, error)
+                "page and API cannot be served on %s (%s): trying again; a port below 1024 needs "
+                "root's rights: let a reverse proxy or a firewall lead to a higher one",
+                web,
+                error_text(error),
             )
             await _wait(ending, RETRY_SECONDS)
 
@@ -188,16 +190,6 @@ async def _open_page(
             for task in mailing:
                 task.cancel()
             await service.close()
-
-
-def describe_error(web: Web, error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EACCES and web.listen.port < 1024:
-        return (
-            "page and API open their port without root's rights: take one from 1024 on, "
-            "and let a reverse proxy or a firewall lead to it"
-        )
-    reason = error.strerror if isinstance(error, OSError) else None
-    return f"{web}: {reason or error}"
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -101,24 +102,17 @@ async def _beat_forever(counters: CounterSlot, pools: Collection[ScorerPool]) ->
         await asyncio.sleep(BEAT_SECONDS if scoring else 0.1)
 
 
+@dataclass
 class Worker:
     """The life of a worker process, from start to end."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        sockets: Sequence[socket.socket],
-        channel: socket.socket,
-        assemble: Assemble,
-        counters: CounterSlot,
-    ) -> None:
-        self._settings = settings
-        self._sockets = sockets
-        self._channel = channel
-        self._assemble = assemble
-        self._counters = counters
-        self._draining = asyncio.Event()
-        self._hurry = asyncio.Event()
+    _settings: Settings
+    _sockets: Sequence[socket.socket]
+    _channel: socket.socket
+    _assemble: Assemble
+    _counters: CounterSlot
+    _draining: asyncio.Event = field(default_factory=asyncio.Event)
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Serve until told to drain."""

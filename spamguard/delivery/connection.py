@@ -13,6 +13,7 @@ import contextlib
 import os
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 from spamguard.config.options import Endpoint
@@ -183,6 +184,7 @@ async def dial(endpoint: Endpoint, seconds: float) -> NextHopConnection:
         raise UnreachableError(f"connect: {describe_error(error)}") from error
 
 
+@dataclass(eq=False)
 class NextHopSession:
     """One session. seconds: for each reply to a command.
 
@@ -190,14 +192,13 @@ class NextHopSession:
     before.
     """
 
-    def __init__(self, connection: NextHopConnection, seconds: float) -> None:
-        self.connection = connection
-        self.extensions: Mapping[str, str] = {}
-        self.is_reused = False
-        self._is_clean = False  # no transaction is open, and nothing was refused
-        self._seconds = seconds
-        self._replies_due = 1  # the greeting
-        self._had_refusal = False
+    connection: NextHopConnection
+    _seconds: float
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    is_reused: bool = False
+    _is_clean: bool = False  # no transaction is open, and nothing was refused
+    _replies_due: int = 1  # the greeting
+    _had_refusal: bool = False
 
     @property
     def is_usable(self) -> bool:

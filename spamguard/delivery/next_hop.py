@@ -29,7 +29,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -364,13 +364,13 @@ class MaildirNextHop:
         return f"{microseconds // 1_000_000}.{parts}.{self._host}"
 
 
+@dataclass
 class _MaildirTransaction:
     """Keeps the envelope until the message comes."""
 
-    def __init__(self, hop: MaildirNextHop) -> None:
-        self._hop = hop
-        self._sender = Sender("")
-        self._recipients: list[Recipient] = []
+    _hop: MaildirNextHop
+    _sender: Sender = field(init=False)
+    _recipients: list[Recipient] = field(default_factory=list)
 
     async def mail(self, sender: Sender) -> Reply:
         self._sender = sender

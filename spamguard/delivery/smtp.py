@@ -21,7 +21,7 @@ import logging
 import os
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spamguard.config.options import Endpoint, Hop, Protocol, Tls
@@ -217,20 +217,20 @@ class SmtpNextHop:
         )
 
 
+@dataclass
 class SmtpTransaction:
     """One message on its way out. After an error every further reply is the same 451.
 
     client: goes out by XFORWARD where the hop accepts it.
     """
 
-    def __init__(self, hop: SmtpNextHop, client: Client) -> None:
-        self._hop = hop
-        self._client = client
-        self._session: NextHopSession | None = None
-        self._completed_steps: list[tuple[Sender | Recipient, int]] = []
-        self._accepted = 0
-        self._has_restarted = False
-        self._error_reply: Reply | None = None
+    _hop: SmtpNextHop
+    _client: Client
+    _session: NextHopSession | None = None
+    _completed_steps: list[tuple[Sender | Recipient, int]] = field(default_factory=list)
+    _accepted: int = 0
+    _has_restarted: bool = False
+    _error_reply: Reply | None = None
 
     async def mail(self, sender: Sender) -> Reply:
         return await self._run_step(sender)

@@ -98,6 +98,7 @@ def group_recipients(
     return groups
 
 
+@dataclass(eq=False)
 class DeliveryRecord:
     """Made when a message comes; `set_scan`, `set_decision` or `set_failure`, and `finish` fill it.
 
@@ -108,28 +109,24 @@ class DeliveryRecord:
     server that asks, if any.
     """
 
-    def __init__(
-        self,
-        listener: Listener | Scanner,
-        envelope: Envelope,
-        size: int,
-        oddities: frozenset[str] = frozenset(),
-    ) -> None:
+    listener: Listener | Scanner
+    envelope: Envelope
+    size: int
+    oddities: frozenset[str] = frozenset()
+    scan: Scan | None = None
+    reason: str = ""
+    subject: str = ""
+    author: str = ""
+    verdict: Verdict | None = None
+    action: Action | None = None
+    personal: Mapping[str, str] = field(default_factory=dict)
+    copy_of: str = ""
+    queue_id: str = ""
+    replies: Sequence[Reply] = ()
+
+    def __post_init__(self) -> None:
         self.time = time.time()
         self.id = new_id(self.time, os.urandom(RANDOM_BYTES))
-        self.listener = listener
-        self.envelope = envelope
-        self.size = size
-        self.oddities = oddities
-        self.scan: Scan | None = None
-        self.reason = ""
-        self.subject = self.author = ""
-        self.verdict: Verdict | None = None
-        self.action: Action | None = None
-        self.personal: Mapping[str, str] = {}
-        self.copy_of = ""
-        self.queue_id = ""
-        self.replies: Sequence[Reply] = ()
         self._started_at = self._judged_at = self._finished_at = time.perf_counter()
 
     def set_scan(self, scan: Scan | NotScanned, header: bytes) -> None:

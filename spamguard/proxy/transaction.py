@@ -129,13 +129,13 @@ class ProxyContext:
     user_resolver: UserResolver | None = None
 
 
+@dataclass
 class PolicyJudge:
     """A judge, and the policy of one listener or scanner about its verdicts."""
 
-    def __init__(self, judge: ScorerPool, context: ProxyContext, policy: Policy) -> None:
-        self._judge = judge
-        self._context = context
-        self._policy = policy
+    _judge: ScorerPool
+    _context: ProxyContext
+    _policy: Policy
 
     async def judge(
         self,
