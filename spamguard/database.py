@@ -131,7 +131,13 @@ class Database:
                 sync_directory(path.parent)
             database = cls(path, schema, open_database(path, schema.busy_seconds))
             try:
-                database._check_identity()
+                if database.pragma("application_id") != schema.application_id:
+                    problem = f"it is not a spamguard {schema.kind} file: {schema.foreign_remedy}"
+                    raise schema.make_error(path, problem)
+                if (version := database.pragma("user_version")) != schema.version:
+                    problem = f"it has schema {version}, this program reads {schema.version} only: "
+                    remedy = f"use the spamguard that wrote it, or {schema.foreign_remedy}"
+                    raise schema.make_error(path, problem + remedy)
                 if schema.wal:
                     database.pragma("journal_mode = WAL")
                 database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -139,17 +145,6 @@ class Database:
                 database.connection.close()
                 raise
         return database
-
-    def _check_identity(self) -> None:
-        schema = self.schema
-        if self.pragma("application_id") != schema.application_id:
-            problem = f"it is not a spamguard {schema.kind} file: {schema.foreign_remedy}"
-            raise schema.make_error(self.path, problem)
-        version = self.pragma("user_version")
-        if version != schema.version:
-            problem = f"it has schema {version}, this program reads {schema.version} only: "
-            remedy = f"use the spamguard that wrote it, or {schema.foreign_remedy}"
-            raise schema.make_error(self.path, problem + remedy)
 
     def close(self) -> None:
         """Close the file; any later call is an error."""

@@ -316,8 +316,11 @@ class Supervisor:
             allowed = self.timing.silent if worker.ready else self.timing.starting
             if worker.process.poll() is not None:
                 self._remove_ended(worker, now)
-            elif now - worker.last_heard > allowed:
-                self._kill_silent(worker, now)
+            elif (silence := now - worker.last_heard) > allowed:
+                pid = worker.process.pid
+                _log.error("worker %d has been silent for %.0f s: killed", pid, silence)
+                worker.process.kill()
+                worker.last_heard = now
         if self.stopping:
             return
         while self.settings is not None and self.next_start() == 0:
@@ -359,12 +362,6 @@ class Supervisor:
         worker = WorkerChild(*started, self, slot)
         slot.assign(worker.process.pid, time.time())
         self.workers.append(worker)
-
-    def _kill_silent(self, worker: WorkerChild, now: float) -> None:
-        silence = now - worker.last_heard
-        _log.error("worker %d has been silent for %.0f s: killed", worker.process.pid, silence)
-        worker.process.kill()
-        worker.last_heard = now
 
     def _remove_ended(self, worker: WorkerChild, now: float) -> None:
         self.workers.remove(worker)

@@ -293,23 +293,16 @@ _MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writ
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
 
 
+@dataclass
 class MaildirNextHop:
     """Delivers into the Maildir `directory`, made when missing, and spam into its folder `junk`.
 
     hostname: for the names of files.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        hostname: str,
-        *,
-        on_error: ErrorCallback = ignore_error,
-    ) -> None:
-        self.on_error = on_error
-        self._directory = directory
-        # Of at most 255 that the name of a file may have.
-        self._host = _UNSAFE_IN_NAMES.sub("_", hostname)[:100]
+    _directory: Path
+    _hostname: str
+    on_error: ErrorCallback = ignore_error
 
     @property
     def answers_each(self) -> bool:
@@ -361,7 +354,8 @@ class MaildirNextHop:
             f"M{microseconds % 1_000_000}P{os.getpid()}"
             f"Q{next(_delivery_counter)}R{secrets.token_hex(8)}"
         )
-        return f"{microseconds // 1_000_000}.{parts}.{self._host}"
+        host = _UNSAFE_IN_NAMES.sub("_", self._hostname)[:100]  # a name has at most 255 bytes
+        return f"{microseconds // 1_000_000}.{parts}.{host}"
 
 
 @dataclass

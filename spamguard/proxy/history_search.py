@@ -34,11 +34,6 @@ WINDOW_ROWS = 25_000
 _MAX_PARTS = 400
 _ABOVE_ALL_IDS = "~"  # after every id
 
-_SELECT_ROWS = f"SELECT {', '.join(SMALL_COLUMNS)} FROM judgements"
-_SELECT_ROWS_WITH_WORDS = (
-    f"SELECT {', '.join(SMALL_COLUMNS)}, words, line "
-    "FROM judgements JOIN contents ON judgement = judgements.rowid"
-)
 _SELECT_WINDOW_END = "SELECT id FROM judgements WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
 _HAS_LESSON = "EXISTS (SELECT 1 FROM temp.taught WHERE taught.digest = judgements.digest)"
 _HAS_LESSON_LABEL = (
@@ -170,10 +165,12 @@ class HistorySearch(History):
         window = self._db.query(_SELECT_WINDOW_END, (before, WINDOW_ROWS - 1))
         border = window[0][0] if window else ""
         condition, values = conditions._replace(first=max(border, conditions.first)).where_clause()
-        select = _SELECT_ROWS_WITH_WORDS if with_words else _SELECT_ROWS
-        rows = self._select_rows(
-            f"{select} WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit)
-        )
+        names = (*SMALL_COLUMNS, "words", "line") if with_words else SMALL_COLUMNS
+        join = "JOIN contents ON judgement = judgements.rowid" if with_words else ""
+        query = f"SELECT {', '.join(names)} FROM judgements {join} WHERE {condition}"
+        found = self._db.query(f"{query} ORDER BY id DESC LIMIT ?", (*values, limit))
+        with self._db.errors(ValueError, TypeError):
+            rows = [row_from_values(row, names) for row in found]
         if len(rows) == limit:
             return HistoryRows(rows, rows[-1].id)
         return HistoryRows(rows, border if border > conditions.first else "")
@@ -248,11 +245,6 @@ class HistorySearch(History):
         with self._db.transaction("BEGIN"):
             for statement, values in statements:
                 self._db.executemany(statement, values)
-
-    def _select_rows(self, query: str, values: Sequence[object]) -> list[HistoryRow]:
-        rows, names = self._db.query(query, values), (*SMALL_COLUMNS, "words", "line")
-        with self._db.errors(ValueError, TypeError):
-            return [row_from_values(row, names[: len(row)]) for row in rows]
 
 
 # ---- lessons from the history

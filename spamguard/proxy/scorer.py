@@ -350,18 +350,15 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         user, label = texts[personal_start + index], texts[personal_start + user_count + index]
         probabilities = dict(zip(classes, by_class, strict=True))
         personal[user] = Verdict(label, probability, log_odds, probabilities)
-    texts_are_valid = (
+    if not (
         word_count <= _MAX_WORDS
         and all(-1000.0 <= part <= 1000.0 for part in parts)
         and max(map(len, word_texts), default=0) <= _MAX_WORD_LENGTH
         and len(line) <= MAX_LINE
-    )
-    if not (_is_valid_verdict(verdict) and 0.0 <= threshold <= 1.0 and texts_are_valid):
-        raise ValueError("not a scan of ours")
-    if (
-        len(personal) != user_count
-        or not personal.keys() <= set(users)
-        or not all(map(_is_valid_verdict, personal.values()))
+        and 0.0 <= threshold <= 1.0
+        and len(personal) == user_count
+        and personal.keys() <= set(users)
+        and all(map(_is_valid_verdict, (verdict, *personal.values())))
     ):
         raise ValueError("not a scan of what was asked")
     sender = sender if sender.startswith(SENDER_PREFIX) else b""

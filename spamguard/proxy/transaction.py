@@ -198,22 +198,18 @@ class PolicyJudge:
             _log.exception("%s: a fault in recording this message", record.id)
 
 
+@dataclass
 class FilterProxy:
     """The proxy behind one listener. hostname: ours, in Received."""
 
-    def __init__(
-        self,
-        listener: Listener,
-        next_hop: NextHop,
-        judge: ScorerPool,
-        context: ProxyContext,
-        hostname: str,
-    ) -> None:
-        self.listener = listener
-        self.next_hop = next_hop
-        self.policy_judge = PolicyJudge(judge, context, listener.policy)
-        self.quarantine = context.quarantine
-        self.hostname = hostname
+    listener: Listener
+    next_hop: NextHop
+    _judge: ScorerPool
+    context: ProxyContext
+    hostname: str
+
+    def __post_init__(self) -> None:
+        self.policy_judge = PolicyJudge(self._judge, self.context, self.listener.policy)
 
     @property
     def answers_each(self) -> bool:
@@ -404,7 +400,7 @@ class FilterTransaction:
         listener = str(record.listener.listen)
         try:
             await run_in_thread(
-                lambda: self._proxy.quarantine.store(
+                lambda: self._proxy.context.quarantine.store(
                     record.id, content, record.envelope, record.label, record.time, listener
                 )
             )
