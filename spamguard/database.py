@@ -44,7 +44,6 @@ _REMEDY_BY_CODE = {
     "SQLITE_CANTOPEN": "it cannot be opened: check its directory, and give this user read and "
     "write permission on both",
 }
-_CREATE_CLOCK = "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
 _MAX_JUMP_SECONDS = 86_400.0
 # What Python raises of these very types has no code: a text that is no UTF-8, or a missing value.
 _READ_ERRORS = (sqlite3.OperationalError, sqlite3.DatabaseError)
@@ -204,7 +203,9 @@ class Database:
 
         now: by the system's clock, seconds since 1970.
         """
-        self.execute(_CREATE_CLOCK)
+        self.execute(
+            "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
+        )
         # The last time that was believed, and the first one since then that was not, or 0.
         row = self.execute("SELECT believed, doubted FROM clock").fetchone()
         believed, doubted = row or (now, 0.0)

@@ -41,7 +41,6 @@ from spamguard.users import UserResolver
 _log = logging.getLogger("spamguard.mail")
 
 _RECEIVE_STAGE, _JUDGE_STAGE, _DELIVER_STAGE = range(len(STAGES))
-NO_ACTION = "none"  # the action counted for a message that was not judged
 
 
 def open_doors(
@@ -173,7 +172,7 @@ def _make_context(
         return keys.derive_key(key, b"verdict"), keys.key_fingerprint(key)
 
     def record(entry: DeliveryRecord) -> None:
-        counters.count_message(entry.label, entry.action or NO_ACTION, entry.size)
+        counters.count_message(entry.label, entry.action or "none", entry.size)
         if not entry.copy_of:  # copies of a message are judged once
             counters.add_seconds(_JUDGE_STAGE, entry.judging_seconds)
         if entry.replies:  # not where another program delivers

@@ -215,11 +215,9 @@ def become_reader(name: str) -> None:
         ) from None
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        for capability in range(64):  # the kernel has fewer
-            if capability == CAP_DAC_READ_SEARCH:
-                continue
-            if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-                break  # the kernel knows no more
+        for capability in range(64):  # the kernel refuses those that it does not know
+            if capability != CAP_DAC_READ_SEARCH:
+                libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
         os.setgroups([user.pw_gid])
         os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)

@@ -39,6 +39,7 @@ _log = logging.getLogger("spamguard.daemon")
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 60.0  # before a service is started again
 
 
+@dataclass(eq=False)
 class Child:
     """A process of this package and our end of its channel.
 
@@ -46,19 +47,14 @@ class Child:
     the process sends over its channel.
     """
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        channel: socket.socket,
-        selector: selectors.BaseSelector,
-        on_bytes: Callable[[bytes], None],
-    ) -> None:
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+    _selector: selectors.BaseSelector
+    _on_bytes: Callable[[bytes], None]
+
+    def __post_init__(self) -> None:
         self.started_at = time.monotonic()
-        self.process = process
-        self.channel = channel
-        self._selector = selector
-        self._on_bytes = on_bytes
-        selector.register(channel, selectors.EVENT_READ, self._receive)
+        self._selector.register(self.channel, selectors.EVENT_READ, self._receive)
 
     def describe_exit(self) -> str:
         """Say how the process ended, as a verb phrase."""

@@ -43,7 +43,6 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._close_reason = ""
         self._writing_paused = False
-        self._reading_paused = False
         self._is_encrypted = False
 
     @property
@@ -68,8 +67,7 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
                 reply = self._replies.next_reply()
             except ReplyError as error:
                 raise NextHopTimeoutError(f"not understood: {error}") from error
-            if self._reading_paused and self._replies.pending_bytes <= _MAX_UNREAD_BYTES:
-                self._reading_paused = False
+            if self._replies.pending_bytes <= _MAX_UNREAD_BYTES:
                 self._transport.resume_reading()
             if reply is not None:
                 return reply
@@ -137,8 +135,7 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._replies.feed(data)
-        if self._replies.pending_bytes > _MAX_UNREAD_BYTES and not self._reading_paused:
-            self._reading_paused = True
+        if self._replies.pending_bytes > _MAX_UNREAD_BYTES:
             self._transport.pause_reading()
         self._wake()
 

@@ -78,16 +78,16 @@ class QuarantineEntry:
         return not self.waiting
 
 
+@dataclass
 class Quarantine:
     """The messages in one directory, which is made when the first one comes.
 
     Any number of processes may use it.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._is_cleared = False  # of messages whose storing or deleting was interrupted
-        self._is_swept = False  # of stale drafts, where files need names before they are whole
+    _directory: Path
+    _is_cleared: bool = False  # of messages whose storing or deleting was interrupted
+    _is_swept: bool = False  # of stale drafts, where files need names before they are whole
 
     def store(
         self,
