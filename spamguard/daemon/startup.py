@@ -35,7 +35,6 @@ _log = logging.getLogger("spamguard.daemon")
 
 # ---- addresses
 
-_FIRST_INHERITED = 3  # sd_listen_fds(3)
 # Like a port on loopback, a socket in the file system is for anybody on this machine; the mode of
 # its directory may restrict that.
 _SOCKET_MODE = 0o666
@@ -145,7 +144,7 @@ def take_inherited(environment: MutableMapping[str, str]) -> dict[Address, socke
     if pid != str(os.getpid()):
         return {}
     inherited: dict[Address, socket.socket] = {}
-    for descriptor in range(_FIRST_INHERITED, _FIRST_INHERITED + int(number)):
+    for descriptor in range(3, 3 + int(number)):  # sd_listen_fds(3)
         listening = socket.socket(fileno=descriptor)
         listening.set_inheritable(False)
         listening.setblocking(False)
