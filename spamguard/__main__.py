@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 
-_INTERRUPTED = 130  # as `cli.common.EXIT_INTERRUPTED`, which may not be loaded yet
 _STREAMS = (
     (0, "stdin", "r", os.O_WRONLY),
     (1, "stdout", "w", os.O_RDONLY),
@@ -30,7 +29,7 @@ def main() -> int:
 
         return run_command()
     except KeyboardInterrupt:  # while a command is loaded
-        return _INTERRUPTED
+        return 130  # as `cli.common.EXIT_INTERRUPTED`, which may not be loaded yet
 
 
 def _replace_closed_streams() -> None:

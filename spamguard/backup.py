@@ -68,8 +68,6 @@ HEADER_MEMBER, SUMS_MEMBER = "spamguard-backup.json", "SHA256SUMS"
 
 _MAX_HEADER_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20  # read at a time
-_BUSY_SECONDS = 30.0
-_LOCK_SECONDS = 2.0
 _COPY_PREFIX, _DRAFT_PREFIX = ".spamguard-backup-", ".restore-"
 _ABANDONED_SECONDS = 3600.0  # after which nobody still works on a copy
 _DATABASE_SUFFIXES = ("-wal", "-shm", "-journal", LAST_SUFFIX)
@@ -144,25 +142,22 @@ def _sum_line(name: str, checksum: str) -> bytes:
     return f"{checksum}  {name}\n".encode()
 
 
+@dataclass
 class BackupReader:
     """A backup in a stream that can be read twice. SourceError: it is no whole backup.
 
     name: of the file, for errors.
     """
 
-    def __init__(self, name: str, stream: BinaryIO) -> None:
-        self._name = name
-        self._stream = stream
+    _name: str
+    _stream: BinaryIO
 
     def verify(self) -> BackupHeader:
         """Read and check every byte."""
-        return self._read(None, lambda _: None)
+        return self.extract(None, lambda _: None)
 
-    def extract(self, directory: Path, advance: Advance) -> None:
-        """Write its files into a directory that has none of them."""
-        self._read(directory, advance)
-
-    def _read(self, directory: Path | None, advance: Advance) -> BackupHeader:
+    def extract(self, directory: Path | None, advance: Advance) -> BackupHeader:
+        """Write its files into a directory that has none of them; None: only check them."""
         self._stream.seek(0)
         description = self._read_description()
         header = self._parse_header(description)
@@ -210,10 +205,9 @@ class BackupReader:
                 f"it has format {header.format}, this program reads {FORMAT_VERSION}: update "
                 "spamguard"
             )
-        names = header.sizes.keys()
         if (
             not 0 <= header.time < MAX_TIME
-            or not {KEY_FILE, LEDGER_FILE} <= names <= set(FILE_NAMES)
+            or not {KEY_FILE, LEDGER_FILE} <= header.sizes.keys() <= set(FILE_NAMES)
             or min(header.sizes.values()) < 0
         ):
             self._refuse("its header is damaged")
@@ -261,7 +255,7 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
                 continue
             try:
                 create_private(copies[name]).close()
-                copy_database(state / name, copies[name], _BUSY_SECONDS)
+                copy_database(state / name, copies[name], 30.0)
             except (sqlite3.Error, OSError) as error:
                 raise LedgerError(
                     f"{state / name}: cannot be copied to {directory}: make room there, or look"
@@ -406,7 +400,7 @@ def _lock_ledger(ledger: Path) -> Iterator[None]:
         yield
         return
     with LEDGER_SCHEMA.errors(ledger):
-        connection = open_database(ledger, _LOCK_SECONDS)
+        connection = open_database(ledger, 2.0)
     with closing(connection) as db:
         try:
             # refused while any other connection is there, and kept until the end

@@ -251,8 +251,9 @@ class CounterBoard:
 
     def worker_slots(self) -> Iterator[CounterSlot]:
         """The slots of the workers that have not ended."""
-        slots = self.used_slots()
-        return (slot for slot in slots if slot.number >= _FIRST_WORKER_SLOT and slot.pid)
+        return (
+            slot for slot in self.used_slots() if slot.number >= _FIRST_WORKER_SLOT and slot.pid
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +295,6 @@ def sum_slots(slots: Iterable[CounterSlot]) -> CounterTotals:
 # ---- processes
 
 MAX_SILENCE_SECONDS = 10.0  # since the last heartbeat
-_NANOSECONDS = 1_000_000_000
 _OPTIONAL_PROCESSES = (
     (WEB_SLOT, MAX_SILENCE_SECONDS, "page and API: nobody serves them"),
     # Many lessons, and a long look at many mailboxes, delay heartbeats.
@@ -327,7 +327,7 @@ def find_absent(board: CounterBoard, now: int) -> list[str]:
 
 
 def _silence_seconds(slot: CounterSlot, now: int) -> float:
-    return (now - slot.last_beat) / _NANOSECONDS
+    return (now - slot.last_beat) / 1e9
 
 
 def find_missing_scorers(board: CounterBoard) -> list[str]:

@@ -44,8 +44,6 @@ _REMEDY_BY_CODE = {
     "SQLITE_CANTOPEN": "it cannot be opened: check its directory, and give this user read and "
     "write permission on both",
 }
-_DAMAGE_CODES = ("SQLITE_CORRUPT", "SQLITE_ERROR")
-_CREATE_CLOCK = "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
 _MAX_JUMP_SECONDS = 86_400.0
 # What Python raises of these very types has no code: a text that is no UTF-8, or a missing value.
 _READ_ERRORS = (sqlite3.OperationalError, sqlite3.DatabaseError)
@@ -79,7 +77,7 @@ class Schema:
         else:
             default = "SQLITE_CORRUPT" if type(error) in _READ_ERRORS else ""
             code = "_".join(getattr(error, "sqlite_errorname", default).split("_")[:2])
-        if code in _DAMAGE_CODES:
+        if code in ("SQLITE_CORRUPT", "SQLITE_ERROR"):
             advice = f"it is damaged: {self.damage_remedy}"
         elif code == "SQLITE_NOTADB":
             advice = f"it is not a spamguard {self.kind} file: {self.foreign_remedy}"
@@ -96,6 +94,7 @@ class Schema:
             raise self.explain(path, error) from error
 
 
+@dataclass
 class Database:
     """An open file. It belongs to one thread of one process; any number of processes may open it.
 
@@ -103,11 +102,9 @@ class Database:
     `executemany` explain nothing: call them within `errors` or `transaction`.
     """
 
-    def __init__(self, path: Path, schema: Schema, connection: sqlite3.Connection) -> None:
-        """Use `open`."""
-        self.path = path
-        self.schema = schema
-        self.connection = connection
+    path: Path
+    schema: Schema
+    connection: sqlite3.Connection
 
     @classmethod
     def open(
@@ -133,7 +130,13 @@ class Database:
                 sync_directory(path.parent)
             database = cls(path, schema, open_database(path, schema.busy_seconds))
             try:
-                database._check_identity()
+                if database.pragma("application_id") != schema.application_id:
+                    problem = f"it is not a spamguard {schema.kind} file: {schema.foreign_remedy}"
+                    raise schema.make_error(path, problem)
+                if (version := database.pragma("user_version")) != schema.version:
+                    problem = f"it has schema {version}, this program reads {schema.version} only: "
+                    remedy = f"use the spamguard that wrote it, or {schema.foreign_remedy}"
+                    raise schema.make_error(path, problem + remedy)
                 if schema.wal:
                     database.pragma("journal_mode = WAL")
                 database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -141,17 +144,6 @@ class Database:
                 database.connection.close()
                 raise
         return database
-
-    def _check_identity(self) -> None:
-        schema = self.schema
-        if self.pragma("application_id") != schema.application_id:
-            problem = f"it is not a spamguard {schema.kind} file: {schema.foreign_remedy}"
-            raise schema.make_error(self.path, problem)
-        version = self.pragma("user_version")
-        if version != schema.version:
-            problem = f"it has schema {version}, this program reads {schema.version} only: "
-            remedy = f"use the spamguard that wrote it, or {schema.foreign_remedy}"
-            raise schema.make_error(self.path, problem + remedy)
 
     def close(self) -> None:
         """Close the file; any later call is an error."""
@@ -211,7 +203,9 @@ class Database:
 
         now: by the system's clock, seconds since 1970.
         """
-        self.execute(_CREATE_CLOCK)
+        self.execute(
+            "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
+        )
         # The last time that was believed, and the first one since then that was not, or 0.
         row = self.execute("SELECT believed, doubted FROM clock").fetchone()
         believed, doubted = row or (now, 0.0)

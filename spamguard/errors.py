@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spamguard.config.options import Settings
 
-_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
-
 
 def remedy(error: OSError, otherwise: str) -> str:
     """The remedy where something cannot be written."""
@@ -23,7 +21,7 @@ def remedy(error: OSError, otherwise: str) -> str:
 
 def is_disk_full(error: Exception) -> bool:
     """Whether the disk, or a user's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in _DISK_FULL_ERRNOS
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def error_text(error: Exception) -> str:

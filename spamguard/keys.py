@@ -92,14 +92,8 @@ _STEPS_PER_NAT = 256
 _MAX_STEPS = 32767  # of an int16: log-odds are clipped to about ±128
 _PAYLOAD = struct.Struct(">hB")  # log-odds, action
 _TAG_BYTES = 12
-_ACTION_CODES = {  # never give one a new meaning
-    Action.TAG: 0,
-    Action.QUARANTINE: 1,
-    Action.REDIRECT: 2,
-    Action.DEFER: 3,
-    Action.REJECT: 4,
-}
-_ACTION_BY_CODE = {code: action for action, code in _ACTION_CODES.items()}
+# By their codes: never give one a new meaning.
+_ACTIONS = (Action.TAG, Action.QUARANTINE, Action.REDIRECT, Action.DEFER, Action.REJECT)
 _BLANKS = b" \t\r\n"  # where a field may be folded on its way
 _MAX_VALUE_BYTES = 1000
 _VALUE_PATTERN = re.compile(
@@ -133,7 +127,7 @@ def sign_verdict(
     """
     label, name = verdict.label.encode(), id.encode()
     steps = round(min(max(verdict.log_odds * _STEPS_PER_NAT, -_MAX_STEPS), _MAX_STEPS))
-    payload = _mask(key, name, _PAYLOAD.pack(steps, _ACTION_CODES[action]))
+    payload = _mask(key, name, _PAYLOAD.pack(steps, _ACTIONS.index(action)))
     sealed = payload + _compute_tag(key, label, name, payload, digest)
     return b"%s; id=%s; k=%s; s=%s" % (label, name, key_id(key), urlsafe_b64encode(sealed))
 
@@ -151,10 +145,9 @@ def verify_verdict(key: bytes, value: bytes, digest: bytes) -> SignedVerdict | N
     if not compare_digest(tag, _compute_tag(key, label, name, payload, digest)):
         return None
     steps, code = _PAYLOAD.unpack(_mask(key, name, payload))
-    if code not in _ACTION_BY_CODE:
+    if code >= len(_ACTIONS):
         return None
-    log_odds = steps / _STEPS_PER_NAT
-    return SignedVerdict(label.decode(), log_odds, _ACTION_BY_CODE[code], name.decode())
+    return SignedVerdict(label.decode(), steps / _STEPS_PER_NAT, _ACTIONS[code], name.decode())
 
 
 def key_id(key: bytes) -> bytes:

@@ -21,11 +21,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
 
 _TEXT_FORMAT = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
-_TIME_FORMAT = "%Y-%m-%d %H:%M:%S%z"
 # The journal takes a number before a line as its priority and does not show it (sd-daemon(3)).
 _PRIORITY_BY_LEVEL = {
     logging.DEBUG: 7,
@@ -35,7 +35,6 @@ _PRIORITY_BY_LEVEL = {
     logging.CRITICAL: 2,
 }
 _BARE_VALUE = re.compile(r'[^ "=]+')
-_FOLDER_KEYS = ("from", "to")
 
 
 def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None:
@@ -104,7 +103,7 @@ def log_lesson(
     """
     facts = {"user": user, **way, "class": label or "-"}
     text = " ".join(
-        f"{key}={repr(value) if key in _FOLDER_KEYS else quote_value(value)}"
+        f"{key}={repr(value) if key in ('from', 'to') else quote_value(value)}"
         for key, value in facts.items()
     )
     name = message_name(digest)
@@ -119,17 +118,17 @@ class StandingWarning(NamedTuple):
     since: float
 
 
+@dataclass
 class WarnOnce:
     """Logs each trouble once, however often it is met, until it is over.
 
     logger, level: where and how loud a trouble is logged.
     """
 
-    def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:
-        self._logger = logger
-        self._level = level
-        self._standing: dict[Hashable, StandingWarning] = {}
-        self.changes = 0  # of the standing warnings, so far
+    _logger: logging.Logger
+    _level: int = logging.WARNING
+    _standing: dict[Hashable, StandingWarning] = field(default_factory=dict)
+    changes: int = 0  # of the standing warnings, so far
 
     def warn(self, key: Hashable, text: str, *values: object) -> None:
         """Log a trouble, unless one of this key stands. text, values: as loggers have them."""
@@ -164,7 +163,7 @@ class TextFormatter(logging.Formatter):
     """A line for each event."""
 
     def __init__(self) -> None:
-        super().__init__(_TEXT_FORMAT, _TIME_FORMAT)
+        super().__init__(_TEXT_FORMAT, "%Y-%m-%d %H:%M:%S%z")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the base class names it
         return printable(super().formatMessage(record), escape_letter)

@@ -32,6 +32,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -44,7 +45,6 @@ BEAT_BYTE = b"b"  # the worker is alive
 SETTLE_BYTE = b"s"  # lessons wait for settling
 
 # Every installation writes this file again, and hardly anything else does.
-_PACKAGE_FILE = Path(__file__).with_name("__init__.py")
 
 # Measured with tables of 64 MiB on two cores (Python 3.11, numpy 2): `judge` and `learn` need 290
 # MiB, `rebuild` 330; of the daemon the web process used 411 at most and the learner 441. A process
@@ -55,7 +55,6 @@ _NEEDED_BYTES, _NEEDED_BYTES_SERVING = 288 << 20, 480 << 20
 # numpy would reserve address space for each core, and malloc 64 MiB for each thread; nothing here
 # is faster for it, since only one thread at a time runs Python.
 _LESS_MEMORY = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 # ---- checks before a process starts
@@ -64,16 +63,10 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 class ReplacedError(OSError):
     """Another version of spamguard has been installed since this process started."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "another spamguard was installed than the one that runs: "
-            "restart it, as by `systemctl restart spamguard`"
-        )
-
 
 def _installation_time() -> int:
     with suppress(OSError):
-        return _PACKAGE_FILE.stat().st_mtime_ns
+        return Path(__file__).with_name("__init__.py").stat().st_mtime_ns
     return 0
 
 
@@ -87,7 +80,10 @@ def check_installation() -> None:
     that the other processes do not know.
     """
     if _installation_time() != _STARTED_WITH:
-        raise ReplacedError
+        raise ReplacedError(
+            "another spamguard was installed than the one that runs: "
+            "restart it, as by `systemctl restart spamguard`"
+        )
 
 
 def memory_shortage(*, serving: bool = False) -> str:
@@ -117,14 +113,13 @@ def signal_socket(signals: Collection[signal.Signals]) -> Iterator[socket.socket
     # Python writes the number to the wake-up descriptor; the handler itself has nothing to do.
     handlers = {number: signal.signal(number, lambda *_: None) for number in signals}
     wakeup = signal.set_wakeup_fd(writer.fileno())
-    try:
-        yield reader
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        reader.close()
-        writer.close()
+    with reader, writer:
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def start_process(
@@ -155,11 +150,10 @@ def start_process(
 def start_child(
     module: str,
     settings: Settings,
-    before: Sequence[str] = (),
-    after: Sequence[str] = (),
-    files: Sequence[int] = (),
+    more: Sequence[str],
+    files: Sequence[int],
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Run `python -m MODULE BEFORE… CHANNEL SETTINGS AFTER… FILES…`; also return our channel end.
+    """Run `python -m MODULE CHANNEL SETTINGS MORE… FILES…`; also return our channel end.
 
     CHANNEL, SETTINGS and FILES are numbers of descriptors that the child inherits.
     """
@@ -171,7 +165,7 @@ def start_child(
             pickle.dump(settings, file)
         os.lseek(settings_file, 0, os.SEEK_SET)
         inherited = [child_channel.fileno(), settings_file]
-        arguments = [*before, *map(str, inherited), *after, *map(str, files)]
+        arguments = [*map(str, inherited), *more, *map(str, files)]
         return start_process(module, arguments, [*inherited, *files]), channel
     except BaseException:
         channel.close()
@@ -223,7 +217,7 @@ def read_settings(descriptor: int) -> Settings:
 
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
     """Have the kernel send a signal when the parent ends. parent: its process id."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it ended before the call
         sys.exit(1)
 
@@ -237,17 +231,11 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7)
 def listen(host: str, port: int) -> socket.socket:
     """Open a socket at an IP address; one of IPv6 takes no connections of IPv4. OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind((host, port))
-        listening.listen(_TCP_BACKLOG)
-        listening.setblocking(False)
-    except BaseException:
-        listening.close()
-        raise
+        listening = socket.create_server((host, port), family=family, backlog=_TCP_BACKLOG)
+    except OSError as error:  # Python's text names the address, as ours do
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from error
+    listening.setblocking(False)
     return listening
 
 
@@ -316,6 +304,7 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 # ---- systemd
 
 
+@dataclass
 class Notifier:
     """Sends states to the service manager, if there is one; nothing happens when nobody listens.
 
@@ -324,17 +313,15 @@ class Notifier:
     none.
     """
 
-    def __init__(self, address: str | None, watchdog_seconds: float | None = None) -> None:
-        self._address = address
-        self.watchdog_seconds = watchdog_seconds
+    _address: str | None
+    watchdog_seconds: float | None = None
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> Notifier:
         """Take NOTIFY_SOCKET and WATCHDOG_… out of the environment: they are not for children."""
         address = environment.pop("NOTIFY_SOCKET", None)
         interval = environment.pop("WATCHDOG_USEC", "")
-        pid = environment.pop("WATCHDOG_PID", "")
-        expected = interval and pid in ("", str(os.getpid()))
+        expected = interval and environment.pop("WATCHDOG_PID", "") in ("", str(os.getpid()))
         return cls(address, int(interval) / 1e6 if expected else None)
 
     def ready(self, status: str) -> None:
@@ -366,19 +353,13 @@ class Notifier:
 
 # ---- other programs
 
-_PROGRAM_SECONDS = 10.0
-
 
 def run_command(*command: str) -> str:
     """Standard output of a program; "" if there is no such program, or if it fails."""
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_PROGRAM_SECONDS,
+        output: bytes = subprocess.check_output(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10.0
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode(errors="replace")
+    return output.decode(errors="replace")

@@ -49,14 +49,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spamguard import log
-from spamguard.errors import SourceError, SpamguardError
+from spamguard.errors import SourceError, SpamguardError, error_text
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Bytes read of one message unless the caller says otherwise; the rest is dropped."""
 _MAX_LINE_BYTES = 64 << 10  # held at a time: a file may have no line ends
 
 _MESSAGE_DIRECTORIES = ("cur", "new")  # of a Maildir
-_MAX_ROUNDS = 10  # of looking for renamed files; a file that is renamed each time is left out
 
 # "From : a@b" is a header field in the obsolete syntax (RFC 5322, section 4.5).
 _FROM_LINE = re.compile(rb"From (?!\s*:)")
@@ -81,7 +80,6 @@ _SERVER_NOTES = re.compile(  # of the library c-client, and of Dovecot
 _FLAGS_SUFFIX = re.compile(r"[:;!]2,([A-Za-z]*)")  # of file systems without the colon, too
 # The first one counts: Thunderbird writes its own on top, and a sender's stands below.
 _MOZILLA_STATUS = re.compile(rb"^X-Mozilla-Status:[ \t]*([0-9a-f]{1,8})\b", re.M | re.I)
-_MOZILLA_EXPUNGED = 0x0008
 _X_STATUS = re.compile(rb"^X-Status:[^\r\n]*D", re.M | re.I)
 
 # Files that mail servers keep beside the mail.
@@ -164,8 +162,7 @@ def _split_stream(name: str, stream: BinaryIO, limit: int) -> Iterator[SourceMes
                 where = name if number == 1 else f"{name}#{number}"
                 yield SourceMessage(where, raw, deleted=is_deleted(file, header))
         return
-    rest = stream.read(max(0, limit - len(first)))
-    raw = _decompress_source(name, (first + rest)[:limit], limit)
+    raw = _decompress_source(name, (first + stream.read(max(0, limit - len(first))))[:limit], limit)
     if is_compressed(first) and _FROM_LINE.match(raw):
         raise SourceError(
             f"{name}: is a compressed mbox: decompress it, as in "
@@ -191,7 +188,7 @@ def is_deleted(file: str, header: bytes = b"") -> bool:
     return (
         file.startswith(",")
         or (flags is not None and "T" in flags[1])
-        or (mozilla is not None and int(mozilla[1], 16) & _MOZILLA_EXPUNGED != 0)
+        or (mozilla is not None and int(mozilla[1], 16) & 0x0008 != 0)
         or _X_STATUS.search(header) is not None
     )
 
@@ -295,7 +292,8 @@ def _read_live_files(list_files: Callable[[], list[Path]], limit: int) -> Iterat
     many are moved away.
     """
     pending = list_files()
-    for _ in range(_MAX_ROUNDS):
+    # Of looking for renamed files; a file that is renamed each time is left out.
+    for _ in range(10):
         missing: set[str] = set()
         for path in pending:
             with _map_read_errors(path):
@@ -350,8 +348,10 @@ def _is_index(path: Path) -> bool:
         words = stream.readline(_MAX_LINE_BYTES).split(maxsplit=1)
     if len(words) != 2 or words[0].endswith(b":") or words[0] == b"From":
         return False
-    is_usual = words[0].lower() in (b"spam", b"ham")
-    return is_usual or (path.parent / os.fsdecode(words[1].strip())).is_file()
+    return (
+        words[0].lower() in (b"spam", b"ham")
+        or (path.parent / os.fsdecode(words[1].strip())).is_file()
+    )
 
 
 def _read_index(index: Path) -> Iterator[tuple[int, str, Path]]:
@@ -392,14 +392,14 @@ def _map_read_errors(path: Path | str, where: str = "") -> Iterator[None]:
     except FileNotFoundError as error:
         raise SourceError(f"{name}: no such file or directory; check the path") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
-        problem = f"cannot be read ({reason}); check the path and its permissions"
-        raise SourceError(f"{name}: {problem}") from error
+        raise SourceError(
+            f"{name}: cannot be read ({error_text(error)}); check the path and its permissions"
+        ) from error
 
 
 # ---- compressed files
 
-_MAX_ZSTD_WINDOW = 8 << 20  # bytes
+_MAX_STREAMS = 64  # one after another in a file; each costs a copy of the rest
 
 Decompressor = Callable[[bytes, int], bytes]
 
@@ -436,26 +436,29 @@ def _decompress_source(name: str, raw: bytes, limit: int) -> bytes:
 
 
 def _make_decompressor(make: Callable[[], Any]) -> Decompressor:
-    """A decompressor of the standard library, for files of one stream."""
+    """A decompressor of the standard library, also for several streams (RFC 1952, section 2.2)."""
 
-    def decompress_stream(data: bytes, max_bytes: int) -> bytes:
-        stream = make()
-        try:
-            content: bytes = stream.decompress(data, max_bytes)
-        except (OSError, zlib.error, lzma.LZMAError) as error:
-            raise DamagedFileError(f"is damaged where it is compressed ({error})") from error
-        if stream.unused_data or not (stream.eof or len(content) >= max_bytes):
-            raise DamagedFileError("is compressed in several pieces, or its end is missing")
-        return content
+    def decompress_streams(data: bytes, max_bytes: int) -> bytes:
+        content: bytes = b""
+        for _ in range(_MAX_STREAMS):
+            stream = make()
+            try:
+                content += stream.decompress(data, max_bytes - len(content))
+            except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+                raise DamagedFileError(f"is damaged where it is compressed ({error})") from error
+            data = stream.unused_data
+            if len(content) >= max_bytes or (stream.eof and not data):
+                return content
+        raise DamagedFileError("is compressed in too many pieces, or its end is missing")
 
-    return decompress_stream
+    return decompress_streams
 
 
 def _decompress_zstd(data: bytes, max_bytes: int) -> bytes:
     """Does not notice a missing end; callers compare the size in the name."""
     import zstandard  # noqa: PLC0415  few need it, and all commands would wait 10 ms
 
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=8 << 20)  # bytes
     reader = decompressor.stream_reader(data, read_across_frames=True)
     try:
         return reader.read(max_bytes)

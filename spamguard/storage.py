@@ -33,7 +33,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -183,18 +183,18 @@ MAX_MEMORY_BYTES = 512 << 10
 _CHUNK_BYTES = 256 << 10
 
 
+@dataclass(eq=False)
 class Spool:
     """The bytes of one message. size: how many were written.
 
     directory: where the file is made, if one is needed.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._memory = bytearray()
-        self._file: int | None = None
-        self._failure: OSError | None = None
-        self.size = 0
+    _directory: Path
+    _memory: bytearray = field(default_factory=bytearray)
+    _file: int | None = None
+    _failure: OSError | None = None
+    size: int = 0
 
     @classmethod
     def open_file(cls, path: Path) -> Spool:
@@ -212,7 +212,11 @@ class Spool:
         else:
             try:
                 if self._file is None:
-                    self._file = _open_unlinked(self._directory)
+                    self._file = open_unnamed(self._directory)
+                    if self._file is None:
+                        with draft_file(self._directory / "spool") as draft:
+                            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                            self._file = os.open(draft, flags, 0o600)
                     _write_all(self._file, self._memory)
                     self._memory = bytearray()
                 _write_all(self._file, data)
@@ -287,14 +291,6 @@ class SpoolView:
         """All bytes, a chunk at a time."""
         yield self.head
         yield from self.spool.chunks(self.skip)
-
-
-def _open_unlinked(directory: Path) -> int:
-    descriptor = open_unnamed(directory)
-    if descriptor is None:
-        with draft_file(directory / "spool") as draft:
-            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    return descriptor
 
 
 def _write_all(file: int, data: bytes | bytearray) -> None:

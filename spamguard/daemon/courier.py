@@ -25,11 +25,10 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, closing, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from spamguard import __version__, keys, process
 from spamguard.bayes.training import LEARNER_VERSION
@@ -70,7 +69,10 @@ def main(arguments: Sequence[str]) -> int:
             while True:
                 try:
                     key = keys.load_key(settings.state / KEY_FILE, create=False)
-                    with _open_ledger(settings, key) as ledger:
+                    path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
+                    # What a power cut takes away from the copy is read from the log again: it need
+                    # not wait for the disk. Lessons are cast by others, who do.
+                    with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
                         errors.clear()
                         node = Node(settings, settings.shared, ledger, key, request_settling)
                         asyncio.run(node.run())
@@ -78,13 +80,6 @@ def main(arguments: Sequence[str]) -> int:
                     errors.report("the shared log is not read: %s", error)
                 time.sleep(RETRY_SECONDS)
     return 1
-
-
-def _open_ledger(settings: Settings, key: bytes) -> SqliteLedger:
-    # What a power cut takes away from the copy is read from the log again: it need not wait for the
-    # disk. Lessons are cast by others, who do.
-    path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
-    return SqliteLedger.open(path, fingerprint, durable=False)
 
 
 class Node:
@@ -122,10 +117,13 @@ class Node:
 
     async def run(self) -> None:
         """Serve for ever."""
-        with closing(self), _open_nudge(self._settings.state) as nudged:
-            asyncio.get_running_loop().add_reader(nudged, self._receive_nudge, nudged)
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        with closing(self), socket.socket(socket.AF_UNIX, kind) as nudged:
             with process.short_path(self._settings.state) as directory:
+                (directory / NUDGE_SOCKET).unlink(missing_ok=True)
+                nudged.bind(str(directory / NUDGE_SOCKET))
                 listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
+            asyncio.get_running_loop().add_reader(nudged, self._receive_nudge, nudged)
             server = await asyncio.start_unix_server(self._serve, sock=listening)
             async with server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._courier.run())
@@ -264,11 +262,13 @@ class Node:
         if self._reported and now - self._reported > ABSENT_SECONDS:
             self._back_at = now  # after an absence of the database others come back too
         self._reported = now
-        others = [row for row in rows if row.node != self._ledger.node]
-        if self._back_at and now - self._back_at < ABSENT_SECONDS:
-            others = []
+        is_back = self._back_at and now - self._back_at < ABSENT_SECONDS
         before = time.time() - ABSENT_SECONDS
-        self._absent = tuple(row.name for row in others if row.seen < before)
+        self._absent = tuple(
+            row.name
+            for row in rows
+            if row.seen < before and row.node != self._ledger.node and not is_back
+        )
         self._set_alarms("absent", *map(_describe_absent, self._absent))
 
     async def _fetch_tables(self, database: SharedDatabase) -> None:
@@ -279,13 +279,10 @@ class Node:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client, whose lease lasts as long as its connection."""
-        try:
+        # it may have gone, or send what is no request
+        with closing(writer), suppress(OSError, ValueError):
             async with AsyncExitStack() as stack:
                 await self._answer_all(reader, writer, stack)
-        except (OSError, ValueError):  # it has gone, or sends what is no request
-            pass
-        finally:
-            writer.close()
 
     async def _answer_all(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stack: AsyncExitStack
@@ -349,16 +346,6 @@ class Node:
     async def _release_lease(self, token: int) -> None:
         with suppress(SharedError):  # it ends by itself
             await self._database().release_lease(_LEASE_NAME, token)
-
-
-@contextmanager
-def _open_nudge(state: Path) -> Iterator[socket.socket]:
-    """Yield the socket that hears of lessons."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as nudged:
-        with process.short_path(state) as directory:
-            (directory / NUDGE_SOCKET).unlink(missing_ok=True)
-            nudged.bind(str(directory / NUDGE_SOCKET))
-        yield nudged
 
 
 def _describe_absent(name: str) -> str:

@@ -40,10 +40,7 @@ from spamguard.users import UserResolver
 
 _log = logging.getLogger("spamguard.mail")
 
-_PROBE_SECONDS = 60.0  # between two attempts to reach a next hop
-_HISTORY_TIMEOUT = 1.0  # to write the rest of the history at the end
 _RECEIVE_STAGE, _JUDGE_STAGE, _DELIVER_STAGE = range(len(STAGES))
-NO_ACTION = "none"  # the action counted for a message that was not judged
 
 
 def open_doors(
@@ -66,6 +63,7 @@ def open_doors(
     for pool in pools:  # again, as messages that end with them belong to the history
         stack.push_async_callback(pool.close)
     doors: list[Door] = []
+    lessons = TrainingIntake(settings.state)
     for listener, listening, pool in zip(settings.listeners, sockets, pools, strict=False):
         name = listener.hostname or machine
         endpoint = str(listener.next_hop.to)
@@ -74,11 +72,9 @@ def open_doors(
         stack.callback(asyncio.get_running_loop().create_task(_probe_until_known(hop)).cancel)
         proxy: Proxy = FilterProxy(listener, hop, pool, context, name)
         if listener.teach is not None:
-            intake = TrainingIntake(settings.state)
-            proxy = ForwardTrainingProxy(proxy, listener, listener.teach, intake)
-        count_receiving = partial(counters.add_seconds, _RECEIVE_STAGE)
-        doors.append(open_door(listener, proxy, [listening], spool, name, count_receiving))
-    lessons = TrainingIntake(settings.state)
+            proxy = ForwardTrainingProxy(proxy, listener, listener.teach, lessons)
+        count = partial(counters.add_seconds, _RECEIVE_STAGE)
+        doors.append(open_door(listener, proxy, [listening], spool, name, count))
     first = len(settings.listeners)
     for scanner, listening, pool in zip(
         settings.scanners, sockets[first:], pools[first:], strict=True
@@ -118,11 +114,12 @@ def open_door(
         on_data_received=on_data_received,
     )
     session_type = LmtpSession if context.lmtp else SmtpSession
-
-    def make_session(address: str, port: str) -> SmtpSession:
-        return session_type(context, asyncio.get_running_loop(), address, port)
-
-    return Door(make_session, sockets, Networks(listener.clients), listener.limits)
+    return Door(
+        lambda address, port: session_type(context, asyncio.get_running_loop(), address, port),
+        sockets,
+        Networks(listener.clients),
+        listener.limits,
+    )
 
 
 def open_scanner(service: ScanService, sockets: Sequence[socket.socket], spool: Path) -> Door:
@@ -152,7 +149,7 @@ async def _probe_until_known(hop: NextHop) -> None:
     """Find out what the next hop offers; later sessions with it notice changes."""
     while hop.extensions is None:
         await hop.probe()
-        await asyncio.sleep(_PROBE_SECONDS)
+        await asyncio.sleep(60.0)  # between two attempts to reach a next hop
 
 
 def _make_context(
@@ -160,12 +157,10 @@ def _make_context(
 ) -> ProxyContext:
     options = settings.history
     history = HistoryWriter(
-        settings.state / "history.sqlite",
-        options.size,
-        options.age,
-        private=options.private,
+        settings.state / "history.sqlite", options.size, options.age, private=options.private
     )
-    stack.push_async_callback(asyncio.to_thread, history.close, _HISTORY_TIMEOUT)
+    # In a second the rest of the history is written, or dropped.
+    stack.push_async_callback(asyncio.to_thread, history.close, 1.0)
 
     @cache
     def signing_key() -> tuple[bytes, str]:
@@ -177,7 +172,7 @@ def _make_context(
         return keys.derive_key(key, b"verdict"), keys.key_fingerprint(key)
 
     def record(entry: DeliveryRecord) -> None:
-        counters.count_message(entry.label, entry.action or NO_ACTION, entry.size)
+        counters.count_message(entry.label, entry.action or "none", entry.size)
         if not entry.copy_of:  # copies of a message are judged once
             counters.add_seconds(_JUDGE_STAGE, entry.judging_seconds)
         if entry.replies:  # not where another program delivers

@@ -106,8 +106,7 @@ def _learn_lessons(
     teach = settings.teach or TeachSettings()
     queues: list[LessonQueue | LessonSpool] = [LessonQueue(settings.state / QUEUE_DIRECTORY)]
     if settings.teach is not None:
-        accounts = TrainingAccounts(teach.for_others)
-        queues.append(LessonSpool(teach.spool, accounts.resolve_user))
+        queues.append(LessonSpool(teach.spool, TrainingAccounts(teach.for_others).resolve_user))
     with Filter.open(settings.state) as spam_filter:
         learner = Learner(spam_filter, queues, request_settling, teach.lessons_per_day)
         while True:

@@ -27,6 +27,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
 
 from spamguard import process
 from spamguard.config.options import Settings
@@ -40,11 +42,12 @@ from spamguard.process import Notifier
 
 _log = logging.getLogger("spamguard.folders")
 
-_SOCKET_MODE = 0o666  # the peer's user id decides who may ask
+_REFUSAL = "only the user of the daemon, as `user` or the owner of `state` tells, may ask"
+
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
-_ACCEPT_PAUSE_SECONDS = 0.1  # after a connection could not be accepted
 
 
+@dataclass
 class MailboxBroker:
     """The process.
 
@@ -52,13 +55,11 @@ class MailboxBroker:
     this process.
     """
 
-    def __init__(self, read: Callable[[], Settings], user: str) -> None:
-        self._read = read
-        self._user = user
-        self._notifier = Notifier(None)
-        self._warnings = WarnOnce(_log)
-        self._lock = threading.Lock()
-        self._sessions: set[socket.socket] = set()
+    _read: Callable[[], Settings]
+    _user: str
+    _warnings: WarnOnce = field(default_factory=partial(WarnOnce, _log))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sessions: set[socket.socket] = field(default_factory=set)
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT and return the exit status.
@@ -120,35 +121,29 @@ class MailboxBroker:
             channel, _ = listening.accept()
         except OSError as error:  # the client has gone, or no descriptors are left: that passes
             self._warnings.warn(error.errno, "cannot take a connection: %s", error.strerror)
-            time.sleep(_ACCEPT_PAUSE_SECONDS)
+            time.sleep(0.1)  # after a connection could not be accepted
             return
         _, account = process.peer_credentials(channel)
-        refusal = self._find_refusal(account)
-        if refusal:
+        if self._is_refused(account):
             with channel, suppress(OSError):
                 channel.setblocking(False)
-                channel.send(broker.pack_error(OSError(errno.EACCES, refusal)))
+                channel.send(broker.pack_error(OSError(errno.EACCES, _REFUSAL)))
             return
         with self._lock:
             self._sessions.add(channel)
         threading.Thread(target=self._serve, args=(channel, self._settings), daemon=True).start()
 
-    def _find_refusal(self, account: int) -> str:
-        """Say why this user id may not ask; "": it may."""
+    def _is_refused(self, account: int) -> bool:
+        """Whether this user id may not ask."""
         try:
             service = service_account(self._settings).pw_uid
         except SpamguardError as error:
             self._warnings.warn("user", "%s; until then only root may ask", error)
             service = 0
-        if account not in (0, service):
-            self._warnings.warn(
-                account,
-                "uid %d has asked and is refused: "
-                "`user` of the configuration, or the owner of `state`, may",
-                account,
-            )
-            return "only the user of the daemon, as `user` or the owner of `state` tells, may ask"
-        return ""
+        if account in (0, service):
+            return False
+        self._warnings.warn(account, "uid %d has asked and is refused: %s", account, _REFUSAL)
+        return True
 
     def _serve(self, channel: socket.socket, settings: Settings) -> None:
         """Serve one client, in a thread of its own."""
@@ -185,7 +180,8 @@ def _open_socket(settings: Settings) -> socket.socket:
             "(`systemctl stop spamguard-watch` where it is a service)"
         )
     try:
-        listening = process.listen_at(settings.watch_socket, _SOCKET_MODE)
+        # The peer's user id decides who may ask.
+        listening = process.listen_at(settings.watch_socket, 0o666)
     except OSError as error:
         raise StartError(
             f"{settings.watch_socket}: cannot listen there ({error.strerror or error}): "
@@ -200,7 +196,6 @@ def _open_socket(settings: Settings) -> socket.socket:
 CAP_DAC_READ_SEARCH = 2
 _CAPABILITY_VERSION = 0x20080522  # of the structures of capset(2): two words for each set
 _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 8, 24, 38  # prctl(2)
-_MAX_CAPABILITIES = 64
 
 
 def become_reader(name: str) -> None:
@@ -220,11 +215,9 @@ def become_reader(name: str) -> None:
         ) from None
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        for capability in range(_MAX_CAPABILITIES):
-            if capability == CAP_DAC_READ_SEARCH:
-                continue
-            if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-                break  # the kernel knows no more
+        for capability in range(64):  # the kernel refuses those that it does not know
+            if capability != CAP_DAC_READ_SEARCH:
+                libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
         os.setgroups([user.pw_gid])
         os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)

@@ -35,11 +35,8 @@ from spamguard.storage import LEDGER_FILE
 _log = logging.getLogger("spamguard.daemon")
 
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-_FIRST_SETTLE_TIMEOUT = 20.0  # seconds that creating a new filter may take
 # In which workers and scorers have the processor to themselves, since the first client waits.
 _FIRST_SCORER_TIMEOUT = 10.0
-_FIRST_TICK_SECONDS = 0.1
-_TIDY_SECONDS = 3600.0  # between two removals of held mail that is too old
 _TICK_SECONDS = 1.0  # between two rounds of what is due
 
 
@@ -134,7 +131,7 @@ class Master:
         next_start = min(child.next_start() for child in children)
         # Ping systemd three times as often as it expects while every worker is alive.
         next_ping = (self._notifier.watchdog_seconds or 3) / 3
-        tick = _TICK_SECONDS if self._starts_all else _FIRST_TICK_SECONDS
+        tick = _TICK_SECONDS if self._starts_all else 0.1
         for key, _ in self._selector.select(min(tick, next_start, next_ping)):
             key.data()
         self._board.slot(MASTER_SLOT).beat(time.monotonic_ns())
@@ -280,7 +277,7 @@ class Master:
         self._start_settling(settings, "first")
         if self._settler is not None:
             with suppress(subprocess.TimeoutExpired):  # mail then passes unscored until it is done
-                self._settler.wait(_FIRST_SETTLE_TIMEOUT)
+                self._settler.wait(20.0)
 
     def _settle_if_due(self) -> None:
         """Settle if a child has asked for it, or held mail or lessons may be too old.
@@ -301,7 +298,8 @@ class Master:
 
     def _start_settling(self, settings: Settings, *more: str) -> None:
         """Start the process that settles; mail flows without it too."""
-        self._next_tidying = time.monotonic() + _TIDY_SECONDS
+        # Held mail that is too old is removed every hour.
+        self._next_tidying = time.monotonic() + 3600.0
         if settings.quarantine.keep is not None:
             more = (*more, f"keep={settings.quarantine.keep}")
         if settings.keep is not None:

@@ -27,7 +27,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from spamguard import process
-from spamguard.config.options import Certificate, Endpoint, HostPort, Settings
+from spamguard.config.options import Endpoint, Settings
 from spamguard.errors import ConfigError, StartError, remedy
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY
 
@@ -35,7 +35,6 @@ _log = logging.getLogger("spamguard.daemon")
 
 # ---- addresses
 
-_FIRST_INHERITED = 3  # sd_listen_fds(3)
 # Like a port on loopback, a socket in the file system is for anybody on this machine; the mode of
 # its directory may restrict that.
 _SOCKET_MODE = 0o666
@@ -145,7 +144,7 @@ def take_inherited(environment: MutableMapping[str, str]) -> dict[Address, socke
     if pid != str(os.getpid()):
         return {}
     inherited: dict[Address, socket.socket] = {}
-    for descriptor in range(_FIRST_INHERITED, _FIRST_INHERITED + int(number)):
+    for descriptor in range(3, 3 + int(number)):  # sd_listen_fds(3)
         listening = socket.socket(fileno=descriptor)
         listening.set_inheritable(False)
         listening.setblocking(False)
@@ -234,13 +233,9 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
     """Return that account; StartError: root could not start the daemon so. Changes nothing."""
     account = service_account(settings)
     if account.pw_uid == 0:
-        addresses: list[Endpoint | HostPort] = [
-            door.listen for door in settings.doors if door.listen.path is None
-        ]
-        addresses += [settings.metrics] if settings.metrics else []
-        addresses += [settings.web.listen] if settings.web else []
-        for address in addresses:
-            if not ip_address(address.host).is_loopback:
+        doors = (door.listen for door in settings.doors if door.listen.path is None)
+        for address in (*doors, settings.metrics, settings.web and settings.web.listen):
+            if address and not ip_address(address.host).is_loopback:
                 raise StartError(
                     f"will not run as root with {address} open to others: "
                     f"name a user with `user`, or give {settings.state} to one with chown"
@@ -251,11 +246,10 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
 
 def required_files(settings: Settings) -> list[Path]:
     """Return the files, besides the configuration itself, that the daemon must be able to read."""
-    certificates: list[Certificate | None] = [listener.tls for listener in settings.listeners]
-    certificates += [settings.web.tls] if settings.web else []
+    certificates = [*(door.tls for door in settings.listeners), settings.web and settings.web.tls]
     files = [file for tls in certificates if tls for file in (tls.certificate, tls.key)]
     if shared := settings.shared:
-        files += [file for file in (shared.password_file, shared.tls.ca) if file]
+        files += filter(None, (shared.password_file, shared.tls.ca))
     return files + [scanner.password_file for scanner in settings.scanners if scanner.password_file]
 
 

@@ -22,6 +22,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +44,21 @@ _log = logging.getLogger("spamguard.daemon")
 STATUS_SOCKET = "daemon.sock"
 LOCK_FILE = "daemon.lock"
 ANSWER_TIMEOUT = 2.0  # seconds that a master may take to answer
-_SOCKET_MODE = 0o600
-_MAX_ERRORS = 8
 
 
+@dataclass
 class StatusSocket:
     """The master's end. describe: returns the answer, a value for JSON."""
 
-    def __init__(self, selector: selectors.BaseSelector, describe: Callable[[], object]) -> None:
-        self._selector = selector
-        self._describe = describe
-        self._listening: socket.socket | None = None
+    _selector: selectors.BaseSelector
+    _describe: Callable[[], object]
+    _listening: socket.socket | None = None
 
     def open(self, state: Path) -> None:
         """Listen in this directory. If that fails, mail flows all the same."""
         try:
             with process.short_path(state) as directory:
-                self._listening = process.listen_at(directory / STATUS_SOCKET, _SOCKET_MODE)
+                self._listening = process.listen_at(directory / STATUS_SOCKET, 0o600)
         except OSError as error:
             text = "%s: cannot listen there (%s): `spamguard status` will find no daemon"
             _log.warning(text, state / STATUS_SOCKET, error.strerror)
@@ -183,9 +182,7 @@ def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object
         "messages": _counter_rows(totals.messages, "verdict", "action"),
         "bytes": totals.bytes,
         "next_hop_errors": _counter_rows(totals.next_hop_errors, "next_hop", "kind"),
-        "last_errors": [
-            {"time": moment, "text": text} for moment, text in totals.troubles[:_MAX_ERRORS]
-        ],
+        "last_errors": [{"time": moment, "text": text} for moment, text in totals.troubles[:8]],
     }
 
 

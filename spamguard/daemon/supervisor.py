@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from spamguard import log
@@ -36,10 +37,9 @@ from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
 _log = logging.getLogger("spamguard.daemon")
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 60.0  # before a service is started again
-_LONG_LIFE_SECONDS = 300.0  # a service that lived so long is restarted after the first pause again
-_TERMINATE_TIMEOUT = 1.0  # from SIGTERM to SIGKILL for a service
 
 
+@dataclass(eq=False)
 class Child:
     """A process of this package and our end of its channel.
 
@@ -47,19 +47,14 @@ class Child:
     the process sends over its channel.
     """
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        channel: socket.socket,
-        selector: selectors.BaseSelector,
-        on_bytes: Callable[[bytes], None],
-    ) -> None:
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+    _selector: selectors.BaseSelector
+    _on_bytes: Callable[[bytes], None]
+
+    def __post_init__(self) -> None:
         self.started_at = time.monotonic()
-        self.process = process
-        self.channel = channel
-        self._selector = selector
-        self._on_bytes = on_bytes
-        selector.register(channel, selectors.EVENT_READ, self._receive)
+        self._selector.register(self.channel, selectors.EVENT_READ, self._receive)
 
     def describe_exit(self) -> str:
         """Say how the process ended, as a verb phrase."""
@@ -87,17 +82,26 @@ class Child:
             self._selector.unregister(self.channel)
 
 
-@dataclass(slots=True)
 class _Backoff:
     """The pause before the next start, twice as long after each failure."""
 
-    first: float
-    longest: float
-    pause: float = 0.0
-    resume_at: float = 0.0
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._errors = log.WarnOnce(_log, logging.ERROR)
+        self.pause = self.resume_at = 0.0
+
+    def start(self, name: str, start: Callable[[], None]) -> None:
+        """Start the process, or try again after the next pause."""
+        try:
+            start()
+        except OSError as error:  # no memory or no processes left: that passes
+            self.lengthen()
+            self._errors.report("cannot start %s: %s; tried again every now and then", name, error)
+        else:
+            self._errors.clear()
 
     def lengthen(self) -> None:
-        self.pause = min(max(self.first, 2 * self.pause), self.longest)
+        self.pause = min(max(self._first, 2 * self.pause), self._longest)
         self.resume_at = time.monotonic() + self.pause
 
     def reset(self) -> None:
@@ -107,6 +111,7 @@ class _Backoff:
         return max(0.0, self.resume_at - time.monotonic())
 
 
+@dataclass
 class SupervisedProcess:
     """One process `python -m MODULE CHANNEL SETTINGS MASTER FILES…`, running whenever wanted.
 
@@ -115,18 +120,16 @@ class SupervisedProcess:
     settling_due: whether the process has asked for settling.
     """
 
-    def __init__(
-        self, name: str, module: str, selector: selectors.BaseSelector, files: Sequence[int] = ()
-    ) -> None:
-        self._name = name
-        self._module = module
-        self._selector = selector
-        self._files = files
-        self._settings: Settings | None = None
-        self._child: Child | None = None
-        self._backoff = _Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-        self._start_errors = log.WarnOnce(_log, logging.ERROR)
-        self.settling_due = False
+    _name: str
+    _module: str
+    _selector: selectors.BaseSelector
+    _files: Sequence[int] = ()
+    _settings: Settings | None = None
+    _child: Child | None = None
+    _backoff: _Backoff = field(
+        default_factory=partial(_Backoff, FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+    )
+    settling_due: bool = False
 
     @property
     def pid(self) -> int | None:
@@ -143,7 +146,8 @@ class SupervisedProcess:
     def maintain(self) -> None:
         """Notice that the process has ended, and start it when that is due."""
         if self._child is not None and (status := self._child.process.poll()) is not None:
-            if time.monotonic() - self._child.started_at > _LONG_LIFE_SECONDS:
+            # One that lived so long is restarted after the first pause again.
+            if time.monotonic() - self._child.started_at > 300.0:
                 self._backoff.reset()
             self._backoff.lengthen()
             self._child.close()
@@ -151,18 +155,11 @@ class SupervisedProcess:
             pause = self._backoff.pause
             _log.error("%s has ended (%s): started again in %.1f s", self._name, status, pause)
         if self._settings is not None and self.next_start() == 0:
-            try:
-                files, after = self._files, [str(os.getpid())]
-                started = children.start_child(
-                    self._module, self._settings, after=after, files=files
-                )
-            except OSError as error:  # no memory or no processes left: that passes
-                self._backoff.lengthen()
-                text = "cannot start %s: %s; tried again every now and then"
-                self._start_errors.report(text, self._name, error)
-            else:
-                self._start_errors.clear()
-                self._child = Child(*started, self._selector, self._on_bytes)
+            self._backoff.start(self._name, partial(self._start, self._settings))
+
+    def _start(self, settings: Settings) -> None:
+        started = children.start_child(self._module, settings, [str(os.getpid())], self._files)
+        self._child = Child(*started, self._selector, self._on_bytes)
 
     def next_start(self) -> float:
         """Seconds until the process is to be started; inf: it runs, or is not wanted."""
@@ -175,7 +172,7 @@ class SupervisedProcess:
             return
         self._child.process.terminate()
         try:
-            self._child.process.wait(_TERMINATE_TIMEOUT)
+            self._child.process.wait(1.0)  # from SIGTERM to SIGKILL for a service
         except subprocess.TimeoutExpired:
             self._child.process.kill()
             self._child.process.wait()
@@ -256,7 +253,6 @@ class Supervisor:
     settling_due: bool = False
     stopping: bool = False
     _backoff: _Backoff = field(init=False)
-    _start_errors: log.WarnOnce = field(default_factory=lambda: log.WarnOnce(_log, logging.ERROR))
 
     def __post_init__(self) -> None:
         self._backoff = _Backoff(self.timing.first_pause, self.timing.longest_pause)
@@ -316,19 +312,15 @@ class Supervisor:
             allowed = self.timing.silent if worker.ready else self.timing.starting
             if worker.process.poll() is not None:
                 self._remove_ended(worker, now)
-            elif now - worker.last_heard > allowed:
-                self._kill_silent(worker, now)
+            elif (silence := now - worker.last_heard) > allowed:
+                pid = worker.process.pid
+                _log.error("worker %d has been silent for %.0f s: killed", pid, silence)
+                worker.process.kill()
+                worker.last_heard = now
         if self.stopping:
             return
         while self.settings is not None and self.next_start() == 0:
-            try:
-                self._start_worker(self.settings)
-            except OSError as error:  # no memory or no processes left: that passes
-                self._backoff.lengthen()
-                text = "cannot start a worker: %s; tried again every now and then"
-                self._start_errors.report(text, error)
-            else:
-                self._start_errors.clear()
+            self._backoff.start("a worker", partial(self._start_worker, self.settings))
         if not self._count_missing() and all(worker.ready for worker in self._current_workers()):
             for worker in self.workers:
                 if worker.generation != self.generation:
@@ -361,17 +353,11 @@ class Supervisor:
     def _start_worker(self, settings: Settings) -> None:
         slot = self.board.free_slot()
         files = [self.board.descriptor, *(listening.fileno() for listening in self.sockets)]
-        before = [self.assembly, str(slot.number)]
-        started = children.start_child("spamguard.daemon.worker", settings, before, files=files)
+        more = [self.assembly, str(slot.number)]
+        started = children.start_child("spamguard.daemon.worker", settings, more, files)
         worker = WorkerChild(*started, self, slot)
         slot.assign(worker.process.pid, time.time())
         self.workers.append(worker)
-
-    def _kill_silent(self, worker: WorkerChild, now: float) -> None:
-        silence = now - worker.last_heard
-        _log.error("worker %d has been silent for %.0f s: killed", worker.process.pid, silence)
-        worker.process.kill()
-        worker.last_heard = now
 
     def _remove_ended(self, worker: WorkerChild, now: float) -> None:
         self.workers.remove(worker)

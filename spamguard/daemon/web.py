@@ -10,7 +10,6 @@ within a second. Must never be needed for mail to flow.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import resource
 import signal
@@ -37,7 +36,7 @@ from spamguard import keys, process
 from spamguard.config.options import HostPort, Settings, Web
 from spamguard.counters import WEB_SLOT, CounterBoard, CounterSlot
 from spamguard.daemon import status
-from spamguard.errors import SpamguardError
+from spamguard.errors import SpamguardError, error_text
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 from spamguard.web.monitor import HealthReporter, create_monitor_app, monitor_config, monitor_pages
@@ -46,8 +45,6 @@ _log = logging.getLogger("spamguard.web")
 _metrics_log = logging.getLogger("spamguard.metrics")
 
 RETRY_SECONDS = 15.0  # when an address is not available, or the certificate cannot be read
-_BEAT_SECONDS = 1.0
-_MAX_DESCRIPTORS = 1024
 # The probes need these. Both import numpy, which stays broken when two threads import it first.
 _PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
@@ -57,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     with process.child_context(arguments) as (settings, request_settling, board):
         # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, _MAX_DESCRIPTORS), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
         for module in _PROBE_MODULES:
             import_module(module)
         # for uploads: /tmp may be memory, and the spool is where mail is kept private
@@ -135,10 +132,13 @@ async def _serve_page(
                     slot.beat(time.monotonic_ns())
                     if certificates is not None:
                         certificates.reload()
-                    await _wait(ending, _BEAT_SECONDS)
+                    await _wait(ending, 1.0)
         except (SpamguardError, OSError) as error:
             _log.error(
-                "page and API cannot be served (%s): trying again", describe_error(web, error)
+                "page and API cannot be served on %s (%s): trying again; a port below 1024 needs "
+                "root's rights: let a reverse proxy or a firewall lead to a higher one",
+                web,
+                error_text(error),
             )
             await _wait(ending, RETRY_SECONDS)
 
@@ -190,16 +190,6 @@ async def _open_page(
             for task in mailing:
                 task.cancel()
             await service.close()
-
-
-def describe_error(web: Web, error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EACCES and web.listen.port < 1024:
-        return (
-            "page and API open their port without root's rights: take one from 1024 on, "
-            "and let a reverse proxy or a firewall lead to it"
-        )
-    reason = error.strerror if isinstance(error, OSError) else None
-    return f"{web}: {reason or error}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One worker process: `python -m spamguard.daemon.worker ASSEMBLY SLOT CHANNEL SETTINGS COUNTERS
+"""One worker process: `python -m spamguard.daemon.worker CHANNEL SETTINGS ASSEMBLY SLOT COUNTERS
 SOCKET…`.
 
 The master starts it with a slot of the counters and the numbers of inherited descriptors.
@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -39,10 +40,8 @@ if TYPE_CHECKING:  # what takes long to load is loaded by `assemble`
 _log = logging.getLogger("spamguard.daemon")
 
 BEAT_SECONDS = 1.0
-_FIRST_BEAT_SECONDS = 0.1  # while no scorer is ready: the master waits for that
 DRAIN_TIMEOUT = 7200.0  # after a reload: longer than one message may take, in and out
 HURRY_TIMEOUT = 6.0  # when the master stops or is gone; it kills after `WorkerTiming.drain`
-_ALARM_SECONDS = 9  # then the kernel ends a process that is still in a hurry
 
 Assemble = Callable[
     [Settings, Sequence[socket.socket], Callable[[], None], CounterSlot],
@@ -71,8 +70,9 @@ async def assemble(
             servers = settings.authserv_ids if door.believes_results else ()
             stripped = bool(servers) and door.strips_authentication_results
             spam_from = door.policy.spam_threshold
-            if (spam_from, servers, stripped) not in pools:
-                pools[spam_from, servers, stripped] = pool = ScorerPool(
+            pool = pools.get(key := (spam_from, servers, stripped))
+            if pool is None:
+                pools[key] = pool = ScorerPool(
                     settings.state,
                     settings.scoring,
                     spam_from,
@@ -81,13 +81,12 @@ async def assemble(
                 )
                 stack.push_async_callback(pool.close)
                 await pool.start()
-            pools_of_doors.append(pools[spam_from, servers, stripped])
+            pools_of_doors.append(pool)
         # The scorers start while this process loads the rest.
         from spamguard.daemon.doors import open_doors  # noqa: PLC0415
 
         doors = open_doors(settings, sockets, pools_of_doors, settle, counters, stack)
-        beats = asyncio.create_task(_beat_forever(counters, pools.values()))
-        stack.callback(beats.cancel)
+        stack.callback(asyncio.create_task(_beat_forever(counters, pools.values())).cancel)
         yield doors
 
 
@@ -99,27 +98,21 @@ async def _beat_forever(counters: CounterSlot, pools: Collection[ScorerPool]) ->
         if any(pool.is_replaced for pool in pools):
             # Drain: another worker can judge, or the installed version once no worker is left.
             signal.raise_signal(signal.SIGTERM)
-        await asyncio.sleep(BEAT_SECONDS if scoring else _FIRST_BEAT_SECONDS)
+        # While no scorer is ready: the master waits for that.
+        await asyncio.sleep(BEAT_SECONDS if scoring else 0.1)
 
 
+@dataclass
 class Worker:
     """The life of a worker process, from start to end."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        sockets: Sequence[socket.socket],
-        channel: socket.socket,
-        assemble: Assemble,
-        counters: CounterSlot,
-    ) -> None:
-        self._settings = settings
-        self._sockets = sockets
-        self._channel = channel
-        self._assemble = assemble
-        self._counters = counters
-        self._draining = asyncio.Event()
-        self._hurry = asyncio.Event()
+    _settings: Settings
+    _sockets: Sequence[socket.socket]
+    _channel: socket.socket
+    _assemble: Assemble
+    _counters: CounterSlot
+    _draining: asyncio.Event = field(default_factory=asyncio.Event)
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Serve until told to drain."""
@@ -183,7 +176,7 @@ class Worker:
     async def _hurry_up(self, doors: Sequence[Door]) -> None:
         await self._hurry.wait()
         # A session that still hangs then has given no reply, so its sender tries again.
-        signal.alarm(_ALARM_SECONDS)
+        signal.alarm(9)  # then the kernel ends a process that is still in a hurry
         await _drain_all(doors, HURRY_TIMEOUT)
 
 
@@ -199,19 +192,18 @@ def main(arguments: Sequence[str]) -> int:
     # LimitNOFILE): raise it as far as allowed.
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    assembly, slot, *numbers = arguments
-    descriptors = [int(number) for number in numbers]
-    for descriptor in descriptors:  # a listening socket in a child would keep the address taken
-        os.set_inheritable(descriptor, False)
-    settings = process.read_settings(descriptors[1])
+    channel_end, settings_file, assembly, slot, *numbers = arguments
+    board, *listening = map(int, numbers)
+    for descriptor in (int(channel_end), board, *listening):
+        os.set_inheritable(descriptor, False)  # in a child it would keep the address taken
+    settings = process.read_settings(int(settings_file))
 
     async def run() -> None:
-        module = import_module(assembly)
-        await Worker(settings, sockets, channel, module.assemble, counters).run()
+        await Worker(settings, sockets, channel, import_module(assembly).assemble, counters).run()
 
-    with socket.socket(fileno=descriptors[0]) as channel:
-        counters = CounterBoard(descriptors[2]).slot(int(slot))
-        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors[3:]]
+    with socket.socket(fileno=int(channel_end)) as channel:
+        counters = CounterBoard(board).slot(int(slot))
+        sockets = [socket.socket(fileno=descriptor) for descriptor in listening]
         try:
             asyncio.run(run())
         except (SpamguardError, OSError) as error:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 from spamguard.config.options import Endpoint
@@ -30,10 +31,6 @@ from spamguard.smtp.envelope import MAX_REPLY_BYTES, Reply, ReplyError, ReplyRea
 
 # Beyond so many unread bytes reading pauses. A whole reply must fit in.
 _MAX_UNREAD_BYTES = MAX_REPLY_BYTES
-_HAPPY_EYEBALLS_SECONDS = 0.25  # until a host's next address is tried too (RFC 8305, section 5)
-_TLS_SHUTDOWN_TIMEOUT = 1.0
-_WRITE_BYTES = 64 << 10  # that go to the kernel together: fewer calls for small messages
-_QUIT_TIMEOUT = 1.0
 
 
 class NextHopConnection(DeadlineTimer, asyncio.Protocol):
@@ -46,7 +43,6 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._close_reason = ""
         self._writing_paused = False
-        self._reading_paused = False
         self._is_encrypted = False
 
     @property
@@ -71,8 +67,7 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
                 reply = self._replies.next_reply()
             except ReplyError as error:
                 raise NextHopTimeoutError(f"not understood: {error}") from error
-            if self._reading_paused and self._replies.pending_bytes <= _MAX_UNREAD_BYTES:
-                self._reading_paused = False
+            if self._replies.pending_bytes <= _MAX_UNREAD_BYTES:
                 self._transport.resume_reading()
             if reply is not None:
                 return reply
@@ -103,7 +98,7 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
                     self,
                     context,
                     server_hostname=name,
-                    ssl_shutdown_timeout=_TLS_SHUTDOWN_TIMEOUT,
+                    ssl_shutdown_timeout=1.0,
                 )
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise TlsHandshakeError(f"TLS: {describe_error(error)}") from error
@@ -140,8 +135,7 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._replies.feed(data)
-        if self._replies.pending_bytes > _MAX_UNREAD_BYTES and not self._reading_paused:
-            self._reading_paused = True
+        if self._replies.pending_bytes > _MAX_UNREAD_BYTES:
             self._transport.pause_reading()
         self._wake()
 
@@ -179,13 +173,15 @@ async def dial(endpoint: Endpoint, seconds: float) -> NextHopConnection:
                 NextHopConnection,
                 endpoint.host,
                 endpoint.port,
-                happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS,
+                # Until a host's next address is tried too (RFC 8305, section 5).
+                happy_eyeballs_delay=0.25,
             )
             return connection
     except (OSError, ValueError) as error:  # ValueError: a name that no host can have
         raise UnreachableError(f"connect: {describe_error(error)}") from error
 
 
+@dataclass(eq=False)
 class NextHopSession:
     """One session. seconds: for each reply to a command.
 
@@ -193,14 +189,13 @@ class NextHopSession:
     before.
     """
 
-    def __init__(self, connection: NextHopConnection, seconds: float) -> None:
-        self.connection = connection
-        self.extensions: Mapping[str, str] = {}
-        self.is_reused = False
-        self._is_clean = False  # no transaction is open, and nothing was refused
-        self._seconds = seconds
-        self._replies_due = 1  # the greeting
-        self._had_refusal = False
+    connection: NextHopConnection
+    _seconds: float
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    is_reused: bool = False
+    _is_clean: bool = False  # no transaction is open, and nothing was refused
+    _replies_due: int = 1  # the greeting
+    _had_refusal: bool = False
 
     @property
     def is_usable(self) -> bool:
@@ -269,7 +264,7 @@ class NextHopSession:
         try:
             with contextlib.suppress(DeliveryError):
                 self.send_commands(b"QUIT\r\n")
-                await self.read_reply(self.connection.deadline_after(_QUIT_TIMEOUT))
+                await self.read_reply(self.connection.deadline_after(1.0))
         finally:
             self.abort()
 
@@ -280,7 +275,7 @@ def _batch_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         batch.append(piece)
         size += len(piece)
-        if size >= _WRITE_BYTES:
+        if size >= 64 << 10:  # fewer calls for small messages
             yield b"".join(batch)
             batch, size = [], 0
     yield b"".join(batch)

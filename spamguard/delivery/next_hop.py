@@ -29,7 +29,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -208,14 +208,12 @@ _EXTENSION_BY_PARAMETER = {
 
 def drop_unsupported(step: Step, extensions: Mapping[str, str]) -> Step:
     """The step without the parameters that a hop with these extensions does not accept."""
-    if not step.parameters:
-        return step
-    supported = [
+    supported = tuple(
         parameter
         for parameter in step.parameters
         if _EXTENSION_BY_PARAMETER.get(parameter.keyword) in extensions
-    ]
-    return replace(step, parameters=tuple(supported))
+    )
+    return replace(step, parameters=supported)
 
 
 def needs_smtputf8(step: Sender | Recipient) -> bool:
@@ -291,28 +289,20 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
 
 _delivery_counter = itertools.count()  # of deliveries of this process
 _UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
-_MAX_HOST_LENGTH = 100  # of at most 255 that the name of a file may have
 _MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writes such a thing
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
 
 
+@dataclass
 class MaildirNextHop:
     """Delivers into the Maildir `directory`, made when missing, and spam into its folder `junk`.
 
     hostname: for the names of files.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        hostname: str,
-        *,
-        on_error: ErrorCallback = ignore_error,
-    ) -> None:
-        self.on_error = on_error
-        self._directory = directory
-        self._host = _UNSAFE_IN_NAMES.sub("_", hostname)[:_MAX_HOST_LENGTH]
-        self._junk = directory / ".Junk"
+    _directory: Path
+    _hostname: str
+    on_error: ErrorCallback = ignore_error
 
     @property
     def answers_each(self) -> bool:
@@ -337,7 +327,7 @@ class MaildirNextHop:
         _make_maildir(self._directory)
         folder = self._directory
         if _is_spam(content.head):
-            folder = self._junk
+            folder /= ".Junk"
             _make_maildir(folder, "maildirfolder")
         names = [self._unique_name() for _ in recipients]
         linked: list[Path] = []
@@ -364,16 +354,17 @@ class MaildirNextHop:
             f"M{microseconds % 1_000_000}P{os.getpid()}"
             f"Q{next(_delivery_counter)}R{secrets.token_hex(8)}"
         )
-        return f"{microseconds // 1_000_000}.{parts}.{self._host}"
+        host = _UNSAFE_IN_NAMES.sub("_", self._hostname)[:100]  # a name has at most 255 bytes
+        return f"{microseconds // 1_000_000}.{parts}.{host}"
 
 
+@dataclass
 class _MaildirTransaction:
     """Keeps the envelope until the message comes."""
 
-    def __init__(self, hop: MaildirNextHop) -> None:
-        self._hop = hop
-        self._sender = Sender("")
-        self._recipients: list[Recipient] = []
+    _hop: MaildirNextHop
+    _sender: Sender = field(init=False)
+    _recipients: list[Recipient] = field(default_factory=list)
 
     async def mail(self, sender: Sender) -> Reply:
         self._sender = sender
@@ -433,13 +424,13 @@ def _is_spam(head: bytes) -> bool:
     return False
 
 
-def _make_maildir(directory: Path, *marks: str) -> None:
-    """Make the three directories of a Maildir, and empty files that mark what it is, if missing."""
+def _make_maildir(directory: Path, mark: str = "") -> None:
+    """Make the three directories of a Maildir, and an empty file that marks it, if missing."""
     folders = [directory / name for name in ("tmp", "cur", "new")]
     if all(folder.is_dir() for folder in folders):
         return
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for mark in marks:
+    if mark:
         with suppress(FileExistsError):
             create_private(directory / mark).close()
     for folder in folders:

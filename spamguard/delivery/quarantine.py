@@ -78,16 +78,16 @@ class QuarantineEntry:
         return not self.waiting
 
 
+@dataclass
 class Quarantine:
     """The messages in one directory, which is made when the first one comes.
 
     Any number of processes may use it.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._is_cleared = False  # of messages whose storing or deleting was interrupted
-        self._is_swept = False  # of stale drafts, where files need names before they are whole
+    _directory: Path
+    _is_cleared: bool = False  # of messages whose storing or deleting was interrupted
+    _is_swept: bool = False  # of stale drafts, where files need names before they are whole
 
     def store(
         self,
@@ -323,15 +323,8 @@ def _decode_note(name: str, values: dict[str, Any]) -> QuarantineEntry:
         tuple(Recipient(*_decode_path(recipient)) for recipient in recipients),
         Client(**values["envelope"]["client"]),
     )
-    return QuarantineEntry(
-        name,
-        envelope,
-        values["reason"],
-        float(values["when"]),
-        int(values["size"]),
-        frozenset(values["delivered"]),
-        str(values["listener"]),
-    )
+    delivered = frozenset(values["delivered"])
+    return QuarantineEntry(**values | {"id": name, "envelope": envelope, "delivered": delivered})
 
 
 def _decode_path(values: dict[str, Any]) -> tuple[str, tuple[EsmtpParameter, ...]]:

@@ -1,7 +1,7 @@
 """Delivery by SMTP (RFC 5321), with one reply for all recipients, or by LMTP (RFC 2033), with one
 for each.
 
-`SessionOpener` opens a session: connection, greeting, EHLO or LHLO, STARTTLS (RFC 3207).
+`SmtpNextHop` opens a session: connection, greeting, EHLO or LHLO, STARTTLS (RFC 3207).
 `SessionPool` keeps idle sessions for the next message. `SmtpTransaction` is one message. Until the
 hop has said 354, a transaction that lost its session begins again on a new one, once, and goes on
 only if it gets the same replies.
@@ -21,7 +21,7 @@ import logging
 import os
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spamguard.config.options import Endpoint, Hop, Protocol, Tls
@@ -58,67 +58,6 @@ _log = logging.getLogger("spamguard.relay")
 
 # For the rest of a reply that began in the middle of the data, and for replies behind a 421.
 _LATE_REPLY_TIMEOUT = 1.0
-
-
-class SessionOpener:
-    """Opens sessions with one next hop. hostname: ours."""
-
-    def __init__(self, hop: Hop, hostname: str) -> None:
-        self._hop = hop
-        self._hostname = hostname
-        self._verbs = ("LHLO",) if hop.to.protocol is Protocol.LMTP else ("EHLO", "HELO")
-        self._tls_context: ssl.SSLContext | None = None
-
-    async def open(self) -> NextHopSession:
-        """A new session. UnreachableError, UnsafeError."""
-        try:
-            return await self._open(self._hop.tls)
-        except TlsHandshakeError as error:
-            if self._hop.tls is Tls.REQUIRED:
-                raise
-            # Opportunistic: unencrypted mail is better than none (RFC 7435).
-            _log.warning("next hop %s: %s; going on without", self._hop.to, error)
-            return await self._open(Tls.OFF)
-
-    async def _open(self, tls: Tls) -> NextHopSession:
-        connection = await dial(self._hop.to, self._hop.connect)
-        session = NextHopSession(connection, self._hop.command)
-        try:
-            greeting = await session.read_reply()
-            if not greeting.is_positive:
-                raise UnreachableError(f"not welcome: {greeting}")
-            extensions = await self._say_hello(session)
-            if wants_tls(tls, "STARTTLS" in extensions, connection.peer):
-                await self._start_tls(session)
-                extensions = await self._say_hello(session)
-            session.mark_ready(extensions)
-        except (DisconnectedError, NextHopTimeoutError) as error:
-            session.abort()
-            raise UnreachableError(f"at the start: {error}") from error
-        except BaseException:
-            session.abort()
-            raise
-        return session
-
-    async def _say_hello(self, session: NextHopSession) -> Mapping[str, str]:
-        """The extensions that the hop announces."""
-        for verb in self._verbs:
-            reply = await session.request(f"{verb} {self._hostname}\r\n".encode("ascii"))
-            if reply.is_positive:
-                return {} if verb == "HELO" else parse_extensions(reply)
-            if reply.code < 500:
-                break
-        raise UnreachableError(f"not welcome: {reply}")
-
-    async def _start_tls(self, session: NextHopSession) -> None:
-        reply = await session.request(b"STARTTLS\r\n")
-        if not reply.is_positive:
-            raise TlsHandshakeError(f"STARTTLS refused: {reply}")
-        if not session.connection.is_quiet:  # RFC 3207, section 6
-            raise UnsafeError("more than the answer to STARTTLS came before the handshake")
-        if self._tls_context is None:
-            self._tls_context = make_tls_context(self._hop.tls)
-        await session.connection.start_tls(self._tls_context, self._hop.to.host, self._hop.connect)
 
 
 def make_tls_context(tls: Tls) -> ssl.SSLContext:
@@ -200,8 +139,10 @@ class SmtpNextHop:
         self.settings = hop
         self.on_error = on_error
         self.pool = SessionPool(hop)
-        self._opener = SessionOpener(hop, hostname)
         self.extensions: Mapping[str, str] | None = None
+        self._hostname = hostname
+        self._verbs = ("LHLO",) if self.answers_each else ("EHLO", "HELO")
+        self._tls_context: ssl.SSLContext | None = None
 
     @property
     def answers_each(self) -> bool:
@@ -223,25 +164,73 @@ class SmtpNextHop:
 
     async def open(self) -> NextHopSession:
         """A new session. UnreachableError, UnsafeError."""
-        session = await self._opener.open()
-        self.extensions = session.extensions
+        try:
+            return await self._open(self.settings.tls)
+        except TlsHandshakeError as error:
+            if self.settings.tls is Tls.REQUIRED:
+                raise
+            # Opportunistic: unencrypted mail is better than none (RFC 7435).
+            _log.warning("next hop %s: %s; going on without", self.settings.to, error)
+            return await self._open(Tls.OFF)
+
+    async def _open(self, tls: Tls) -> NextHopSession:
+        connection = await dial(self.settings.to, self.settings.connect)
+        session = NextHopSession(connection, self.settings.command)
+        try:
+            greeting = await session.read_reply()
+            if not greeting.is_positive:
+                raise UnreachableError(f"not welcome: {greeting}")
+            extensions = await self._say_hello(session)
+            if wants_tls(tls, "STARTTLS" in extensions, connection.peer):
+                await self._start_tls(session)
+                extensions = await self._say_hello(session)
+            session.mark_ready(extensions)
+            self.extensions = extensions
+        except (DisconnectedError, NextHopTimeoutError) as error:
+            session.abort()
+            raise UnreachableError(f"at the start: {error}") from error
+        except BaseException:
+            session.abort()
+            raise
         return session
 
+    async def _say_hello(self, session: NextHopSession) -> Mapping[str, str]:
+        """The extensions that the hop announces."""
+        for verb in self._verbs:
+            reply = await session.request(f"{verb} {self._hostname}\r\n".encode("ascii"))
+            if reply.is_positive:
+                return {} if verb == "HELO" else parse_extensions(reply)
+            if reply.code < 500:
+                break
+        raise UnreachableError(f"not welcome: {reply}")
 
+    async def _start_tls(self, session: NextHopSession) -> None:
+        reply = await session.request(b"STARTTLS\r\n")
+        if not reply.is_positive:
+            raise TlsHandshakeError(f"STARTTLS refused: {reply}")
+        if not session.connection.is_quiet:  # RFC 3207, section 6
+            raise UnsafeError("more than the answer to STARTTLS came before the handshake")
+        if self._tls_context is None:
+            self._tls_context = make_tls_context(self.settings.tls)
+        await session.connection.start_tls(
+            self._tls_context, self.settings.to.host, self.settings.connect
+        )
+
+
+@dataclass
 class SmtpTransaction:
     """One message on its way out. After an error every further reply is the same 451.
 
     client: goes out by XFORWARD where the hop accepts it.
     """
 
-    def __init__(self, hop: SmtpNextHop, client: Client) -> None:
-        self._hop = hop
-        self._client = client
-        self._session: NextHopSession | None = None
-        self._completed_steps: list[tuple[Sender | Recipient, int]] = []
-        self._accepted = 0
-        self._has_restarted = False
-        self._error_reply: Reply | None = None
+    _hop: SmtpNextHop
+    _client: Client
+    _session: NextHopSession | None = None
+    _completed_steps: list[tuple[Sender | Recipient, int]] = field(default_factory=list)
+    _accepted: int = 0
+    _has_restarted: bool = False
+    _error_reply: Reply | None = None
 
     async def mail(self, sender: Sender) -> Reply:
         return await self._run_step(sender)
@@ -295,8 +284,7 @@ class SmtpTransaction:
         ):
             raise error
         self._has_restarted = True
-        hop = self._hop.settings.to
-        _log.info("next hop %s: session lost (%s), beginning again", hop, error)
+        _log.info("next hop %s: session lost (%s), beginning again", self._hop.settings.to, error)
         self._session.abort()
         self._session = None
         self._session = session = await self._hop.open()
@@ -361,8 +349,7 @@ class SmtpTransaction:
                 deadline = min(deadline, session.connection.deadline_after(_LATE_REPLY_TIMEOUT))
 
     def _report_error(self, error: Exception) -> None:
-        hop = self._hop.settings.to
-        _log.warning("next hop %s: %s: %s", hop, type(error).__name__, error)
+        _log.warning("next hop %s: %s: %s", self._hop.settings.to, type(error).__name__, error)
         self._hop.on_error(error)
 
 
@@ -406,7 +393,7 @@ async def _probe_next_hop(hop: Hop, hostname: str) -> str:
             unwritable = asyncio.to_thread(_find_unwritable, hop.to.path or Path("/"))
             return await asyncio.wait_for(unwritable, HOP_TIMEOUT)
         quick = replace(hop, connect=HOP_TIMEOUT, command=HOP_TIMEOUT)
-        session = await asyncio.wait_for(SessionOpener(quick, hostname).open(), HOP_TIMEOUT)
+        session = await asyncio.wait_for(SmtpNextHop(quick, hostname).open(), HOP_TIMEOUT)
         await session.quit()  # waits for a second at most
     except TimeoutError:
         return f"no answer within {HOP_TIMEOUT:.0f} s"
@@ -417,8 +404,5 @@ async def _probe_next_hop(hop: Hop, hostname: str) -> str:
 
 def _find_unwritable(maildir: Path) -> str:
     """Accept a missing Maildir if it can be created, as the first message does."""
-    paths = [path for path in (maildir / "tmp", maildir / "new") if path.exists()]
-    paths = paths or [next(path for path in (maildir, *maildir.parents) if path.exists())]
-    return "; ".join(
-        f"{path} may not be written" for path in paths if not os.access(path, os.W_OK | os.X_OK)
-    )
+    path = next(path for path in (maildir / "new", maildir, *maildir.parents) if path.exists())
+    return "" if os.access(path, os.W_OK | os.X_OK) else f"{path} may not be written"

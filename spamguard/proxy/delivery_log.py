@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from spamguard.config.options import Action, Listener, Policy, Rule, Scanner
 from spamguard.engine.policy import Decision, decide
@@ -50,8 +49,6 @@ NOT_SCANNED = "not-scanned"
 # Words of the subject and of header fields, which nearly all hold addresses.
 _PRIVATE_WORD = re.compile("(?!(?:footer|end|url|host|tags|hidden|attachment|clue|names):)[^:]+:")
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
-_MAX_WORDS_LOGGED = 6
-_MAX_SUBJECT_BYTES = 1000
 # A line end at the beginning makes these six times as fast as `^` does.
 _SUBJECT = re.compile(rb"\nSubject[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE)
 _FROM = re.compile(rb"\nFrom[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
@@ -71,15 +68,6 @@ class RecipientGroup:
     personal: Mapping[str, str] = field(default_factory=dict)
 
 
-class _UserVerdict(NamedTuple):
-    verdict: Verdict
-    decision: Decision
-
-    @property
-    def group_key(self) -> tuple[str, Rule | None]:
-        return self.verdict.label, self.decision.rule
-
-
 def group_recipients(
     scan: Scan, users: Sequence[str], policy: Policy, *, separate_copies: bool
 ) -> list[RecipientGroup]:
@@ -91,32 +79,26 @@ def group_recipients(
     separate_copies : whether recipients can get different copies. Otherwise they are one group, and
         the mildest of their verdicts decides.
     """
-    verdicts = {
-        user: _UserVerdict(verdict, decide(verdict, policy, scan.threshold))
-        for user, verdict in {"": scan.verdict, **scan.personal}.items()
-    }
-    shared = verdicts[""]
+    verdicts = {"": scan.verdict, **scan.personal}
+    decisions = {user: decide(it, policy, scan.threshold) for user, it in verdicts.items()}
     if not any(users):
-        return [RecipientGroup(range(len(users)), shared.verdict, shared.decision)]
-    members: dict[tuple[str, Rule | None], list[int]] = {shared.group_key: []}
+        return [RecipientGroup(range(len(users)), scan.verdict, decisions[""])]
+    keys = {user: (verdicts[user].label, decisions[user].rule) for user in verdicts}
+    members: dict[tuple[str, Rule | None], list[int]] = {keys[""]: []}
     for index, user in enumerate(users):
-        key = verdicts[user].group_key if separate_copies else shared.group_key
-        members.setdefault(key, []).append(index)
+        members.setdefault(keys[user if separate_copies else ""], []).append(index)
     groups = []
     for indices in filter(None, members.values()):
-        group = {users[index]: verdicts[users[index]] for index in indices}
-        mildest = min(group.values(), key=lambda member: member.verdict.probability)
-        if mildest.group_key == shared.group_key:
-            mildest = shared
-        personal = {
-            user: member.verdict.label
-            for user, member in group.items()
-            if member.group_key != shared.group_key
-        }
-        groups.append(RecipientGroup(indices, mildest.verdict, mildest.decision, personal))
+        group = dict.fromkeys(users[index] for index in indices)
+        mildest = min(group, key=lambda user: verdicts[user].probability)
+        if keys[mildest] == keys[""]:
+            mildest = ""
+        personal = {user: verdicts[user].label for user in group if keys[user] != keys[""]}
+        groups.append(RecipientGroup(indices, verdicts[mildest], decisions[mildest], personal))
     return groups
 
 
+@dataclass(eq=False)
 class DeliveryRecord:
     """Made when a message comes; `set_scan`, `set_decision` or `set_failure`, and `finish` fill it.
 
@@ -127,28 +109,24 @@ class DeliveryRecord:
     server that asks, if any.
     """
 
-    def __init__(
-        self,
-        listener: Listener | Scanner,
-        envelope: Envelope,
-        size: int,
-        oddities: frozenset[str] = frozenset(),
-    ) -> None:
+    listener: Listener | Scanner
+    envelope: Envelope
+    size: int
+    oddities: frozenset[str] = frozenset()
+    scan: Scan | None = None
+    reason: str = ""
+    subject: str = ""
+    author: str = ""
+    verdict: Verdict | None = None
+    action: Action | None = None
+    personal: Mapping[str, str] = field(default_factory=dict)
+    copy_of: str = ""
+    queue_id: str = ""
+    replies: Sequence[Reply] = ()
+
+    def __post_init__(self) -> None:
         self.time = time.time()
         self.id = new_id(self.time, os.urandom(RANDOM_BYTES))
-        self.listener = listener
-        self.envelope = envelope
-        self.size = size
-        self.oddities = oddities
-        self.scan: Scan | None = None
-        self.reason = ""
-        self.subject = self.author = ""
-        self.verdict: Verdict | None = None
-        self.action: Action | None = None
-        self.personal: Mapping[str, str] = {}
-        self.copy_of = ""
-        self.queue_id = ""
-        self.replies: Sequence[Reply] = ()
         self._started_at = self._judged_at = self._finished_at = time.perf_counter()
 
     def set_scan(self, scan: Scan | NotScanned, header: bytes) -> None:
@@ -239,7 +217,6 @@ class DeliveryRecord:
     def facts(self) -> Mapping[str, str]:
         """The facts of the log line by name; the values are as strangers wrote them."""
         client = self.envelope.client
-        recipients = [f"<{recipient.address}>" for recipient in self.envelope.recipients]
         return {
             "id": self.id,
             **({"copy-of": self.copy_of} if self.copy_of else {}),
@@ -249,7 +226,7 @@ class DeliveryRecord:
             "client": client.address,
             "helo": client.helo,
             "from": f"<{self.envelope.sender.address}>",
-            "to": _join_first(recipients),
+            "to": _join_first([f"<{recipient.address}>" for recipient in self.envelope.recipients]),
             "size": str(self.size),
             **({"normalised": ",".join(sorted(self.oddities))} if self.oddities else {}),
             **self._verdict_facts(),
@@ -262,7 +239,7 @@ class DeliveryRecord:
         if self.scan is None or self.verdict is None:
             return {"verdict": NOT_SCANNED, "reason": self.reason}
         personal = [f"{user}:{label}" for user, label in self.personal.items()]
-        words = [f"{word.text} {word.part:+.2f}" for word in self.scan.words[:_MAX_WORDS_LOGGED]]
+        words = [f"{word.text} {word.part:+.2f}" for word in self.scan.words[:6]]
         return {
             "verdict": self.verdict.label,
             "probability": f"{self.verdict.probability:.6f}",
@@ -282,7 +259,7 @@ def decode_subject(header: bytes) -> str:
     'grüße'
     """
     match = _SUBJECT.search(b"\n" + header)
-    return " ".join(decode_unstructured(match[1][:_MAX_SUBJECT_BYTES])[0].split()) if match else ""
+    return " ".join(decode_unstructured(match[1][:1000])[0].split()) if match else ""
 
 
 def decode_author(header: bytes) -> str:
@@ -302,10 +279,8 @@ def _join_first(texts: Sequence[str]) -> str:
 
 BATCH_ROWS = 256
 """Rows of one transaction."""
-_WAIT_SECONDS = 0.5  # in which rows come together
 _MAX_QUEUE_BYTES = 32 << 20
 _ROW_BYTES = 1024  # of a row without its large columns
-_LOG_SECONDS = 60.0  # between two lines in the log
 _LARGE_INDEXES = [COLUMNS.index(name) for name in LARGE_COLUMNS]
 
 
@@ -359,7 +334,7 @@ class HistoryWriter:
     def _run(self) -> None:
         is_closing = False
         while not is_closing:
-            is_closing = self._closing.wait(_WAIT_SECONDS)
+            is_closing = self._closing.wait(0.5)  # in which rows come together
             while batch := self._next_batch():
                 self._write(batch)
         self._close_history()
@@ -384,7 +359,7 @@ class HistoryWriter:
 
     def _log_rarely(self, reason: str) -> None:
         if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + _LOG_SECONDS
+            self._quiet_until = time.monotonic() + 60.0  # between two lines in the log
             _log.error("%s; %d rows dropped so far", reason, self.dropped)
 
     def _close_history(self) -> None:

@@ -227,11 +227,8 @@ _INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ?, ? FROM judge
 MIN_BYTES = 8 << 20
 """The least size; with less there is no room to work in."""
 # Shares of the size. The rest is for free pages, which the next rows fill, and for the log.
-_ROWS_SHARE = 0.75
-_FREE_SHARE = 1 / 16
 _LOG_PAGES = 16  # before it is written back
 _PRUNE_ROWS = 64  # that one transaction removes
-_VACUUM_PAGES = 64  # that one transaction gives back to the file system
 _DAY_SECONDS = 86_400
 
 _TIME_INDEX = COLUMNS.index("time")
@@ -308,9 +305,9 @@ class History(ClosedOnExit):
                 if not self._prune(newest):
                     break
             # Give pages back only if they are more than the next rows fill.
-            if self._db.pragma("freelist_count") > self._size * _FREE_SHARE / PAGE_BYTES:
+            if self._db.pragma("freelist_count") > self._size / 16 / PAGE_BYTES:
                 # `execute` would stop after the first page
-                self._db.connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+                self._db.connection.executescript("PRAGMA incremental_vacuum(64)")
 
     def find(self, name: str) -> HistoryRow | None:
         """The judgement of that id, or None."""
@@ -325,7 +322,7 @@ class History(ClosedOnExit):
         """
         used = self._db.pragma("page_count") - self._db.pragma("freelist_count")
         values = {
-            "all": used > self._size * _ROWS_SHARE / PAGE_BYTES,
+            "all": used > self._size * 0.75 / PAGE_BYTES,
             "oldest": newest - self._days * _DAY_SECONDS,
         }
         with self._db.transaction():

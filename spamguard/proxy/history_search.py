@@ -34,11 +34,6 @@ WINDOW_ROWS = 25_000
 _MAX_PARTS = 400
 _ABOVE_ALL_IDS = "~"  # after every id
 
-_SELECT_ROWS = f"SELECT {', '.join(SMALL_COLUMNS)} FROM judgements"
-_SELECT_ROWS_WITH_WORDS = (
-    f"SELECT {', '.join(SMALL_COLUMNS)}, words, line "
-    "FROM judgements JOIN contents ON judgement = judgements.rowid"
-)
 _SELECT_WINDOW_END = "SELECT id FROM judgements WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
 _HAS_LESSON = "EXISTS (SELECT 1 FROM temp.taught WHERE taught.digest = judgements.digest)"
 _HAS_LESSON_LABEL = (
@@ -93,24 +88,19 @@ class HistoryFilter(NamedTuple):
     def where_clause(self) -> tuple[str, list[object]]:
         terms = ["id >= ? AND id < ?"]
         values: list[object] = [self.first, self.before or _ABOVE_ALL_IDS]
-        if self.since:
-            terms.append("time >= ?")
-            values.append(self.since)
-        if self.until:
-            terms.append("time < ?")
-            values.append(self.until)
-        if self.label:
-            terms.append("judgements.label = ?")
-            values.append(self.label)
-        if sender := fold_text(self.sender):
-            terms.append(f"({_contains('sender')} OR {_contains('author')})")
-            values += sender, sender
-        if recipient := recipient_pattern(self.recipient):
-            terms.append(_contains("recipients"))
-            values.append(recipient)
-        if subject := fold_text(self.subject):
-            terms.append(_contains("subject"))
-            values.append(subject)
+        is_labelled = "" if self.taught == "any" else self.taught
+        for term, value in (
+            ("time >= ?", self.since),
+            ("time < ?", self.until),
+            ("judgements.label = ?", self.label),
+            (_contains("sender || char(10) || author"), fold_text(self.sender)),
+            (_contains("recipients"), recipient_pattern(self.recipient)),
+            (_contains("subject"), fold_text(self.subject)),
+            (_HAS_LESSON_LABEL, is_labelled),
+        ):
+            if value:
+                terms.append(term)
+                values.append(value)
         for word in map(fold_text, self.words):
             columns = ["subject", "sender", "author"]
             patterns = [word] * len(columns)
@@ -125,9 +115,6 @@ class HistoryFilter(NamedTuple):
             values += self.parts
         if self.taught == "any":
             terms.append(_HAS_LESSON)
-        elif self.taught:
-            terms.append(_HAS_LESSON_LABEL)
-            values.append(self.taught)
         return " AND ".join(terms), values
 
 
@@ -178,10 +165,12 @@ class HistorySearch(History):
         window = self._db.query(_SELECT_WINDOW_END, (before, WINDOW_ROWS - 1))
         border = window[0][0] if window else ""
         condition, values = conditions._replace(first=max(border, conditions.first)).where_clause()
-        select = _SELECT_ROWS_WITH_WORDS if with_words else _SELECT_ROWS
-        rows = self._select_rows(
-            f"{select} WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit)
-        )
+        names = (*SMALL_COLUMNS, "words", "line") if with_words else SMALL_COLUMNS
+        join = "JOIN contents ON judgement = judgements.rowid" if with_words else ""
+        query = f"SELECT {', '.join(names)} FROM judgements {join} WHERE {condition}"
+        found = self._db.query(f"{query} ORDER BY id DESC LIMIT ?", (*values, limit))
+        with self._db.errors(ValueError, TypeError):
+            rows = [row_from_values(row, names) for row in found]
         if len(rows) == limit:
             return HistoryRows(rows, rows[-1].id)
         return HistoryRows(rows, border if border > conditions.first else "")
@@ -205,8 +194,7 @@ class HistorySearch(History):
 
     def _count(self, query: str, conditions: HistoryFilter, values: list[object]) -> list[Any]:
         condition, condition_values = conditions.where_clause()
-        recipients_column = "recipients" if conditions.parts else "''"
-        query = query.format(recipients_column, condition)
+        query = query.format("recipients" if conditions.parts else "''", condition)
         rows = self._db.query(query, values + condition_values)
         with self._db.errors(ValueError, TypeError):
             return [
@@ -257,11 +245,6 @@ class HistorySearch(History):
         with self._db.transaction("BEGIN"):
             for statement, values in statements:
                 self._db.executemany(statement, values)
-
-    def _select_rows(self, query: str, values: Sequence[object]) -> list[HistoryRow]:
-        rows, names = self._db.query(query, values), (*SMALL_COLUMNS, "words", "line")
-        with self._db.errors(ValueError, TypeError):
-            return [row_from_values(row, names[: len(row)]) for row in rows]
 
 
 # ---- lessons from the history

@@ -47,7 +47,6 @@ _MAX_WORDS = 1000
 _MAX_WORD_LENGTH = 100  # characters
 _MAX_MEMORY_BYTES = 2 << 30  # of the process, beyond the tables
 _CHUNK_BYTES = 1 << 20
-_PAGE_BYTES = resource.getpagesize()
 
 # Whether the message is a file; bytes of the fields on top, of the users, of the message.
 _REQUEST_HEADER = struct.Struct(">BHIQ")
@@ -185,7 +184,7 @@ def confine(parent: int) -> None:
 
 def _limit_memory() -> None:
     """Limit memory to what is used now, with the tables, and `_MAX_MEMORY_BYTES`."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE_BYTES
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + _MAX_MEMORY_BYTES
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard != resource.RLIM_INFINITY:
@@ -307,8 +306,7 @@ def encode_scan(scan: Scan) -> bytes:
     for other in personal.values():
         numbers += other.probability, other.log_odds
         numbers += [other.probabilities[name] for name in classes]
-    form = _NUMBERS_FORMAT.format(len(numbers), len(words))
-    numbers_bytes = struct.pack(form, *numbers, *tokens)
+    numbers_bytes = struct.pack(_NUMBERS_FORMAT.format(len(numbers), len(words)), *numbers, *tokens)
     cut = [text[:_MAX_WORD_LENGTH].replace("\0", " ") for text in word_texts]
     labels = [other.label for other in personal.values()]
     line = scan.line[:MAX_LINE].replace("\0", " ")
@@ -352,18 +350,15 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         user, label = texts[personal_start + index], texts[personal_start + user_count + index]
         probabilities = dict(zip(classes, by_class, strict=True))
         personal[user] = Verdict(label, probability, log_odds, probabilities)
-    texts_are_valid = (
+    if not (
         word_count <= _MAX_WORDS
         and all(-1000.0 <= part <= 1000.0 for part in parts)
         and max(map(len, word_texts), default=0) <= _MAX_WORD_LENGTH
         and len(line) <= MAX_LINE
-    )
-    if not (_is_valid_verdict(verdict) and 0.0 <= threshold <= 1.0 and texts_are_valid):
-        raise ValueError("not a scan of ours")
-    if (
-        len(personal) != user_count
-        or not personal.keys() <= set(users)
-        or not all(map(_is_valid_verdict, personal.values()))
+        and 0.0 <= threshold <= 1.0
+        and len(personal) == user_count
+        and personal.keys() <= set(users)
+        and all(map(_is_valid_verdict, (verdict, *personal.values())))
     ):
         raise ValueError("not a scan of what was asked")
     sender = sender if sender.startswith(SENDER_PREFIX) else b""

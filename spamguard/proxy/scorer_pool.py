@@ -41,11 +41,7 @@ _log = logging.getLogger("spamguard.proxy")
 
 SCORER_COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
 KEPT_WORDS = 100  # with their texts, in the history
-_READ_BYTES = 256 << 10
-_POLL_SECONDS = 0.01  # between looks at whether a killed process is gone
-_MAX_SPARE_SCORERS = 2  # above the usual number, while others are stuck
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
-_START_TIMEOUT = 60.0  # for a scorer to open the filter
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
 _QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
 _POISON_COUNT = 2  # times that a message may end a scorer
@@ -107,7 +103,7 @@ class ScorerHandle(DeadlineTimer):
                 raise
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_readable)
-        self.set_deadline(self._loop.time() + _START_TIMEOUT)
+        self.set_deadline(self._loop.time() + 60.0)  # for a scorer to open the filter
 
     @property
     def pid(self) -> int:
@@ -158,7 +154,7 @@ class ScorerHandle(DeadlineTimer):
 
     def _on_readable(self) -> None:
         try:
-            data = self._socket.recv(_READ_BYTES)
+            data = self._socket.recv(256 << 10)
             if not data:
                 raise ConnectionError
             for answer in self._answers.feed(data):
@@ -186,8 +182,7 @@ class ScorerHandle(DeadlineTimer):
         """A message takes long, and then too long; or the scorer does not become ready."""
         if self.job and not self.is_stuck:
             self.is_stuck = True
-            remaining = max(self._message_seconds - _STUCK_SECONDS, 0.0)
-            self.set_deadline(self._loop.time() + remaining)
+            self.set_deadline(self._loop.time() + max(self._message_seconds - _STUCK_SECONDS, 0.0))
             self._on_change(self)
         else:
             self.end_reason = "timeout"
@@ -208,7 +203,7 @@ class ScorerHandle(DeadlineTimer):
     async def wait(self) -> int:
         """The exit status, once the process is gone."""
         while (status := self._process.poll()) is None:
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(0.01)  # between looks at whether a killed process is gone
         return status
 
 
@@ -334,7 +329,8 @@ class ScorerPool:
         if self._closing or asyncio.get_running_loop().time() < self._starts_after:
             return
         missing = self._size - (self._count_able() if self._queue else len(self._scorers))
-        for _ in range(min(missing, self._size + _MAX_SPARE_SCORERS - len(self._scorers))):
+        # Two more than usual while others are stuck.
+        for _ in range(min(missing, self._size + 2 - len(self._scorers))):
             try:
                 scorer = ScorerHandle(self._command, self._seconds, self._on_change)
             except OSError as error:

@@ -129,13 +129,13 @@ class ProxyContext:
     user_resolver: UserResolver | None = None
 
 
+@dataclass
 class PolicyJudge:
     """A judge, and the policy of one listener or scanner about its verdicts."""
 
-    def __init__(self, judge: ScorerPool, context: ProxyContext, policy: Policy) -> None:
-        self._judge = judge
-        self._context = context
-        self._policy = policy
+    _judge: ScorerPool
+    _context: ProxyContext
+    _policy: Policy
 
     async def judge(
         self,
@@ -198,22 +198,18 @@ class PolicyJudge:
             _log.exception("%s: a fault in recording this message", record.id)
 
 
+@dataclass
 class FilterProxy:
     """The proxy behind one listener. hostname: ours, in Received."""
 
-    def __init__(
-        self,
-        listener: Listener,
-        next_hop: NextHop,
-        judge: ScorerPool,
-        context: ProxyContext,
-        hostname: str,
-    ) -> None:
-        self.listener = listener
-        self.next_hop = next_hop
-        self.policy_judge = PolicyJudge(judge, context, listener.policy)
-        self.quarantine = context.quarantine
-        self.hostname = hostname
+    listener: Listener
+    next_hop: NextHop
+    _judge: ScorerPool
+    context: ProxyContext
+    hostname: str
+
+    def __post_init__(self) -> None:
+        self.policy_judge = PolicyJudge(self._judge, self.context, self.listener.policy)
 
     @property
     def answers_each(self) -> bool:
@@ -241,11 +237,6 @@ class MessageCopy:
     output: SpoolView | Reply
     action: Action = Action.TAG
     redirect_to: str = ""
-
-    @property
-    def is_for_next_hop(self) -> bool:
-        """Whether its recipients get it from the next hop."""
-        return self.action is Action.TAG and isinstance(self.output, SpoolView)
 
 
 class FilterTransaction:
@@ -282,8 +273,10 @@ class FilterTransaction:
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
         record = DeliveryRecord(self._listener, envelope, message.size, oddities)
         copies = await self._prepare_copies(message, record)
-        opened = self._transaction if len(copies) == 1 and copies[0].is_for_next_hop else None
-        if opened is None:  # nobody gets the message in it, or not everybody the same
+        opened: NextHopTransaction | None = self._transaction
+        first = copies[0]
+        if len(copies) > 1 or first.action is not Action.TAG or isinstance(first.output, Reply):
+            opened = None  # nobody gets the message in it, or not everybody the same
             await self.end()
         replies: dict[int, Reply] = {}
         for copy in copies:
@@ -361,8 +354,7 @@ class FilterTransaction:
 
     def _received_field(self, record: DeliveryRecord) -> bytes:
         recipient = self._accepted[0].address if len(self._accepted) == 1 else ""
-        hostname = self._proxy.hostname
-        return received_field(self._client, hostname, record.id, recipient, record.time)
+        return received_field(self._client, self._proxy.hostname, record.id, recipient, record.time)
 
     def _client_field(self, record: DeliveryRecord, header: bytes) -> bytes:
         """A Received field about the client, which the judge reads as if it stood on top.
@@ -408,7 +400,7 @@ class FilterTransaction:
         listener = str(record.listener.listen)
         try:
             await run_in_thread(
-                lambda: self._proxy.quarantine.store(
+                lambda: self._proxy.context.quarantine.store(
                     record.id, content, record.envelope, record.label, record.time, listener
                 )
             )
