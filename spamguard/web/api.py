@@ -67,7 +67,7 @@ class ApiCall:
             raise RefusalError(415, f"send a message as {MESSAGE_TYPE}", Accept=MESSAGE_TYPE)
         if fields.get("content-encoding", "identity").lower() != "identity":
             raise RefusalError(415, "send a message without compression")
-        with closing(requests.new_spool(self._request)) as spool:
+        with closing(Spool(self._request.scope["state"]["spool"])) as spool:
             self._deadline.reschedule(None)  # `app` limits the time of a body
             async for piece in self._request.stream():
                 spool.write(piece)
@@ -91,10 +91,6 @@ async def _open_call(request: Request) -> AsyncIterator[ApiCall]:
 
 
 Call = Annotated[ApiCall, Depends(_open_call, scope="function")]
-
-
-async def _check_operator(request: Request) -> None:
-    require_operator(requests.current_person(request))
 
 
 def _check_query(request: Request) -> None:
@@ -158,11 +154,7 @@ _CLASS, _ID = "[a-z][a-z0-9_-]{0,31}", "[0-9a-v]{16}"
 # In annotations below, what stands first is checked last.
 Text = Annotated[str, Field(max_length=_MAX_TEXT), AfterValidator(_check_text)]
 Time = Annotated[float, BeforeValidator(_parse_time), WithJsonSchema({"type": "string"})]
-OptionalTime = Annotated[
-    float,
-    BeforeValidator(lambda text: _parse_time(text) if text else 0.0),
-    WithJsonSchema({"type": "string"}),
-]
+OptionalTime = Annotated[Time, _empty_as("0")]
 
 
 def _optional(about: str, pattern: str = "", **checks: Any) -> Any:
@@ -227,8 +219,6 @@ _WITH_MESSAGE: dict[str, Any] = {
         }
     },
 }
-
-_FOR_OPERATORS = [Depends(_check_operator)]
 
 router = APIRouter(
     prefix=ROOT,
@@ -344,11 +334,7 @@ async def held(call: Call, verdict_id: VerdictId) -> models.HeldMessageDetails:
     return await call.service.held(call.person, verdict_id)
 
 
-@router.delete(
-    "/quarantine/{id}",
-    summary="Delete it for good (operators)",
-    dependencies=_FOR_OPERATORS,
-)
+@router.delete("/quarantine/{id}", summary="Delete it for good (operators)")
 async def delete(call: Call, verdict_id: VerdictId) -> models.DeleteResult:
     await call.service.delete(call.person, verdict_id)
     return models.DeleteResult(verdict_id, deleted=True)
@@ -382,7 +368,6 @@ async def classes(call: Call) -> models.ClassList:
 @router.get(
     "/status",
     summary="Status of daemon and filter, as `spamguard status` (operators)",
-    dependencies=_FOR_OPERATORS,
 )
 async def status(call: Call) -> Mapping[str, Any]:
     return await call.service.status(call.person)
@@ -391,12 +376,11 @@ async def status(call: Call) -> Mapping[str, Any]:
 @router.get(
     "/metrics",
     summary="Metrics for Prometheus (operators)",
-    dependencies=_FOR_OPERATORS,
     response_class=PlainTextResponse,
 )
 async def metrics(call: Call) -> Response:
-    answer = await call.monitor.metrics()
-    return Response(answer.body, headers={"Content-Type": answer.content_type})
+    require_operator(call.person)
+    return await call.monitor.metrics()
 
 
 @router.get("/health", summary="Whether all processes work")

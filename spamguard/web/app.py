@@ -22,9 +22,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import h11
 import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -34,7 +33,6 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spamguard.config.options import Web
 from spamguard.smtp.envelope import client_prefix
@@ -49,15 +47,15 @@ from spamguard.web.auth import (
 )
 from spamguard.web.context import PageContext, page_routes, problem_page
 from spamguard.web.mailer import Mailer
-from spamguard.web.monitor import HealthReporter
+from spamguard.web.monitor import FewConnections, HealthReporter, plain_config
 from spamguard.web.requests import (
+    INTERNAL_DETAIL,
     PEER_ROOT,
     RateLimiter,
     RefusalError,
     RequestContext,
     RequestReader,
     check_rate,
-    is_internal_error,
     problem_from_error,
     problem_response,
 )
@@ -83,7 +81,7 @@ def create_app(
 ) -> FastAPI:
     """Put page and API together. spool: directory for uploaded messages. peers: other nodes."""
     operators = frozenset(web.proxy.operators if web.proxy else ())
-    sessions = SessionManager(store, operators, peers.login if peers else None)
+    sessions = SessionManager(store, operators, peers.burn if peers else None)
     routes = page_routes(PageContext(service, monitor, sessions, mailer))
     app = FastAPI(
         routes=[*api.router.routes, *(peers.routes() if peers else ()), *routes],
@@ -103,7 +101,7 @@ async def show_error(request: Request, error: Exception) -> Response:
     problem = problem_from_error(error)
     if problem.status == 500:
         _log.error("a fault in answering %s", log_target(request.scope), exc_info=error)
-    elif is_internal_error(error):
+    elif problem.detail == INTERNAL_DETAIL:
         _log.error("%s", error)
     path = request.url.path
     if path.startswith(("/api", PEER_ROOT)) or problem.status in _JSON_ONLY_STATUSES:
@@ -113,7 +111,6 @@ async def show_error(request: Request, error: Exception) -> Response:
 
 # ---- access
 
-MAX_REQUESTS_PER_MINUTE = 6000  # of a person
 MAX_ADDRESS_REQUESTS_PER_MINUTE = 6000
 MAX_REQUESTS = 64  # at once, of visitors
 MAX_REQUESTS_PER_PERSON = 16  # at once, of a person who is not an operator
@@ -125,7 +122,6 @@ _MAX_LOGIN_BYTES = 16 << 10  # of an anonymous request, which can only be a logi
 _LOGIN_SECONDS = 10.0
 _CLIENT_CLOSED = 499  # in the log only: the client did not wait for the answer
 _SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
-_MAX_METHOD, _MAX_PATH = 20, 200  # letters in the log
 
 
 class AccessMiddleware:
@@ -146,7 +142,6 @@ class AccessMiddleware:
         self._spool = spool
         self._offers_links = bool(web.mail_from)
         self._max_bytes = requests.MAX_MESSAGE_BYTES + FORM_OVERHEAD_BYTES
-        self._person_rates = RateLimiter(MAX_REQUESTS_PER_MINUTE)
         self._address_rates = RateLimiter(MAX_ADDRESS_REQUESTS_PER_MINUTE)
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
         # Requests being answered, by person, or by address for anonymous clients.
@@ -155,8 +150,6 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            return
         scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
         scope["state"]["offers_links"] = self._offers_links
         body = RequestBody(scope, receive, self._max_bytes, self._discards)
@@ -199,10 +192,7 @@ class AccessMiddleware:
             check_rate(self._failure_rates.take(prefix, now), "with wrong tokens")
             raise
         if visitor is not None:
-            person = visitor.person
-            state["visitor"], answer.user = visitor, person.name
-            wait = self._person_rates.take((person.name, person.operator), now)
-            check_rate(wait, "by this person")
+            state["visitor"], answer.user = visitor, visitor.person.name
         if visitor is None or visitor.auth_method is not AuthMethod.TOKEN:
             _check_origin(scope, context, visitor)
         length = context.header(b"content-length")
@@ -364,7 +354,7 @@ class _LoggedResponse:
 
 def log_target(scope: Scope) -> str:
     """Return method and path of a request, without its query, for the log."""
-    return f"{scope['method'][:_MAX_METHOD]} {scope['path'][:_MAX_PATH]}"
+    return f"{scope['method'][:20]} {scope['path'][:200]}"
 
 
 CONTENT_SECURITY_POLICY = (
@@ -406,15 +396,9 @@ def server_config(
     stall = int(WRITE_STALL_SECONDS * 1000)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall)
-    config = uvicorn.Config(
+    config = plain_config(
         app,
         http=_PageConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=DRAIN_SECONDS,
@@ -425,42 +409,13 @@ def server_config(
     return config
 
 
-class _PageConnection(H11Protocol):
-    """One connection, which ends when a header takes too long, or others need its place.
+class _PageConnection(FewConnections):
+    """One connection, which ends when a header takes too long."""
 
-    uvicorn has no option for either: it waits for a header without limit, and `limit_concurrency`
-    turns away clients that ask, not clients that are silent.
-    """
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast("asyncio.Transport", transport))
-        self._check_header(None)
-        if len(self.connections) >= MAX_CONNECTIONS:
-            silent = [
-                connection
-                for connection in self.connections
-                if isinstance(connection, _PageConnection)
-                and connection.is_silent
-                and connection is not self
-            ]
-            if silent:  # the one whose header has been awaited for longest goes
-                oldest = min(silent, key=lambda silent: silent.next_check.when())
-                self.connections.discard(oldest)  # now: a request may come before its loss is told
-                oldest.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.next_check.cancel()
-        super().connection_lost(exc)
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether a header is awaited."""
-        return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
-
-    def _check_header(self, last_awaited: object) -> None:
+    def watch(self, last_awaited: object) -> None:
         """Hang up if the same header was awaited last time. Each request has its own cycle."""
         awaited = (self.cycle,) if self.is_silent else None
         if awaited is not None and awaited == last_awaited:
             self.transport.abort()
         else:
-            self.next_check = self.loop.call_later(HEADER_SECONDS, self._check_header, awaited)
+            self.timer = self.loop.call_later(HEADER_SECONDS, self.watch, awaited)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from spamguard.database import Database, Schema
@@ -215,17 +215,11 @@ class CredentialStore:
         return credential if credential is not None and self.delete(credential.id) else None
 
     def note_use(self, credential: Credential, now: int) -> None:
-        """Update the time of use, not every time and without waiting for another writer."""
-        if now - credential.last_used < SEEN_UPDATE_SECONDS:
-            return
-        self._db.query("PRAGMA busy_timeout = 0")
-        try:
+        """Update the time of use, not every time."""
+        if now - credential.last_used >= SEEN_UPDATE_SECONDS:
             with self._db.transaction():
                 update = "UPDATE credentials SET seen = ? WHERE id = ?"
                 self._db.execute(update, (now, credential.id))
-        finally:
-            milliseconds = round(CREDENTIALS_SCHEMA.busy_seconds * 1000)
-            self._db.query(f"PRAGMA busy_timeout = {milliseconds}")
 
     def delete(self, identity: str) -> bool:
         """Delete a credential by its id; False if there was none."""
@@ -270,8 +264,6 @@ def _credential_from_row(row: Sequence[Any]) -> Credential:
 
 # ---- visitors
 
-_BEARER = "bearer "
-
 
 class UnauthenticatedError(SpamguardError):
     """There is no valid token or session. The text is for the visitor."""
@@ -299,33 +291,20 @@ class Visitor:
     credential: str = ""
 
 
-class SharedLogin(NamedTuple):
-    """What logging in needs where several nodes know the same people.
-
-    burn: uses up a link, by its id, for all nodes; may block. form_key: signs forms, so that a form
-    of one node's page may be sent to another node.
-    """
-
-    burn: Callable[[str], bool]
-    form_key: bytes
-
-
 class SessionManager:
     """Finds the visitor of a request, and logs people in and out.
 
-    operators: users of the reverse proxy who are operators. shared: None for a machine alone.
+    operators: users of the reverse proxy who are operators. burn: uses up a link, by its id, for
+    all nodes; may block. None for a machine alone.
     """
 
     def __init__(
         self,
         store: CredentialStore,
         operators: frozenset[str],
-        shared: SharedLogin | None = None,
+        burn: Callable[[str], bool] | None = None,
     ) -> None:
-        self._store = store
-        self._operators = operators
-        self._shared = shared
-        self._form_key = shared.form_key if shared else store.key
+        self._store, self._operators, self._burn = store, operators, burn
 
     async def log_in(self, link: str, visitor: Visitor | None) -> tuple[Person, str]:
         """Use up a one-time link, and return the person and the secret of a new session.
@@ -346,10 +325,10 @@ class SessionManager:
         return person, self._store.create(CredentialKind.SESSION, person, now, expires=expires)
 
     async def _use_up(self, link: str, now: int) -> Credential | None:
-        if self._shared is None:
+        if self._burn is None:
             return self._store.redeem(link, now)
         credential = self._store.find(CredentialKind.LINK, link, now)
-        if credential is None or not await asyncio.to_thread(self._shared.burn, credential.id):
+        if credential is None or not await asyncio.to_thread(self._burn, credential.id):
             return None
         self._store.delete(credential.id)  # if the end of it has not come from the others yet
         return credential
@@ -364,10 +343,9 @@ class SessionManager:
 
         UnauthenticatedError: the token is not valid, or no longer.
         """
-        authorization = context.header(b"authorization")
-        if authorization[: len(_BEARER)].lower() == _BEARER:  # other schemes are for the proxy
-            secret = authorization[len(_BEARER) :].strip()
-            credential = self._find(CredentialKind.TOKEN, secret, now)
+        scheme, _, secret = context.header(b"authorization").partition(" ")
+        if scheme.lower() == "bearer":  # other schemes are for the proxy
+            credential = self._find(CredentialKind.TOKEN, secret.strip(), now)
             if credential is None:
                 raise UnauthenticatedError("this token is wrong, too old or was revoked")
             return Visitor(credential.person, AuthMethod.TOKEN, credential=credential.id)
@@ -392,7 +370,7 @@ class SessionManager:
 
     def _csrf_token(self, method: AuthMethod, identity: str) -> str:
         """The same for the whole session, also after a restart."""
-        return hmac.digest(self._form_key, f"form {method} {identity}".encode(), "sha256").hex()
+        return hmac.digest(self._store.key, f"form {method} {identity}".encode(), "sha256").hex()
 
 
 def login_url(page: str, link: str) -> str:

@@ -52,13 +52,13 @@ def make_visible(value: object) -> object:
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return "".join(
-        letter if letter.isprintable() or letter in _HARMLESS else _visible_letter(letter)
+        letter
+        if letter.isprintable() or letter in _HARMLESS
+        else " "
+        if unicodedata.category(letter) == "Zs"
+        else f"⟨U+{ord(letter):04X}⟩"
         for letter in value
     )
-
-
-def _visible_letter(letter: str) -> str:
-    return " " if unicodedata.category(letter) == "Zs" else f"⟨U+{ord(letter):04X}⟩"
 
 
 def label_text(label: str) -> str:
@@ -245,12 +245,8 @@ def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) ->
     unit = 24 if len(starts) > 48 else 1  # beyond two days, labels are days, so one for each day
     labels = _spread_labels(len(starts), unit)
     across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in labels]
-    return Chart(across, _count_ticks(top), marks)
-
-
-def _count_ticks(top: int) -> list[Tick]:
-    numbers = (0, top // 2, top)
-    return [Tick(_y_position(number / top), brief(number)) for number in numbers]
+    up = [Tick(_y_position(number / top), brief(number)) for number in (0, top // 2, top)]
+    return Chart(across, up, marks)
 
 
 def _spread_labels(count: int, unit: int = 1) -> list[int]:

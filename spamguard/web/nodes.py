@@ -31,7 +31,7 @@ from starlette.types import Scope
 
 from spamguard.config.options import Settings
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, SpamguardError, UsageError
-from spamguard.keys import derive_key, is_id, key_fingerprint, load_key
+from spamguard.keys import is_id, key_fingerprint, load_key
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, printable
 from spamguard.proxy.history import HistoryRow
@@ -49,7 +49,7 @@ from spamguard.shared.status import SharedStatus, read_status
 from spamguard.smtp.envelope import client_prefix
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
-from spamguard.web.auth import AuthMethod, Person, SharedLogin, UnauthenticatedError, Visitor
+from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
 from spamguard.web.context import path_id
 from spamguard.web.models import HeldMessage, HeldMessageDetails, JudgementDetails
 from spamguard.web.queries import Search
@@ -92,12 +92,8 @@ class PeerPage:
     following: str
 
 
-def _encode(value: object) -> bytes:
-    """Write a value as JSON, with the names of its fields, and bytes in hexadecimal."""
-    return json.dumps(value, default=_to_plain).encode("ascii")
-
-
 def _to_plain(value: Any) -> object:
+    """Return what JSON has for a value: the fields by name, and bytes in hexadecimal."""
     return value.hex() if isinstance(value, bytes) else asdict(value)
 
 
@@ -211,8 +207,7 @@ class NodeService(Service):
         try:
             return await super()._row(person, verdict_id)
         except NotThereError as error:
-            path = f"{_HISTORY}/{verdict_id}"
-            _, passed = await self._find(person, verdict_id, path, _read_row, error)
+            _, passed = await self._find(person, verdict_id, _HISTORY, _read_row, error)
         row, held = passed.row, [verdict_id] if passed.held else []
         return row, await self._read(lambda reading: self._describe(reading, person, row, held))
 
@@ -221,7 +216,7 @@ class NodeService(Service):
         try:
             return await super().held(person, verdict_id)
         except NotThereError as error:
-            return (await self._find_held(person, verdict_id, error))[1]
+            return (await self._find(person, verdict_id, _QUARANTINE, _read_held, error))[1]
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
         """Return its text as a reader sees it, bounded; "" if there is none."""
@@ -257,19 +252,13 @@ class NodeService(Service):
         """Return which other node has a message, and its answer. error: raised if none has it."""
         if not is_id(verdict_id):
             raise error
-        found = await self._peers.find(path, _query(person), decode)
+        found = await self._peers.find(f"{path}/{verdict_id}", _query(person), decode)
         if found.answers:
             return found.answers[0]
         if found.absent:
             names = ", ".join(found.absent)
             raise BusyError(f"this message is not here, and {names} did not answer: try again")
         raise error
-
-    async def _find_held(
-        self, person: Person, verdict_id: str, error: NotThereError
-    ) -> tuple[PeerNode, HeldMessageDetails]:
-        path = f"{_QUARANTINE}/{verdict_id}"
-        return await self._find(person, verdict_id, path, _read_held, error)
 
     async def _act(
         self,
@@ -281,7 +270,7 @@ class NodeService(Service):
         error: NotThereError,
     ) -> Answer:
         """Have the node that holds a message do something with it."""
-        peer, _ = await self._find_held(person, verdict_id, error)
+        peer, _ = await self._find(person, verdict_id, _QUARANTINE, _read_held, error)
         path = f"{_QUARANTINE}/{verdict_id}{action}"
         try:
             return await self._peers.act(peer, method, path, _query(person), decode)
@@ -304,14 +293,17 @@ _REFUSALS: Mapping[int, type[SpamguardError]] = {
 # ---- answering
 
 
+Answerer = Callable[[Person, Request], Awaitable[object]]
+
+
 class PeerDoor:
     """Admits and answers the requests of other nodes.
 
-    login: how all nodes log people in.
+    burn: uses up a login link, by its id, for all nodes; may block.
     """
 
-    def __init__(self, gate: PeerGate, service: NodeService, login: SharedLogin) -> None:
-        self._gate, self._service, self.login = gate, service, login
+    def __init__(self, gate: PeerGate, service: NodeService, burn: Callable[[str], bool]) -> None:
+        self._gate, self._service, self.burn = gate, service, burn
         self._refused = WarnOnce(_log)
 
     def identify(self, scope: Scope, context: RequestContext) -> Visitor:
@@ -335,23 +327,15 @@ class PeerDoor:
 
     def routes(self) -> list[Route]:
         """Return all that nodes may ask. Each is answered from this machine alone."""
-        here, message = self._service, "/{name}"
+        message = f"{_QUARANTINE}/{{name}}"
         return [
             _route("GET", _HISTORY, self._history_page),
-            _route("GET", _HISTORY + message, self._history_row),
+            _route("GET", f"{_HISTORY}/{{name}}", self._history_row),
             _route("GET", _QUARANTINE, self._held_page),
-            _route("GET", _QUARANTINE + message, partial(_of_message, Service.held, here)),
-            _route(
-                "GET",
-                f"{_QUARANTINE}{message}/text",
-                partial(_of_message, Service.preview_held, here),
-            ),
-            _route(
-                "POST",
-                f"{_QUARANTINE}{message}/release",
-                partial(_of_message, Service.release, here),
-            ),
-            _route("DELETE", _QUARANTINE + message, partial(_of_message, Service.delete, here)),
+            _route("GET", message, self._of_message(Service.held)),
+            _route("GET", f"{message}/text", self._of_message(Service.preview_held)),
+            _route("POST", f"{message}/release", self._of_message(Service.release)),
+            _route("DELETE", message, self._of_message(Service.delete)),
         ]
 
     async def _history_page(self, person: Person, request: Request) -> PeerPage:
@@ -364,14 +348,8 @@ class PeerDoor:
         search = _search(request)
         return await Service.quarantine(self._service, person, search.before, search.limit, search)
 
-
-async def _of_message(
-    work: Callable[[Service, Person, str], Awaitable[object]],
-    service: Service,
-    person: Person,
-    request: Request,
-) -> object:
-    return await work(service, person, path_id(request))
+    def _of_message(self, act: Callable[[Service, Person, str], Awaitable[object]]) -> Answerer:
+        return lambda person, request: act(self._service, person, path_id(request))
 
 
 def _search(request: Request) -> Search:
@@ -381,10 +359,10 @@ def _search(request: Request) -> Search:
         raise UsageError("this is not a search") from None
 
 
-def _route(method: str, path: str, work: Callable[[Person, Request], Awaitable[object]]) -> Route:
+def _route(method: str, path: str, work: Answerer) -> Route:
     async def respond(request: Request) -> Response:
         value = await work(current_person(request), request)
-        return Response(_encode(value), media_type="application/json")
+        return Response(json.dumps(value, default=_to_plain), media_type="application/json")
 
     return Route(path, respond, methods=[method])
 
@@ -403,8 +381,7 @@ def open_nodes(
     key, ca = peer_key(installation_key), shared.tls.ca if shared else None
     client = PeerClient(key, node, lambda: known_nodes(read_status(state)), ca)
     service = NodeService(settings, settle, ask_daemon, client)
-    login = SharedLogin(partial(burn, state), derive_key(installation_key, b"forms"))
-    return service, PeerDoor(PeerGate(key, node), service, login)
+    return service, PeerDoor(PeerGate(key, node), service, partial(burn, state))
 
 
 def known_nodes(status: SharedStatus) -> list[PeerNode]:

@@ -43,10 +43,8 @@ from spamguard.web.models import (
 )
 from spamguard.web.requests import (
     RefusalError,
-    client_address,
     current_person,
     current_visitor,
-    new_spool,
     read_form,
     read_form_with_file,
     set_session_cookie,
@@ -129,7 +127,7 @@ async def history_page(pages: PageContext, request: Request) -> Response:
     )
 
 
-def rows_digest(rows: Sequence[Judgement], absent: Sequence[str] = ()) -> str:
+def rows_digest(rows: Sequence[Judgement], absent: Sequence[str]) -> str:
     """Return a digest that changes with anything that the rows show. absent: nodes."""
     text = "".join(
         f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n" for row in rows
@@ -163,11 +161,9 @@ async def teach_passed(pages: PageContext, request: Request) -> Response:
     """Teach a message of the history."""
     person, verdict_id = current_person(request), path_id(request)
     form = await read_form(request)
-    label, classes = form.get("class", ""), await pages.service.classes(person)
-    if label not in classes:
-        raise UsageError("choose what the message is: there is no such class")
-    held = ""
-    if not classes[label] and (await pages.service.judgement(person, verdict_id)).held:
+    label, held = form.get("class", ""), ""
+    unwanted = (await pages.service.classes(person)).get(label)
+    if not unwanted and (await pages.service.judgement(person, verdict_id)).held:
         held = verdict_id
     # Nothing after the lesson may fail: an error means that nothing was taught.
     receipt = await pages.service.learn_passed(person, verdict_id, label)
@@ -216,13 +212,10 @@ async def teach_page(pages: PageContext, request: Request) -> Response:
 async def upload_message(pages: PageContext, request: Request) -> Response:
     """Teach a message."""
     person = current_person(request)
-    with closing(new_spool(request)) as message:
+    with closing(Spool(request.scope["state"]["spool"])) as message:
         async with read_form_with_file(request) as (form, file):
             await _copy_upload(file, form.get("source", ""), message)
-        label = form.get("class", "")
-        if label not in await pages.service.classes(person):
-            raise UsageError("choose what the message is: there is no such class")
-        receipt = await pages.service.learn(person, message, label)
+        receipt = await pages.service.learn(person, message, form.get("class", ""))
     undo = f"/teach/forget?digest={receipt.digest}"
     return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
 
@@ -296,7 +289,7 @@ async def mail_link(pages: PageContext, request: Request) -> Response:
     form = await read_form(request)
     if pages.mailer is None:
         raise NotThereError("this filter sends no links by mail")
-    pages.mailer.check_client(client_address(request))
+    pages.mailer.check_client(request.scope["state"]["client"])
     answer = redirect("/login?asked")
     answer.background = BackgroundTask(pages.mailer.request_link, form.get("address", ""))
     return answer

@@ -126,17 +126,15 @@ class QuarantineQueries:
 
     def preview(self, entry: QuarantineEntry) -> str:
         """Return the text of a message, or "" if it has none, or none within the time."""
-        child = None
+        path = str(self._quarantine.file(entry.id))
         try:
-            path = str(self._quarantine.file(entry.id))
-            child = start_process("spamguard.web.preview", [path], stdout=subprocess.PIPE)
-            return child.communicate(timeout=_PREVIEW_SECONDS)[0].decode("utf-8", "replace")
+            with start_process("spamguard.web.preview", [path], stdout=subprocess.PIPE) as child:
+                try:
+                    return child.communicate(timeout=_PREVIEW_SECONDS)[0].decode("utf-8", "replace")
+                finally:
+                    child.kill()
         except (OSError, subprocess.TimeoutExpired):
             return ""
-        finally:
-            if child is not None:
-                child.kill()
-                child.wait()
 
     def entry(self, person: Person, verdict_id: str) -> QuarantineEntry:
         """Return the note of a message. NotThereError: there is none, or it is not theirs."""

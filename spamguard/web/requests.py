@@ -29,13 +29,12 @@ from spamguard import errors
 from spamguard.config.options import Web, WebProxy
 from spamguard.errors import SpamguardError
 from spamguard.smtp.envelope import Networks, normalise_address
-from spamguard.storage import Spool
 from spamguard.web.auth import Person, UnauthenticatedError, Visitor
 
 # ---- problems
 
 PROBLEM_JSON = "application/problem+json"
-RETRY_AFTER_SECONDS = 2
+_RETRY = {"Retry-After": "2"}
 MAX_MESSAGE_BYTES = 64 << 20
 
 
@@ -72,18 +71,13 @@ def problem_from_error(error: BaseException) -> Problem:
     for error_type, status, headers in _ERROR_STATUSES:
         if isinstance(error, error_type):
             return Problem(status, str(error), dict(headers))
-    if is_internal_error(error):
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-        return Problem(503, "the filter has a problem of its own: see its log", headers)
+    if isinstance(error, SpamguardError | OSError):
+        return Problem(503, INTERNAL_DETAIL, dict(_RETRY))
     return Problem(500, "an error in the program: see its log")
 
 
-def is_internal_error(error: BaseException) -> bool:
-    """Whether the operator must hear of an error, such as a full disk or a damaged file."""
-    for_visitors = tuple(error_type for error_type, _, _ in _ERROR_STATUSES)
-    return isinstance(error, SpamguardError | OSError) and not isinstance(error, for_visitors)
-
-
+INTERNAL_DETAIL = "the filter has a problem of its own: see its log"
+"""Of errors of which the operator must hear, such as a full disk or a damaged file."""
 _STATUS_DETAILS = {
     400: "the request is malformed",
     404: "there is nothing at this address",
@@ -96,7 +90,7 @@ _ERROR_STATUSES: tuple[tuple[type[SpamguardError], int, dict[str, str]], ...] = 
     (errors.NotThereError, 404, {}),
     (errors.UsageError, 422, {}),
     (errors.UnknownClassError, 422, {}),
-    (errors.BusyError, 503, {"Retry-After": str(RETRY_AFTER_SECONDS)}),
+    (errors.BusyError, 503, _RETRY),
 )
 
 
@@ -172,16 +166,6 @@ def current_person(request: Request) -> Person:
 def root_path(request: Request) -> str:
     """Return the part of the path that a reverse proxy takes off, such as "/spam"; or ""."""
     return cast("str", request.scope["state"].get("root", ""))
-
-
-def client_address(request: Request) -> str:
-    """Return the address of the client, "" if it is not known."""
-    return cast("str", request.scope["state"].get("client", ""))
-
-
-def new_spool(request: Request) -> Spool:
-    """Open a spool for a message of this request; the caller closes it."""
-    return Spool(request.scope["state"]["spool"])
 
 
 # ---- forms
@@ -336,7 +320,12 @@ class RequestReader:
         """
         raw_fields = scope["headers"]
         self._check_host([value for name, value in raw_fields if name == b"host"])
-        _check_size(scope, raw_fields)
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
+            raise RefusalError(414, f"an address has at most {MAX_TARGET_BYTES >> 10} KiB")
+        size = sum(len(name) + len(value) + 4 for name, value in raw_fields)
+        if len(raw_fields) > MAX_HEADER_FIELDS or size > MAX_HEADER_BYTES:
+            text = f"{MAX_HEADER_FIELDS} fields or {MAX_HEADER_BYTES >> 10} KiB"
+            raise RefusalError(431, f"the header has more than {text}")
         _check_single([name for name, _ in raw_fields])
         fields: dict[bytes, bytes] = {}
         for name, value in raw_fields:
@@ -384,17 +373,6 @@ class RequestReader:
             if address not in self._proxies:
                 return address
         return peer
-
-
-def _check_size(scope: Scope, fields: Sequence[tuple[bytes, bytes]]) -> None:
-    if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
-        raise RefusalError(414, f"an address has at most {MAX_TARGET_BYTES >> 10} KiB")
-    size = sum(len(name) + len(value) + 4 for name, value in fields)
-    if len(fields) > MAX_HEADER_FIELDS or size > MAX_HEADER_BYTES:
-        raise RefusalError(
-            431,
-            f"the header has more than {MAX_HEADER_FIELDS} fields or {MAX_HEADER_BYTES >> 10} KiB",
-        )
 
 
 def _check_single(names: Sequence[bytes]) -> None:

@@ -34,7 +34,7 @@ from spamguard.errors import NotAllowedError, SpamguardError, UsageError
 from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from spamguard.ledger.senders import label_class, make_sender_vote
-from spamguard.ledger.votes import NO_STANDING, MessageStanding
+from spamguard.ledger.votes import NO_STANDING
 from spamguard.proxy.history import HistoryRow
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
@@ -132,7 +132,10 @@ class Service:
     async def judge(self, person: Person, message: Spool) -> models.Opinion:
         """Judge a message."""
         scan = await self._scan(person, message)
-        standing = await self._standing(scan, person.voter)
+        standings = await self._readers.run(
+            lambda reading: reading.ledger.users.find_standings([scan.digest], person.voter)
+        )
+        standing = standings.get(scan.digest, NO_STANDING)
         verdict = scan.personal.get(self._verdict_user(person), scan.verdict)
         return models.Opinion(
             **asdict(verdict),
@@ -168,12 +171,6 @@ class Service:
     async def _scan(self, person: Person, message: Spool) -> Scan:
         user = self._verdict_user(person)
         return await self._scanner.scan(message, person, (user,) if user else ())
-
-    async def _standing(self, scan: Scan, user: str) -> MessageStanding:
-        standings = await self._readers.run(
-            lambda reading: reading.ledger.users.find_standings([scan.digest], user)
-        )
-        return standings.get(scan.digest, NO_STANDING)
 
     async def _explain(
         self,
@@ -329,8 +326,6 @@ class Service:
         """Take back all votes of a user since a time; only operators may name another user."""
         if not person.operator and user != person.name:
             raise NotAllowedError("only operators may take back lessons of other people")
-        if not 0 <= since <= log.MAX_TIME:
-            raise UsageError("since: expected seconds since 1970")
         chosen = VoteSelection(user, int(since))
         digests = await self._filter.run(partial(affected_messages, chosen=chosen))
 

@@ -29,7 +29,7 @@ from contextlib import closing, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from spamguard import errors, keys
 from spamguard.config.options import Settings
@@ -60,14 +60,7 @@ WAIT_SECONDS = 20.0
 _BROKEN_ERRORS = (errors.HistoryError, errors.LedgerError, errors.TableError)
 
 
-class Resource(Protocol):
-    """Belongs to one thread."""
-
-    def close(self) -> None:
-        """Release it."""
-
-
-ResourceT = TypeVar("ResourceT", bound=Resource)
+ResourceT = TypeVar("ResourceT")
 Result = TypeVar("Result")
 
 
@@ -133,7 +126,7 @@ class ResourceThread(Generic[ResourceT]):
         _close_logged(resource)
 
 
-def _close_logged(resource: Resource | None) -> None:
+def _close_logged(resource: Any) -> None:
     if resource is not None:
         try:
             resource.close()
@@ -298,8 +291,6 @@ class UploadScanner:
         max_messages = _MAX_MESSAGES if person.operator else _MAX_MESSAGES_PER_PERSON
         if self._running.total() >= _MAX_MESSAGES or self._running[person] >= max_messages:
             raise BusyError("too many messages are being judged: try again in a moment")
-        if not message.size:
-            raise UsageError("there is no message: nothing was uploaded")
         self._running[person] += 1
         try:
             head = message.read_start(PREFIX_SEARCH_BYTES)
@@ -320,12 +311,12 @@ class UploadScanner:
         await run_in_thread(partial(ensure_filter, self._state))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _NEW_FILTER_SECONDS
-        result = await self._pool.judge(message, b"", users)
-        while isinstance(result, NotScanned) and result.reason == "no-model":
-            if loop.time() > deadline:
+        while True:
+            result = await self._pool.judge(message, b"", users)
+            no_model = isinstance(result, NotScanned) and result.reason == "no-model"
+            if not no_model or loop.time() > deadline:
                 break
             await asyncio.sleep(_RETRY_SECONDS)
-            result = await self._pool.judge(message, b"", users)
         if result.settle:
             self._settle()
         if not isinstance(result, NotScanned):

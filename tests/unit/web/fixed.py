@@ -21,7 +21,13 @@ import spamguard.web.review  # noqa: F401  registers its views
 from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool
-from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
+from spamguard.web.auth import (
+    AuthMethod,
+    Person,
+    UnauthenticatedError,
+    Visitor,
+    require_operator,
+)
 from spamguard.web.context import PageContext, page_routes, problem_page
 from spamguard.web.health import DaemonHealth, PartHealth, StageTimes
 from spamguard.web.models import (
@@ -44,7 +50,6 @@ from spamguard.web.models import (
     Waiting,
     WordPart,
 )
-from spamguard.web.monitor import MonitorAnswer
 from spamguard.web.queries import Search
 from spamguard.web.requests import problem_from_error
 from spamguard.web.service import Service
@@ -93,8 +98,10 @@ class Monitor:
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    async def metrics(self) -> MonitorAnswer:
-        return MonitorAnswer(200, b"spamguard_workers 2\n", "text/plain; version=0.0.4")
+    async def metrics(self) -> Response:
+        return Response(
+            "spamguard_workers 2\n", headers={"Content-Type": "text/plain; version=0.0.4"}
+        )
 
     async def look(self) -> DaemonHealth:
         parts = [
@@ -247,9 +254,11 @@ class Fixed:
         )
 
     async def delete(self, person: Person, name: str) -> None:
+        require_operator(person)
         self.calls.append(("delete", person.name, name))
 
     async def status(self, person: Person) -> Mapping[str, Any]:
+        require_operator(person)
         return {}
 
 

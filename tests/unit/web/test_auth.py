@@ -307,18 +307,6 @@ def test_a_proxy_names_people(tmp_path) -> None:
 # ---- how often
 
 
-def test_a_person_may_ask_so_often(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(app, "MAX_REQUESTS_PER_MINUTE", 5)
-    with served(tmp_path) as running:
-        client = running.client(ANNA)
-        assert [client.get(CLASSES).status_code for _ in range(5)] == [200] * 5
-        response = client.get(CLASSES)
-        assert problem(response) == 429
-        assert 1 <= int(response.headers["retry-after"]) <= 13
-        assert problem(running.client(ANNA).get(CLASSES)) == 429  # by another token too
-        assert running.client(OPERATOR).get(CLASSES).status_code == 200
-
-
 def test_an_address_may_ask_so_often(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(app, "MAX_ADDRESS_REQUESTS_PER_MINUTE", 5)
     with served(tmp_path) as running:

@@ -7,10 +7,8 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -243,25 +241,3 @@ def test_a_link_made_while_the_clock_was_ahead_does_not_last(store: CredentialSt
     text = store.create(CredentialKind.LINK, ANNA, NOW + 10**7, expires=NOW + 10**7 + LINK_SECONDS)
     assert store.find(CredentialKind.LINK, text, NOW) is None
     assert store.redeem(text, NOW) is None
-
-
-def test_recording_the_last_use_waits_for_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patient = replace(auth.CREDENTIALS_SCHEMA, busy_seconds=30.0)
-    monkeypatch.setattr(auth, "CREDENTIALS_SCHEMA", patient)
-    with (
-        closing(CredentialStore.open(tmp_path)) as store,
-        closing(open_database(tmp_path / CREDENTIALS_FILE, 1.0)) as other,
-    ):
-        text = store.create(CredentialKind.TOKEN, ANNA, NOW, name="x")
-        other.execute("BEGIN IMMEDIATE")
-        credential = store.find(CredentialKind.TOKEN, text, NOW + SEEN_UPDATE_SECONDS)
-        assert credential is not None
-        began = time.monotonic()
-        with pytest.raises(AccessError, match="locked"):
-            store.note_use(credential, NOW + SEEN_UPDATE_SECONDS)
-        assert time.monotonic() - began < 20
-        other.execute("ROLLBACK")
-        store.note_use(credential, NOW + SEEN_UPDATE_SECONDS)
-        assert store.list_valid(NOW + SEEN_UPDATE_SECONDS)[0].last_used == NOW + SEEN_UPDATE_SECONDS

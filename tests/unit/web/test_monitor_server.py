@@ -7,23 +7,23 @@ import http.client
 from collections.abc import Awaitable, Callable
 
 import pytest
+from starlette.responses import PlainTextResponse, Response
 
 from spamguard import process
 from spamguard.daemon.web import serve_http
 from spamguard.web import monitor
-from spamguard.web.monitor import MonitorAnswer
 from tests.support.waiting import PATIENCE, until
 
 
-async def plain(_: str) -> MonitorAnswer:
-    return MonitorAnswer(200, b"well\n")
+async def plain(_: str) -> Response:
+    return PlainTextResponse(b"well\n")
 
 
-async def unwell(_: str) -> MonitorAnswer:
-    return MonitorAnswer(503, b"not so\n", "text/x")
+async def unwell(_: str) -> Response:
+    return Response(b"not so\n", 503, {"Content-Type": "text/x"})
 
 
-async def broken(_: str) -> MonitorAnswer:
+async def broken(_: str) -> Response:
     raise RuntimeError("secret")
 
 
@@ -168,8 +168,8 @@ def test_silent_clients_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clients_that_do_not_read_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "REQUEST_TIMEOUT", 0.5)
 
-    async def endless(_: str) -> MonitorAnswer:
-        return MonitorAnswer(200, b"x" * 50_000_000)
+    async def endless(_: str) -> Response:
+        return PlainTextResponse(b"x" * 50_000_000)
 
     monkeypatch.setitem(PAGES, "/endless", endless)
 
@@ -210,10 +210,10 @@ def test_too_many_waiting_clients_are_cut_off(
 ) -> None:
     done, asked = asyncio.Event(), list[int]()
 
-    async def later(_: str) -> MonitorAnswer:
+    async def later(_: str) -> Response:
         asked.append(1)
         await done.wait()
-        return MonitorAnswer(200, b"late\n")
+        return PlainTextResponse(b"late\n")
 
     monkeypatch.setitem(PAGES, "/later", later)
 
@@ -223,7 +223,7 @@ def test_too_many_waiting_clients_are_cut_off(
             for _ in range(monitor.MAX_CONNECTIONS)
         ]
         await until(lambda: len(asked) >= monitor.MAX_CONNECTIONS)
-        assert await exchanged(port, b"GET /a HTTP/1.0\r\n\r\n") == b""
+        assert b" 503 " in await exchanged(port, b"GET /a HTTP/1.0\r\n\r\n")
         done.set()
         assert all(b"late" in one for one in await asyncio.gather(*waiting))
         assert b"well" in await exchanged(port, b"GET /a HTTP/1.0\r\n\r\n")
