@@ -32,6 +32,7 @@ from spamguard import __version__
 from spamguard.errors import BusyError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.history import readable
+from spamguard.records import Explanation
 from spamguard.storage import Spool
 from spamguard.web import models, requests
 from spamguard.web.auth import require_operator
@@ -83,22 +84,18 @@ async def _open_call(request: Request) -> AsyncIterator[ApiCall]:
     """Check who calls and the form of the query, and end what takes too long."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS) as deadline:
-            call = ApiCall(request, deadline)
-            _check_query(request)
+            call, expected = ApiCall(request, deadline), _parameters(request)
+            for name in request.query_params:
+                if name not in expected:
+                    there_are = ", ".join(sorted(expected)) or "none"
+                    text = f"unknown parameter {name[:60]!a}: there are {there_are} here"
+                    raise RefusalError(400, text)
             yield call
     except TimeoutError:
         raise BusyError("this took too long: try again later") from None
 
 
 Call = Annotated[ApiCall, Depends(_open_call, scope="function")]
-
-
-def _check_query(request: Request) -> None:
-    expected = _parameters(request)
-    for name in request.query_params:
-        if name not in expected:
-            there_are = ", ".join(sorted(expected)) or "none"
-            raise RefusalError(400, f"unknown parameter {name[:60]!a}: there are {there_are} here")
 
 
 def _parameters(request: Request) -> dict[str, str]:
@@ -237,7 +234,7 @@ async def judge(call: Call) -> models.Opinion:
 @router.post("/explain", summary="Explain the verdict on a message", **_WITH_MESSAGE)
 async def explain(call: Call) -> models.VerdictReasons:
     async with call.message() as message:
-        return _reasons(await call.service.explain(call.person, message))
+        return _reasons(None, await call.service.explain(call.person, message))
 
 
 @router.post("/learn", summary="Teach a message", **_WITH_MESSAGE)
@@ -287,11 +284,11 @@ async def judgement(call: Call, verdict_id: VerdictId) -> models.JudgementDetail
 
 @router.get("/history/{id}/why", summary="Why it got its verdict, then and now")
 async def why(call: Call, verdict_id: VerdictId) -> models.VerdictReasons:
-    return _reasons(await call.service.why(call.person, verdict_id))
+    return _reasons(*await call.service.why(call.person, verdict_id))
 
 
-def _reasons(explanation: models.MessageExplanation) -> models.VerdictReasons:
-    return models.VerdictReasons(explanation.then, models.summarize_explanation(explanation.now))
+def _reasons(then: models.JudgementDetails | None, now: Explanation) -> models.VerdictReasons:
+    return models.VerdictReasons(then, models.summarize_explanation(now))
 
 
 @router.post("/history/{id}/learn", name="learnPassed", summary="Teach one of them")
@@ -326,7 +323,7 @@ async def undo(
 
 @router.get("/quarantine", summary="List held messages")
 async def quarantine(call: Call, before: Before = "", limit: Limit = 50) -> models.QuarantinePage:
-    return await call.service.quarantine(call.person, before, limit)
+    return await call.service.quarantine(call.person, Search(before=before, limit=limit))
 
 
 @router.get("/quarantine/{id}", summary="One of them, with its header section")

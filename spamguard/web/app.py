@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -139,8 +139,14 @@ class AccessMiddleware:
         self._peers = peers
         self._reader = RequestReader(web)
         self._sessions = sessions
-        self._spool = spool
-        self._offers_links = bool(web.mail_from)
+        self._state: dict[str, Any] = {
+            "spool": spool,
+            "visitor": None,
+            "client": "",
+            "secure": False,
+            "root": "",
+            "offers_links": bool(web.mail_from),
+        }
         self._max_bytes = requests.MAX_MESSAGE_BYTES + FORM_OVERHEAD_BYTES
         self._address_rates = RateLimiter(MAX_ADDRESS_REQUESTS_PER_MINUTE)
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
@@ -150,13 +156,12 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
-        scope["state"]["offers_links"] = self._offers_links
+        scope["state"] = state = self._state.copy()
         body = RequestBody(scope, receive, self._max_bytes, self._discards)
         answer = _LoggedResponse(scope, body, send)
         try:
-            self._admit(scope, answer)
-            with self._count_request(scope["state"]["visitor"], answer.client, body):
+            self._admit(scope)
+            with self._count_request(state["visitor"], state["client"], body):
                 # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
                 await self._app({**scope, "method": method}, body.receive, answer.send)
@@ -169,10 +174,10 @@ class AccessMiddleware:
         finally:
             answer.log()
 
-    def _admit(self, scope: Scope, answer: _LoggedResponse) -> None:
+    def _admit(self, scope: Scope) -> None:
         """Check the head of a request. RefusalError, UnauthenticatedError, AccessError."""
         context = self._reader.read(scope)
-        state, answer.client = scope["state"], context.client
+        state = scope["state"]
         state["client"] = context.client
         state["secure"], state["root"] = context.secure, context.root_path
         if scope["http_version"] not in ("1.0", "1.1"):
@@ -184,15 +189,12 @@ class AccessMiddleware:
         try:
             if peers is not None:
                 state["visitor"] = peers.identify(scope, context)
-                answer.user = state["visitor"].person.name
                 return
-            visitor = self._sessions.identify(context, int(time.time()))
+            state["visitor"] = visitor = self._sessions.identify(context, int(time.time()))
         except UnauthenticatedError:
             # Only wrong tokens count: nobody can lock out others, and 256 bits cannot be guessed.
             check_rate(self._failure_rates.take(prefix, now), "with wrong tokens")
             raise
-        if visitor is not None:
-            state["visitor"], answer.user = visitor, visitor.person.name
         if visitor is None or visitor.auth_method is not AuthMethod.TOKEN:
             _check_origin(scope, context, visitor)
         length = context.header(b"content-length")
@@ -322,13 +324,12 @@ class RequestBody:
 
 
 class _LoggedResponse:
-    """One answer on its way out. status: 0 before it begins. user: "" if anonymous."""
+    """One answer on its way out. status: 0 before it begins."""
 
     def __init__(self, scope: Scope, body: RequestBody, send: Send) -> None:
         self._scope, self._body, self._send = scope, body, send
         self._start_time = time.monotonic()
         self.status = 0
-        self.user = self.client = ""
 
     async def send(self, message: Message) -> None:
         """Send a message (ASGI). If too much of the request is unread, the connection ends."""
@@ -347,8 +348,9 @@ class _LoggedResponse:
         """Log one line without the query; 204 for debugging only, as open pages poll."""
         level = logging.DEBUG if self.status == 204 else logging.INFO
         duration = (time.monotonic() - self._start_time) * 1000
-        client, user = self.client or "-", self.user or "-"
-        target = log_target(self._scope)
+        state, target = self._scope["state"], log_target(self._scope)
+        client, visitor = state["client"] or "-", state["visitor"]
+        user = (visitor.person.name if visitor else "") or "-"
         _log.log(level, "%s %s %s %d %.0f ms", client, user, target, self.status, duration)
 
 

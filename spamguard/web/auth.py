@@ -20,7 +20,6 @@ import hmac
 import logging
 import re
 import secrets
-import sqlite3
 import time
 from base64 import b32hexencode
 from collections.abc import Callable, Sequence
@@ -148,14 +147,13 @@ class CredentialStore:
 
         A new store gets a random key of 32 bytes to sign with.
         """
-        db = Database.open(state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA, _write_key)
-        try:
-            with db.errors(ValueError):
-                ((key,),) = db.query("SELECT key FROM own")
-            return cls(db, key)
-        except BaseException:
-            db.close()
-            raise
+        insert, key = "INSERT INTO own VALUES (?)", secrets.token_bytes(SECRET_BYTES)
+        db = Database.open(
+            state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA, lambda new: new.execute(insert, (key,))
+        )
+        with db.errors(ValueError):
+            ((key,),) = db.query("SELECT key FROM own")
+        return cls(db, key)
 
     def close(self) -> None:
         """Close the file."""
@@ -243,10 +241,6 @@ class CredentialStore:
         rows = self._db.query(_LIST, _time_parameters(now))
         with self._db.errors(ValueError):
             return [_credential_from_row(row) for row in rows]
-
-
-def _write_key(db: sqlite3.Connection) -> None:
-    db.execute("INSERT INTO own VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
 
 
 def _time_parameters(now: int) -> dict[str, int]:

@@ -401,10 +401,7 @@ async def serve_asset(request: Request) -> Response:
 @lru_cache(1)
 def _assets() -> dict[str, bytes]:
     directory = files(__package__).joinpath("static")
-    return {
-        file.name: file.read_bytes()
-        for file in sorted(directory.iterdir(), key=lambda file: file.name)
-    }
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
 @lru_cache(1)
@@ -431,7 +428,7 @@ def templates() -> Environment:
         "undecided": formatting.UNDECIDED,
         "pages": NAVIGATION,
         "kinds": explain_text.KINDS,
-        "version": blake2b(b"".join(_assets().values()), digest_size=6).hexdigest(),
+        "version": blake2b(b"".join(sorted(_assets().values())), digest_size=6).hexdigest(),
     }
     for name in environment.list_templates():
         environment.get_template(name)

@@ -150,16 +150,17 @@ class DigestSender:
 
     async def _held(self, person: Person, since: float) -> AsyncIterator[HeldMessage]:
         """Yield what waits in the quarantine for a person, newest first."""
-        before = ""
+        search = Search(limit=MAX_ROWS)
         while True:
-            page = await Service.quarantine(self._service, person, before, MAX_ROWS)
+            page = await Service.quarantine(self._service, person, search)
             for message in page.messages:
                 if message.time <= since:
                     return
                 if message.waiting:
                     yield message
-            if not (before := page.following):
+            if not page.following:
                 return
+            search = replace(search, before=page.following)
 
     async def _unsure(self, person: Person, since: float) -> AsyncIterator[Judgement]:
         """Yield a person's unsure messages, newest first; none where no addresses are kept."""

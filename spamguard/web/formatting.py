@@ -134,9 +134,7 @@ def day(seconds: float) -> str:
 
 def clock(seconds: float, span: float) -> str:
     """Format a label of an axis of time, in UTC: hour or day, depending on the span."""
-    if span < 2 * 86400:
-        return utc_datetime(seconds).strftime("%H:%M")
-    return utc_datetime(seconds).strftime("%d %b")
+    return utc_datetime(seconds).strftime("%H:%M" if span < 2 * 86400 else "%d %b")
 
 
 # ---- charts
@@ -406,11 +404,13 @@ def _page_of(
 def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[ExplanationRow]:
     """Round the parts so that they add up, and draw bars; rows that round to nothing go."""
     steps = explain_text.round_parts([row.part for row in rows], total)
-    parts = [step / explain_text.STEPS_PER_NAT for step in steps]
-    single = (abs(part) for row, part in zip(rows, parts, strict=True) if not row.is_sum)
-    longest = max(single, default=0.0)
+    rounded = [
+        replace(row, part=step / explain_text.STEPS_PER_NAT)
+        for row, step in zip(rows, steps, strict=True)
+    ]
+    longest = max((abs(row.part) for row in rounded if not row.is_sum), default=0.0)
     return [
-        replace(row, part=part, bar=None if row.is_sum else part_bar(part, longest))
-        for row, part in zip(rows, parts, strict=True)
-        if part
+        replace(row, bar=None if row.is_sum else part_bar(row.part, longest))
+        for row in rounded
+        if row.part
     ]

@@ -19,7 +19,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -201,8 +201,7 @@ class FilterProbe:
             self._slot.seq = last
         upto = min(last, self._slot.seq + _MAX_EVENTS)
         for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
-            words = origin.split(maxsplit=1)
-            first = words[0].strip(",")[:_MAX_ORIGIN_LENGTH] if words else ""
+            first = origin.partition(" ")[0].strip(",")[:_MAX_ORIGIN_LENGTH]
             self._slot.count_lessons(label, first or "other", number)
             if first in PERSON_ORIGINS:
                 self._last_taught = max(self._last_taught or 0, newest)
@@ -258,8 +257,12 @@ def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator
     began: when the daemon started, in seconds since 1970. workers: number of processes that speak
     SMTP.
     """
-    yield _gauge_by(
-        "spamguard_build_info", "Version of the program; always 1.", "version", [(__version__, 1)]
+    yield _by(
+        GaugeMetricFamily,
+        "spamguard_build_info",
+        "Version of the program; always 1.",
+        ["version"],
+        [(__version__, 1)],
     )
     yield GaugeMetricFamily(
         "spamguard_start_time_seconds", "When the daemon started, in seconds since 1970.", began
@@ -267,7 +270,8 @@ def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator
     yield GaugeMetricFamily(
         "spamguard_workers", "Processes that speak SMTP, draining ones included.", workers
     )
-    yield _counter_by(
+    yield _by(
+        CounterMetricFamily,
         "spamguard_messages_total",
         "Messages handled, by verdict (a class, unsure, not-scanned) and action "
         "(none: not judged).",
@@ -280,13 +284,15 @@ def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator
         totals.bytes,
     )
     yield _stage_histogram(totals)
-    yield _counter_by(
+    yield _by(
+        CounterMetricFamily,
         "spamguard_next_hop_errors_total",
         "Failed connections, lost connections and timeouts of next hops; refusals do not count.",
         ("next_hop", "kind"),
         totals.next_hop_errors.items(),
     )
-    yield _counter_by(
+    yield _by(
+        CounterMetricFamily,
         "spamguard_lessons_total",
         "Lessons since the daemon started, by class and origin, those of commands included.",
         ("class", "origin"),
@@ -302,8 +308,12 @@ def filter_metrics(report: FilterReport | None) -> Iterator[Metric]:
     if report is None:
         return
     status, person = report
-    yield _gauge_by(
-        "spamguard_class_messages", "Messages taught, by class.", "class", status.classes.items()
+    yield _by(
+        GaugeMetricFamily,
+        "spamguard_class_messages",
+        "Messages taught, by class.",
+        ["class"],
+        status.classes.items(),
     )
     yield GaugeMetricFamily(
         "spamguard_unsettled_events", "Lessons that are not settled yet.", status.unsettled
@@ -311,8 +321,12 @@ def filter_metrics(report: FilterReport | None) -> Iterator[Metric]:
     if person is not None:
         about = "When a person last taught, not in bulk, in seconds since 1970."
         yield GaugeMetricFamily("spamguard_last_lesson_by_person_timestamp_seconds", about, person)
-    yield _gauge_by(
-        "spamguard_table_load_ratio", "Share of buckets in use.", "tokens", status.used.items()
+    yield _by(
+        GaugeMetricFamily,
+        "spamguard_table_load_ratio",
+        "Share of buckets in use.",
+        ["tokens"],
+        status.used.items(),
     )
     yield GaugeMetricFamily("spamguard_ledger_bytes", "Size of the ledger.", status.ledger_bytes)
     yield GaugeMetricFamily(
@@ -346,19 +360,17 @@ def _shared_metrics(shared: SharedStatus, now: float) -> Iterator[Metric]:
     )
 
 
-def _gauge_by(name: str, about: str, label: str, samples: Iterable[tuple[str, float]]) -> Metric:
-    metric = GaugeMetricFamily(name, about, labels=[label])
-    for value, number in samples:
-        metric.add_metric([value], number)
-    return metric
-
-
-def _counter_by(
-    name: str, about: str, labels: tuple[str, str], samples: Iterable[tuple[tuple[str, str], int]]
+def _by(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    about: str,
+    labels: Sequence[str],
+    samples: Iterable[tuple[str | tuple[str, ...], float]],
 ) -> Metric:
-    metric = CounterMetricFamily(name, about, labels=labels)
+    """Make a metric with a sample for each value of a label, or for several."""
+    metric = kind(name, about, labels=labels)
     for values, number in samples:
-        metric.add_metric(values, number)
+        metric.add_metric([values] if isinstance(values, str) else values, number)
     return metric
 
 

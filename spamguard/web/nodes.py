@@ -119,7 +119,6 @@ def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tupl
     end = max(following for _, following in pages)
     by_id = {item.id: item for items, _ in pages for item in items if item.id >= end}
     newest = [by_id[name] for name in sorted(by_id, reverse=True)]
-    limit = max(1, min(limit, models.MAX_ROWS))
     return (newest[:limit], newest[limit - 1].id) if len(newest) > limit else (newest, end)
 
 
@@ -172,17 +171,16 @@ class NodeService(Service):
         return models.JudgementPage(judgements, following, theirs.absent)
 
     async def quarantine(
-        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
+        self, person: Person, search: Search | None = None
     ) -> models.QuarantinePage:
         """Return a page of the messages that any node holds."""
-        search = replace(search or Search(), before=before, limit=limit)
-
+        search = search or Search()
         mine, theirs = await asyncio.gather(
-            super().quarantine(person, before, limit, search),
+            super().quarantine(person, search),
             self._peers.ask_all(_QUARANTINE, _query(person, search), _read_held_page),
         )
         pages = [*(page for _, page in theirs.answers), mine]
-        merged = merge_pages([(page.messages, page.following) for page in pages], limit)
+        merged = merge_pages([(page.messages, page.following) for page in pages], search.limit)
         return models.QuarantinePage(*merged, theirs.absent)
 
     async def rows_here(self, person: Person, search: Search) -> PeerPage:
@@ -345,8 +343,7 @@ class PeerDoor:
         return await self._service.row_here(person, path_id(request))
 
     async def _held_page(self, person: Person, request: Request) -> models.QuarantinePage:
-        search = _search(request)
-        return await Service.quarantine(self._service, person, search.before, search.limit, search)
+        return await Service.quarantine(self._service, person, _search(request))
 
     def _of_message(self, act: Callable[[Service, Person, str], Awaitable[object]]) -> Answerer:
         return lambda person, request: act(self._service, person, path_id(request))

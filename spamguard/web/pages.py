@@ -141,9 +141,8 @@ async def message_page(pages: PageContext, request: Request) -> Response:
     person, verdict_id = current_person(request), path_id(request)
     explained, unexplained = None, ""
     try:
-        why = await pages.service.why(person, verdict_id)
-        explained = build_explanation(why.now, why.then, page_number(request))
-        message = why.then
+        message, why = await pages.service.why(person, verdict_id)
+        explained = build_explanation(why, message, page_number(request))
     except UsageError as error:
         message, unexplained = await pages.service.judgement(person, verdict_id), str(error)
     return await pages.render(

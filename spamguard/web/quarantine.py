@@ -1,7 +1,6 @@
 """The quarantine as a person may see it: its pages, release and deletion.
 
-`QuarantineIndex` keeps recipients in memory, so each note is read once: the recipients of a message
-never change.
+Recipients stay in memory, so each note is read once: the recipients of a message never change.
 
 Nobody may be shown a recipient that is not theirs, when mail of others came, or unprintable text.
 """
@@ -30,22 +29,45 @@ from spamguard.storage import Spool
 from spamguard.web import models
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import HeldMessage
-from spamguard.web.queries import Search, find_page, page_start
+from spamguard.web.queries import Search, find_page
 from spamguard.web.workers import ReadConnection, Visibility
 
 _log = logging.getLogger("spamguard.web")
 
 MAX_READS = 500  # notes that one search reads, in about 20 ms
+_MAX_TEXT = 1000  # characters
+_PREVIEW_SECONDS = 5.0  # for the process that reads a message
 
 
-class QuarantineIndex:
-    """The recipients in one quarantine. Any thread may use it."""
+class QuarantineQueries:
+    """The quarantine as a person may see it. All but `release` blocks."""
 
-    def __init__(self, quarantine: Quarantine) -> None:
-        self._quarantine = quarantine
+    def __init__(self, settings: Settings, visibility: Visibility) -> None:
+        self._quarantine = Quarantine(settings.state / DIRECTORY)
+        self._hops = {str(listener.listen): listener.next_hop for listener in settings.listeners}
+        self._visibility = visibility
         self._recipients: dict[str, Sequence[str]] = {}  # by id, of notes that were read
 
-    def newest(
+    def list_page(
+        self, reading: ReadConnection, person: Person, search: Search
+    ) -> models.QuarantinePage:
+        """Return a page of the held messages that a search finds; label and taught do not count."""
+
+        def is_visible(address: str) -> bool:
+            return self._visibility.may_see(person, [address])
+
+        def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
+            ids, searched_to = self._newest(before, limit, is_visible)
+            probabilities = reading.history.find_probabilities(ids)
+            held = [
+                self._held_message(person, entry, self._header(entry), probabilities)
+                for entry in self._quarantine.read_entries(ids)
+            ]
+            return [message for message in held if _matches(message, search)], searched_to
+
+        return models.QuarantinePage(*find_page(look, search.before, search.limit, search.seconds))
+
+    def _newest(
         self, before: str, limit: int, is_visible: Callable[[str], bool]
     ) -> tuple[Sequence[str], str]:
         """Return the newest ids before `before` with a visible recipient, newest first.
@@ -75,40 +97,6 @@ class QuarantineIndex:
             self._recipients[verdict_id] = recipients
             return recipients
         return ()  # damaged, or gone meanwhile
-
-
-_MAX_TEXT = 1000  # characters
-_PREVIEW_SECONDS = 5.0  # for the process that reads a message
-
-
-class QuarantineQueries:
-    """The quarantine as a person may see it. All but `release` blocks."""
-
-    def __init__(self, settings: Settings, visibility: Visibility) -> None:
-        self._quarantine = Quarantine(settings.state / DIRECTORY)
-        self._hops = {str(listener.listen): listener.next_hop for listener in settings.listeners}
-        self._visibility = visibility
-        self._index = QuarantineIndex(self._quarantine)
-
-    def list_page(
-        self, reading: ReadConnection, person: Person, search: Search
-    ) -> models.QuarantinePage:
-        """Return a page of the held messages that a search finds; label and taught do not count."""
-
-        def is_visible(address: str) -> bool:
-            return self._visibility.may_see(person, [address])
-
-        def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
-            ids, searched_to = self._index.newest(before, limit, is_visible)
-            probabilities = reading.history.find_probabilities(ids)
-            held = [
-                self._held_message(person, entry, self._header(entry), probabilities)
-                for entry in self._quarantine.read_entries(ids)
-            ]
-            return [message for message in held if _matches(message, search)], searched_to
-
-        start = page_start(search.before)
-        return models.QuarantinePage(*find_page(look, start, search.limit, search.seconds))
 
     def get(
         self, reading: ReadConnection, person: Person, verdict_id: str

@@ -38,13 +38,6 @@ PAGE_SECONDS = 2.0
 Row = TypeVar("Row", HistoryRow, HeldMessage)
 
 
-def page_start(before: str) -> str:
-    """Return where a page begins: at an id, or for "" at the newest row. UsageError: no id."""
-    if before and not is_id(before):
-        raise UsageError("before: this is not a verdict id")
-    return before or AFTER_LAST_ID
-
-
 def find_page(
     look: Callable[[str, int], tuple[Sequence[Row], str]],
     start: str,
@@ -56,10 +49,9 @@ def find_page(
     look: called with an id and a number: returns up to so many rows before that id, and the id down
     to which it has searched; "" for everything. seconds: after which the page ends, full or not.
     """
-    limit = max(1, min(limit, models.MAX_ROWS))
     deadline = time.monotonic() + seconds
     rows: list[Row] = []
-    following = start
+    following = start or AFTER_LAST_ID
     while True:
         more, following = look(following, limit - len(rows))
         rows += more
@@ -124,7 +116,7 @@ class HistoryQueries:
             reading.catch_up()
         since, until = max(0.0, search.since), max(0.0, search.until)
         last = first_id(until + 1.0) if until else AFTER_LAST_ID
-        start = min(page_start(search.before), last)
+        start = min(search.before or last, last)
         history_filter = HistoryFilter(
             sender=search.sender,
             recipient=search.recipient,
@@ -252,7 +244,7 @@ class HistoryQueries:
             rows = [row for row in page.rows if self._visibility.may_see(person, row.recipients)]
             return rows, page.next_before
 
-        return bool(find_page(look, AFTER_LAST_ID, 1)[0])
+        return bool(find_page(look, "", 1)[0])
 
 
 def was_learnt(outcome: LessonOutcome, limit: int) -> bool:

@@ -94,8 +94,6 @@ class CredentialReplica:
 
     def take_in(self, rows: Sequence[CredentialRow]) -> None:
         """Take in what has changed elsewhere, in the order of the changes."""
-        if not rows:
-            return
         with self._db.transaction():
             for row in rows:
                 if row.is_ours:

@@ -308,8 +308,8 @@ class RequestReader:
 
     def __init__(self, web: Web) -> None:
         self._hosts = frozenset(web.hosts or (*_LOOPBACK_HOSTS, web.listen.host))
-        self._proxies = Networks(web.proxy.networks if web.proxy else ())
         self._proxy = web.proxy or WebProxy(())
+        self._proxies = Networks(self._proxy.networks)
         self._is_open = web.tls is not None or web.listen.host in _LOOPBACK_NETWORKS
 
     def read(self, scope: Scope) -> RequestContext:
@@ -356,10 +356,8 @@ class RequestReader:
     def _proxy_user(self, fields: Mapping[bytes, bytes]) -> str:
         if not self._proxy.user_header:
             return ""
-        try:
-            name = fields.get(self._proxy.user_header.lower().encode(), b"").decode("utf-8")
-        except UnicodeDecodeError:
-            name = "\0"
+        field = fields.get(self._proxy.user_header.lower().encode(), b"")
+        name = field.decode("utf-8", "surrogateescape")  # which is not printable
         if not name.isprintable() or len(name) > 255 or "," in name:
             raise RefusalError(400, "the reverse proxy sent an impossible user name")
         return name

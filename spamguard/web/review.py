@@ -203,18 +203,15 @@ async def _for_each(
 
 # ---- quarantine
 
-_QUARANTINE_ROWS = 50
-
 
 @page("GET", "/quarantine")
 async def quarantine_page(pages: PageContext, request: Request) -> Response:
     """List the held messages, with their search."""
     person, error_text = current_person(request), ""
     query = replace(SearchQuery.from_parameters(request.query_params), label="", taught="")
-    before, held = query.before if is_id(query.before) else "", QuarantinePage(())
+    held = QuarantinePage(())
     try:
-        search = query.to_search()
-        held = await pages.service.quarantine(person, before, _QUARANTINE_ROWS, search)
+        held = await pages.service.quarantine(person, query.to_search())
     except UsageError as error:
         error_text = str(error)
     return await pages.render(
@@ -222,7 +219,6 @@ async def quarantine_page(pages: PageContext, request: Request) -> Response:
         "quarantine.html",
         422 if error_text else 200,
         page=held,
-        before=before,
         query=query,
         keep=pages.service.keep_held,
         error_text=error_text,
@@ -260,8 +256,8 @@ async def held_page(pages: PageContext, request: Request) -> Response:
     text = await pages.service.preview_held(person, verdict_id)
     explained = then = None
     try:
-        why = await pages.service.why(person, verdict_id)
-        explained, then = build_explanation(why.now, why.then, page_number(request)), why.then
+        then, why = await pages.service.why(person, verdict_id)
+        explained = build_explanation(why, then, page_number(request))
     except (UsageError, NotAllowedError, NotThereError, BusyError):  # held longer than remembered
         pass
     return await pages.render(

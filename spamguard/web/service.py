@@ -67,7 +67,6 @@ _log = logging.getLogger("spamguard.web")
 _MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
 _MAX_COUNT_SECONDS = 0.2  # for a number of the navigation: a history may be long
 _MAX_WAIT_SECONDS = 0.5  # of a page for these numbers
-_HELD_ROWS = 50  # that are counted
 UNSURE_DAYS = 14
 _READ_THREADS = 2
 _MAX_WORDS = 60  # told with a verdict
@@ -145,16 +144,14 @@ class Service:
             words=models.word_parts(scan.words[:_MAX_WORDS]),
         )
 
-    async def explain(self, person: Person, message: Spool) -> models.MessageExplanation:
+    async def explain(self, person: Person, message: Spool) -> Explanation:
         """Explain the verdict on a message; counts of rare words are for operators only."""
         scan = await self._scan(person, message)
         lesson = example_from_scan(scan)
-        why = await self._explain(person, lambda _: lesson, scan.words, scan.sender)
-        return models.MessageExplanation(None, why)
+        return await self._explain(person, lambda _: lesson, scan.words, scan.sender)
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         """Teach a message in the person's name; an operator teaches for the site (user "")."""
-        await self._readers.run(lambda reading: check_class(reading.ledger, label))
         scan = await self._scan(person, message)
         lesson = example_from_scan(scan)
         return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN, scan.sender)
@@ -215,8 +212,8 @@ class Service:
             lambda reading: self._history.find_user(reading, address, mail_from)
         )
 
-    async def why(self, person: Person, verdict_id: str) -> models.MessageExplanation:
-        """Explain the verdict on a message that passed: as it was, and as it would be now."""
+    async def why(self, person: Person, verdict_id: str) -> tuple[JudgementDetails, Explanation]:
+        """Return a message that passed, and why it would get its verdict now."""
         row, judgement = await self._row(person, verdict_id)
         held = await self._read_held(person, verdict_id) if judgement.held else None
 
@@ -226,8 +223,7 @@ class Service:
             return example_from_row(spam_filter, row)
 
         words = row.words + (held.words if held else ())
-        why = await self._explain(person, lesson, words, row.sender_digest)
-        return models.MessageExplanation(judgement, why)
+        return judgement, await self._explain(person, lesson, words, row.sender_digest)
 
     async def _read_held(self, person: Person, verdict_id: str) -> Scan | None:
         with suppress(SpamguardError, OSError):  # gone meanwhile, or too many are being judged
@@ -385,7 +381,7 @@ class Service:
     async def waiting(self, person: Person) -> models.Waiting:
         """Count what waits for the person; what is not known at once is left out."""
         unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
-        held = self.quarantine(person, limit=_HELD_ROWS)
+        held = self.quarantine(person)
         counts = asyncio.gather(_count_page(unsure), _count_page(held))
         try:
             return models.Waiting(*await asyncio.wait_for(counts, _MAX_WAIT_SECONDS))
@@ -408,11 +404,11 @@ class Service:
     # ---- quarantine
 
     async def quarantine(
-        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
+        self, person: Person, search: Search | None = None
     ) -> models.QuarantinePage:
         """Return a page of the held messages, newest first."""
-        search = replace(search or Search(), before=before, limit=limit)
-        return await self._read(lambda reading: self._quarantine.list_page(reading, person, search))
+        found = search or Search()
+        return await self._read(lambda reading: self._quarantine.list_page(reading, person, found))
 
     async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
         """Return one of them, with its header section."""
@@ -455,12 +451,14 @@ class Service:
             return row if row and can_teach(row, reading.ledger.fingerprint) else None
 
         row = await self._readers.run(find_row)
-        if row is not None:
-            lesson = partial(example_from_row, row=row)
-            return (await self._learn(person, lesson, "ham", RELEASE_ORIGIN)).changed
-        with closing(self._quarantine.open_message(entry)) as message:
-            example = example_from_scan(await self._scan(person, message))
-        return (await self._learn(person, lambda _: example, "ham", RELEASE_ORIGIN)).changed
+        if row is None:
+            with closing(self._quarantine.open_message(entry)) as message:
+                scanned = example_from_scan(await self._scan(person, message))
+
+        def lesson(spam_filter: Filter) -> Example:
+            return example_from_row(spam_filter, row) if row else scanned
+
+        return (await self._learn(person, lesson, "ham", RELEASE_ORIGIN)).changed
 
     async def delete(self, person: Person, verdict_id: str) -> None:
         """Delete a held message; for operators only."""

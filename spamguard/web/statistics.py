@@ -32,7 +32,6 @@ def summarize_hours(
 ) -> models.Today:
     """Count mail, lessons and mistakes of the last whole hours, the current hour included."""
     reading.catch_up()
-    hours = max(1, min(hours, models.MAX_HOURS))
     start = (int(time.time()) // _HOUR_SECONDS - hours + 1) * _HOUR_SECONDS
     parts = visibility.search_parts(person)
     period = HistoryFilter(since=start, first=new_id(start, bytes(RANDOM_BYTES)), parts=parts)

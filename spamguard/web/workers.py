@@ -72,8 +72,9 @@ class ResourceThread(Generic[ResourceT]):
 
     def __init__(self, name: str, open_resource: Callable[[], ResourceT], threads: int = 1) -> None:
         self._open = open_resource
-        self._queue: queue.Queue[tuple[Future[Any], Callable[[ResourceT], object]] | None]
-        self._queue = queue.Queue(MAX_WAITING)
+        self._queue = queue.Queue[tuple[Future[Any], Callable[[ResourceT], object]] | None](
+            MAX_WAITING
+        )
         self._threads = [
             threading.Thread(target=self._work_loop, name=f"{name}-{number}", daemon=True)
             for number in range(threads)
@@ -163,7 +164,8 @@ class AsyncTtlCache(Generic[Value]):
         loop = asyncio.get_running_loop()
         if self._task is None or (self._task.done() and loop.time() >= self._expires_at):
             self._task = loop.create_task(self._reload())
-            self._task.add_done_callback(_consume_error)
+            # asyncio would log an error that comes when nobody waits any more.
+            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
         except TimeoutError:
@@ -177,12 +179,6 @@ class AsyncTtlCache(Generic[Value]):
         finally:
             self._expires_at = asyncio.get_running_loop().time() + seconds
         return value
-
-
-def _consume_error(task: asyncio.Task[Value]) -> None:
-    """asyncio would log an error that comes when nobody waits any more."""
-    if not task.cancelled():
-        task.exception()
 
 
 # ---- reading
@@ -208,12 +204,8 @@ class ReadConnection:
         ensure_filter(settings.state)
         key = keys.load_key(settings.state / KEY_FILE, create=False)
         ledger = SqliteLedger.open(settings.state / LEDGER_FILE, keys.key_fingerprint(key))
-        try:
-            limits = settings.history
-            history = HistorySearch.open(settings.state / HISTORY_FILE, limits.size, limits.age)
-        except BaseException:
-            ledger.close()
-            raise
+        limits = settings.history
+        history = HistorySearch.open(settings.state / HISTORY_FILE, limits.size, limits.age)
         return cls(history, ledger)
 
     def close(self) -> None:
@@ -298,8 +290,7 @@ class UploadScanner:
             if original_head is head:
                 return await self._scan(message, users)
             with closing(Spool(self._state / SPOOL_DIRECTORY)) as copy:
-                work = partial(_copy_message, message, copy, original_head, len(head))
-                await run_in_thread(work)
+                await run_in_thread(partial(_copy_message, message, copy, original_head, len(head)))
                 return await self._scan(copy, users)
         except OSError as error:
             raise BusyError(f"the message cannot be stored: {error.strerror}") from error

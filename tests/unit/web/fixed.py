@@ -39,7 +39,6 @@ from spamguard.web.models import (
     JudgementDetails,
     JudgementPage,
     LessonReceipt,
-    MessageExplanation,
     Model,
     Opinion,
     QuarantinePage,
@@ -162,9 +161,9 @@ class Fixed:
             SPAM.label, SPAM.probability, SPAM.log_odds, SPAM.probabilities, DIGEST, "", "", ()
         )
 
-    async def explain(self, person: Person, message: Spool) -> MessageExplanation:
+    async def explain(self, person: Person, message: Spool) -> Explanation:
         self.messages.append(message.read())
-        return MessageExplanation(None, self.reasons)
+        return self.reasons
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         self.calls.append(("learn", person.name, message.read(), label))
@@ -190,11 +189,11 @@ class Fixed:
             raise NotThereError("there is no such message")
         return found
 
-    async def why(self, person: Person, name: str) -> MessageExplanation:
+    async def why(self, person: Person, name: str) -> tuple[JudgementDetails, Explanation]:
         then = await self.judgement(person, name)
         if then.label == "not-scanned":
             raise UsageError("this message was not scanned: nothing is known of its words")
-        return MessageExplanation(then, self.reasons)
+        return then, self.reasons
 
     async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
         self.calls.append(("learn_passed", person.name, name, label))
@@ -234,9 +233,7 @@ class Fixed:
     async def classes(self, person: Person) -> Mapping[str, bool]:
         return self.taught_classes
 
-    async def quarantine(
-        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
-    ) -> QuarantinePage:
+    async def quarantine(self, person: Person, search: Search | None = None) -> QuarantinePage:
         if search:
             self.searches.append(search)
         return QuarantinePage(self.held_back, self.following)

@@ -16,9 +16,10 @@ from spamguard.errors import BusyError, NotAllowedError, UsageError
 from spamguard.learning.undo import UNDO_ORIGIN
 from spamguard.mail.message import rewrite_header
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.records import Verdict
+from spamguard.records import Explanation, Verdict
 from spamguard.storage import MAX_MEMORY_BYTES
 from spamguard.web import workers
+from spamguard.web.auth import Person
 from spamguard.web.models import Opinion
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
@@ -54,11 +55,10 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
         why = await service.explain(ANNA, spooled(state, NEW[0]))
         with opened(state) as spam_filter:
             expected = spam_filter.explain(NEW[0])
-        assert verdict_of(opinion) == why.now.verdict == expected.verdict
+        assert verdict_of(opinion) == why.verdict == expected.verdict
         assert (opinion.digest, opinion.taught, opinion.own) == (digest(NEW[0]), "", "")
-        assert why.then is None
-        assert why.now.log_odds == expected.log_odds
-        named = [clue for clue in why.now.clues if clue.text]
+        assert why.log_odds == expected.log_odds
+        named = [clue for clue in why.clues if clue.text]
         assert len(named) > 16  # more than a log line tells
         assert {(clue.text, clue.part) for clue in named} <= {
             (clue.text, clue.part) for clue in expected.clues
@@ -71,11 +71,14 @@ def test_counts_of_rare_words_are_for_operators(state: Path) -> None:
     """They may come from another user's mail; sending oneself a message must not reveal them."""
 
     async def work(service: Service) -> None:
+        async def why_passed(who: Person) -> Explanation:
+            return (await service.why(who, name(0)))[1]
+
         for ask in (
             lambda who: service.explain(who, spooled(state, PASSED[0][1])),
-            lambda who: service.why(who, name(0)),
+            why_passed,
         ):
-            told, whole = (await ask(ANNA)).now, (await ask(OPERATOR)).now
+            told, whole = await ask(ANNA), await ask(OPERATOR)
             assert [(clue.text, clue.part) for clue in told.clues] == [
                 (clue.text, clue.part) for clue in whole.clues
             ]
@@ -228,7 +231,7 @@ def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
             for person in (OPERATOR, ANNA)
             for verdict in (
                 verdict_of(await service.judge(person, spooled(state, NEW[3]))),
-                (await service.explain(person, spooled(state, NEW[3]))).now.verdict,
+                (await service.explain(person, spooled(state, NEW[3]))).verdict,
             )
         ]
 

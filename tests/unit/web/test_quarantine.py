@@ -85,7 +85,10 @@ def test_everybody_sees_their_own(held: Path) -> None:
         ]
         assert await service.quarantine(CARL) == QuarantinePage([])
         assert [
-            message.id for message in (await service.quarantine(OPERATOR, name(0), 1)).messages
+            message.id
+            for message in (
+                await service.quarantine(OPERATOR, Search(before=name(0), limit=1))
+            ).messages
         ] == [name(1)]
         (first, *_) = (await service.quarantine(ANNA)).messages
         assert (first.reason, first.size, first.released) == ("spam", len(RAW), False)
@@ -176,7 +179,7 @@ def test_a_list_that_takes_too_long_has_a_next_page(
     async def looked(service: Service, person: Person) -> list[list[int]]:
         before, found = "", []
         while not found or before:
-            page = await service.quarantine(person, before, search=Search(seconds=0.0))
+            page = await service.quarantine(person, Search(before=before, seconds=0.0))
             assert page.following < (before or "~")
             before = page.following
             found.append(
@@ -232,7 +235,7 @@ def test_notes_are_read_once(held: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_full_page_goes_on_after_its_last(held: Path) -> None:
-    page = asked(held, lambda service: service.quarantine(OPERATOR, limit=1))
+    page = asked(held, lambda service: service.quarantine(OPERATOR, Search(limit=1)))
     assert (page.following, [message.id for message in page.messages]) == (name(0), [name(0)])
     assert asked(held, lambda service: service.quarantine(OPERATOR)).following == ""
 
@@ -435,7 +438,7 @@ def test_deleting(held: Path) -> None:
 
 def test_held_mail_is_found_by_what_the_person_may_see(held: Path) -> None:
     def found(person: Person, **search: Any) -> list[str]:
-        page = asked(held, lambda service: service.quarantine(person, search=Search(**search)))
+        page = asked(held, lambda service: service.quarantine(person, Search(**search)))
         return [message.id for message in page.messages]
 
     everything = found(OPERATOR)
