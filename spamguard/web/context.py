@@ -5,7 +5,7 @@ The server renders whole pages, which work without the script. Templates escape 
 style or an address of another host; the security policy of every answer (`app`) forbids browsers to
 follow any.
 
-Between two requests, a `NoticeStore` keeps what a click has done. It is memory of this process:
+Between two requests, `PageContext` keeps what a click has done. It is memory of this process:
 bounded, and shown to the person who put it there only.
 """
 
@@ -50,28 +50,11 @@ from spamguard.web.service import Service
 _MAX_NOTICES = 2000
 
 
-class NoticeStore:
-    """Keeps the latest notices, each for one person under a name that nobody can guess."""
-
-    def __init__(self) -> None:
-        self._notices: OrderedDict[str, tuple[Person, Notice]] = OrderedDict()
-
-    def put(self, person: Person, notice: Notice) -> str:
-        """Store a notice and return its name."""
-        name = secrets.token_urlsafe(16)
-        self._notices[name] = person, notice
-        if len(self._notices) > _MAX_NOTICES:
-            self._notices.popitem(last=False)
-        return name
-
-    def get(self, person: Person, name: str) -> Notice | None:
-        """Return a notice of this person."""
-        owner, notice = self._notices.get(name, (None, None))
-        return notice if owner == person else None
-
-
 class PageContext:
-    """What views work with; one for each process."""
+    """What views work with; one for each process.
+
+    It keeps the latest notices, each for one person under a name that nobody can guess.
+    """
 
     def __init__(
         self,
@@ -82,28 +65,32 @@ class PageContext:
     ) -> None:
         self.service, self.monitor, self.sessions = service, monitor, sessions
         self.mailer = mailer
-        self.notices = NoticeStore()
+        self._notices: OrderedDict[str, tuple[Person, Notice]] = OrderedDict()
         templates()  # now, so that an upgrade does not mix two versions in this process
 
-    async def render(
-        self, request: Request, name: str, /, status: int = 200, **values: Any
-    ) -> HTMLResponse:
-        """Make an answer with a template, and what waits for the person in its navigation."""
+    async def render(self, request: Request, name: str, /, **values: Any) -> HTMLResponse:
+        """Make an answer with a template, and what waits for the person in its navigation.
+
+        error_text: what is wrong with the request (422).
+        """
         visitor = current_visitor(request)
         if visitor is not None:
             values["waiting"] = await self.service.waiting(visitor.person)
-        return render_page(request, name, status, **values)
+        return render_page(request, name, 422 if values.get("error_text") else 200, **values)
 
     def redirect(self, person: Person, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""
-        name = self.notices.put(person, notice)
+        name = secrets.token_urlsafe(16)
+        self._notices[name] = person, notice
+        if len(self._notices) > _MAX_NOTICES:
+            self._notices.popitem(last=False)
         return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
 
     def requested_notice(self, request: Request) -> Notice | None:
         """Return the notice that the address of a page names."""
-        visitor = current_visitor(request)
-        name = request.query_params.get("told", "")
-        return self.notices.get(visitor.person, name) if visitor else None
+        visitor, name = current_visitor(request), request.query_params.get("told", "")
+        person, notice = self._notices.get(name, (None, None))
+        return notice if visitor and visitor.person == person else None
 
 
 def redirect(path: str) -> Response:
@@ -363,7 +350,7 @@ _TITLES = {
 }
 
 
-def render_page(request: Request, name: str, /, status: int = 200, **values: Any) -> HTMLResponse:
+def render_page(request: Request, name: str, /, status: int, **values: Any) -> HTMLResponse:
     """Make an answer with a template. Views use `PageContext.render`."""
     visitor = current_visitor(request)
     common = {

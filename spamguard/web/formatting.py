@@ -241,16 +241,11 @@ def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) ->
                 marks.append(Bar(x + step * 0.1, y, step * 0.8, height, tone))
                 low += count
     unit = 24 if len(starts) > 48 else 1  # beyond two days, labels are days, so one for each day
-    labels = _spread_labels(len(starts), unit)
-    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in labels]
+    every = -(-len(starts) // (_MAX_LABELS * unit)) * unit or unit  # so that labels do not touch
+    places = range(every // 2, len(starts), every)
+    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in places]
     up = [Tick(_y_position(number / top), brief(number)) for number in (0, top // 2, top)]
     return Chart(across, up, marks)
-
-
-def _spread_labels(count: int, unit: int = 1) -> list[int]:
-    """Choose up to `_MAX_LABELS` places, whole units apart, so that labels do not touch."""
-    every = -(-count // (_MAX_LABELS * unit)) * unit or unit
-    return list(range(every // 2, count, every))
 
 
 def _y_position(share: float) -> float:
@@ -339,7 +334,14 @@ def build_explanation(
     """
     features = explain_text.list_features(why)
     groups = explain_text.sum_groups(features)
-    on_page, page, pages = _page_of(features, why.log_odds, page)
+    # What rounds to nothing is on no page.
+    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
+    first = explain_text.count_first([feature.part for feature in features], why.log_odds)
+    first = min(first, len(listed))
+    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
+    page = min(max(page, 1), pages)
+    start = first + (page - 2) * _PAGE_FEATURES
+    on_page = listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]
     before = {word.text: word.part for word in then.words} if then else {}
     rows = [
         ExplanationRow(
@@ -383,22 +385,6 @@ def build_explanation(
         pages=pages,
         total=round(why.log_odds, 3),
     )
-
-
-def _page_of(
-    features: Sequence[explain_text.ExplainedFeature], log_odds: float, page: int
-) -> tuple[Sequence[explain_text.ExplainedFeature], int, int]:
-    """The features of a page, its number if there is such a page, and the number of pages.
-
-    What rounds to nothing is on no page.
-    """
-    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
-    first = explain_text.count_first([feature.part for feature in features], log_odds)
-    first = min(first, len(listed))
-    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
-    page = min(max(page, 1), pages)
-    start = first + (page - 2) * _PAGE_FEATURES
-    return (listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]), page, pages
 
 
 def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[ExplanationRow]:

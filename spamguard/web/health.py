@@ -91,7 +91,10 @@ def check_daemon(
     listening += [each.listen for each in settings.scanners]
     hops = dict.fromkeys(str(each.next_hop.to) for each in settings.listeners)
     filter_detail = "the ledger can be read" + (", a person last taught" if last_taught else "")
-    disk, remedy = _check_disk(settings)
+    try:
+        disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
+    except OSError as error:
+        disk, remedy = f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
     parts = [
         PartHealth(
             "Listeners",
@@ -116,13 +119,6 @@ def check_daemon(
             if any(counts)
         ],
     )
-
-
-def _check_disk(settings: Settings) -> tuple[str, str]:
-    try:
-        return describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
-    except OSError as error:
-        return f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
 
 
 def _check_folders(settings: Settings) -> PartHealth:

@@ -48,7 +48,6 @@ from spamguard.counters import (
     REPORTER_SLOT,
     CounterBoard,
     CounterSlot,
-    CounterTotals,
     find_absent,
     find_missing_scorers,
     find_stuck,
@@ -223,9 +222,7 @@ class _DaemonCollector(Collector):
     shared: SharedStatus | None
 
     def collect(self) -> Iterator[Metric]:
-        began = self.board.slot(MASTER_SLOT).began
-        workers = sum(1 for _ in self.board.worker_slots())
-        yield from counter_metrics(began, workers, sum_slots(self.board.used_slots()))
+        yield from counter_metrics(self.board)
         yield from filter_metrics(self.report)
         if self.shared is not None:
             yield from _shared_metrics(self.shared, time.time())
@@ -251,12 +248,9 @@ def encode_metrics(
     return encode(registry), content_type
 
 
-def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator[Metric]:
-    """Yield what the processes of the daemon have counted.
-
-    began: when the daemon started, in seconds since 1970. workers: number of processes that speak
-    SMTP.
-    """
+def counter_metrics(board: CounterBoard) -> Iterator[Metric]:
+    """Yield what the processes of the daemon have counted."""
+    totals = sum_slots(board.used_slots())
     yield _by(
         GaugeMetricFamily,
         "spamguard_build_info",
@@ -265,10 +259,14 @@ def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator
         [(__version__, 1)],
     )
     yield GaugeMetricFamily(
-        "spamguard_start_time_seconds", "When the daemon started, in seconds since 1970.", began
+        "spamguard_start_time_seconds",
+        "When the daemon started, in seconds since 1970.",
+        board.slot(MASTER_SLOT).began,
     )
     yield GaugeMetricFamily(
-        "spamguard_workers", "Processes that speak SMTP, draining ones included.", workers
+        "spamguard_workers",
+        "Processes that speak SMTP, draining ones included.",
+        sum(1 for _ in board.worker_slots()),
     )
     yield _by(
         CounterMetricFamily,
@@ -283,7 +281,12 @@ def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator
         "Bytes of the messages handled, as received.",
         totals.bytes,
     )
-    yield _stage_histogram(totals)
+    about = "How long a message took to receive, judge and deliver."
+    stages = HistogramMetricFamily("spamguard_stage_seconds", about, labels=["stage"])
+    bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
+    for stage, (counts, seconds) in totals.stages.items():
+        stages.add_metric([stage], list(zip(bounds, accumulate(counts), strict=True)), seconds)
+    yield stages
     yield _by(
         CounterMetricFamily,
         "spamguard_next_hop_errors_total",
@@ -371,15 +374,6 @@ def _by(
     metric = kind(name, about, labels=labels)
     for values, number in samples:
         metric.add_metric([values] if isinstance(values, str) else values, number)
-    return metric
-
-
-def _stage_histogram(totals: CounterTotals) -> Metric:
-    about = "How long a message took to receive, judge and deliver."
-    metric = HistogramMetricFamily("spamguard_stage_seconds", about, labels=["stage"])
-    bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
-    for stage, (counts, seconds) in totals.stages.items():
-        metric.add_metric([stage], list(zip(bounds, accumulate(counts), strict=True)), seconds)
     return metric
 
 

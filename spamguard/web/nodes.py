@@ -31,7 +31,7 @@ from starlette.types import Scope
 
 from spamguard.config.options import Settings
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, SpamguardError, UsageError
-from spamguard.keys import is_id, key_fingerprint, load_key
+from spamguard.keys import key_fingerprint, load_key
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, printable
 from spamguard.proxy.history import HistoryRow
@@ -204,8 +204,8 @@ class NodeService(Service):
     async def _row(self, person: Person, verdict_id: str) -> tuple[HistoryRow, JudgementDetails]:
         try:
             return await super()._row(person, verdict_id)
-        except NotThereError as error:
-            _, passed = await self._find(person, verdict_id, _HISTORY, _read_row, error)
+        except NotThereError:
+            _, passed = await self._find(person, verdict_id, _HISTORY, _read_row)
         row, held = passed.row, [verdict_id] if passed.held else []
         return row, await self._read(lambda reading: self._describe(reading, person, row, held))
 
@@ -213,22 +213,22 @@ class NodeService(Service):
         """Return a held message, with its header section."""
         try:
             return await super().held(person, verdict_id)
-        except NotThereError as error:
-            return (await self._find(person, verdict_id, _QUARANTINE, _read_held, error))[1]
+        except NotThereError:
+            return (await self._find(person, verdict_id, _QUARANTINE, _read_held))[1]
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
         """Return its text as a reader sees it, bounded; "" if there is none."""
         try:
             return await super().preview_held(person, verdict_id)
-        except NotThereError as error:
-            return await self._act(person, verdict_id, "GET", "/text", _read_text, error)
+        except NotThereError:
+            return await self._act(person, verdict_id, "GET", "/text", _read_text)
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
         """Have the node that holds a message deliver it and learn it as ham."""
         try:
             return await super().release(person, verdict_id)
-        except NotThereError as error:
-            result = await self._act(person, verdict_id, "POST", "/release", _read_release, error)
+        except NotThereError:
+            result = await self._act(person, verdict_id, "POST", "/release", _read_release)
         self._clear_cache()
         return result
 
@@ -236,8 +236,8 @@ class NodeService(Service):
         """Have the node that holds a message delete it; for operators only."""
         try:
             await super().delete(person, verdict_id)
-        except NotThereError as error:
-            await self._act(person, verdict_id, "DELETE", "", _read_nothing, error)
+        except NotThereError:
+            await self._act(person, verdict_id, "DELETE", "", _read_nothing)
 
     async def _find(
         self,
@@ -245,18 +245,15 @@ class NodeService(Service):
         verdict_id: str,
         path: str,
         decode: Callable[[bytes], Answer],
-        error: NotThereError,
     ) -> tuple[PeerNode, Answer]:
-        """Return which other node has a message, and its answer. error: raised if none has it."""
-        if not is_id(verdict_id):
-            raise error
+        """Return which other node has a message, and its answer. NotThereError: none has it."""
         found = await self._peers.find(f"{path}/{verdict_id}", _query(person), decode)
         if found.answers:
             return found.answers[0]
         if found.absent:
             names = ", ".join(found.absent)
             raise BusyError(f"this message is not here, and {names} did not answer: try again")
-        raise error
+        raise NotThereError("no message with that verdict id is there, or it is not yours")
 
     async def _act(
         self,
@@ -265,10 +262,9 @@ class NodeService(Service):
         method: str,
         action: str,
         decode: Callable[[bytes], Answer],
-        error: NotThereError,
     ) -> Answer:
         """Have the node that holds a message do something with it."""
-        peer, _ = await self._find(person, verdict_id, _QUARANTINE, _read_held, error)
+        peer, _ = await self._find(person, verdict_id, _QUARANTINE, _read_held)
         path = f"{_QUARANTINE}/{verdict_id}{action}"
         try:
             return await self._peers.act(peer, method, path, _query(person), decode)
@@ -289,9 +285,6 @@ _REFUSALS: Mapping[int, type[SpamguardError]] = {
 
 
 # ---- answering
-
-
-Answerer = Callable[[Person, Request], Awaitable[object]]
 
 
 class PeerDoor:
@@ -327,26 +320,27 @@ class PeerDoor:
         """Return all that nodes may ask. Each is answered from this machine alone."""
         message = f"{_QUARANTINE}/{{name}}"
         return [
-            _route("GET", _HISTORY, self._history_page),
-            _route("GET", f"{_HISTORY}/{{name}}", self._history_row),
-            _route("GET", _QUARANTINE, self._held_page),
-            _route("GET", message, self._of_message(Service.held)),
-            _route("GET", f"{message}/text", self._of_message(Service.preview_held)),
-            _route("POST", f"{message}/release", self._of_message(Service.release)),
-            _route("DELETE", message, self._of_message(Service.delete)),
+            self._route("GET", _HISTORY, NodeService.rows_here, _search),
+            self._route("GET", f"{_HISTORY}/{{name}}", NodeService.row_here),
+            self._route("GET", _QUARANTINE, Service.quarantine, _search),
+            self._route("GET", message, Service.held),
+            self._route("GET", f"{message}/text", Service.preview_held),
+            self._route("POST", f"{message}/release", Service.release),
+            self._route("DELETE", message, Service.delete),
         ]
 
-    async def _history_page(self, person: Person, request: Request) -> PeerPage:
-        return await self._service.rows_here(person, _search(request))
+    def _route(
+        self,
+        method: str,
+        path: str,
+        act: Callable[..., Awaitable[object]],
+        read: Callable[[Request], object] = path_id,
+    ) -> Route:
+        async def respond(request: Request) -> Response:
+            value = await act(self._service, current_person(request), read(request))
+            return Response(json.dumps(value, default=_to_plain), media_type="application/json")
 
-    async def _history_row(self, person: Person, request: Request) -> PeerRow:
-        return await self._service.row_here(person, path_id(request))
-
-    async def _held_page(self, person: Person, request: Request) -> models.QuarantinePage:
-        return await Service.quarantine(self._service, person, _search(request))
-
-    def _of_message(self, act: Callable[[Service, Person, str], Awaitable[object]]) -> Answerer:
-        return lambda person, request: act(self._service, person, path_id(request))
+        return Route(path, respond, methods=[method])
 
 
 def _search(request: Request) -> Search:
@@ -354,14 +348,6 @@ def _search(request: Request) -> Search:
         return _read_search(request.query_params.get("search", ""))
     except ValueError:
         raise UsageError("this is not a search") from None
-
-
-def _route(method: str, path: str, work: Answerer) -> Route:
-    async def respond(request: Request) -> Response:
-        value = await work(current_person(request), request)
-        return Response(json.dumps(value, default=_to_plain), media_type="application/json")
-
-    return Route(path, respond, methods=[method])
 
 
 # ---- both

@@ -118,7 +118,6 @@ async def history_page(pages: PageContext, request: Request) -> Response:
     return await pages.render(
         request,
         "history.html",
-        422 if error_text else 200,
         query=query,
         error_text=error_text,
         page=rows,

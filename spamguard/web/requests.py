@@ -171,10 +171,7 @@ def root_path(request: Request) -> str:
 # ---- forms
 
 CSRF_FIELD = "csrf"
-"""The hidden field of each form with method=post; its value is `csrf_token`.
-
-Scripts may send the header field `X-CSRF-Token` instead.
-"""
+"""The hidden field of each form with method=post; its value is `csrf_token`."""
 _MAX_FORM_FIELDS = 60  # a list has 50 boxes
 _MAX_FIELD_BYTES = 1 << 20  # of a field that is not a file, such as a pasted message
 
@@ -215,7 +212,7 @@ async def read_form_with_file(
         too_long = "exceeded maximum size" in error.detail
         raise HTTPException(413 if too_long else error.status_code) from error
     try:
-        token = form.get(CSRF_FIELD) or request.headers.get("x-csrf-token", "")
+        token = form.get(CSRF_FIELD, "")
         expected = csrf_token(request)
         if not isinstance(token, str) or not hmac.compare_digest(token.encode(), expected.encode()):
             raise errors.NotAllowedError(
@@ -270,7 +267,6 @@ _SINGLE_FIELDS = (
     b"content-type",
     b"content-length",
     b"origin",
-    b"x-csrf-token",
     b"sec-fetch-site",
 )
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]{1,253})(?::[0-9]{1,5})?")

@@ -116,7 +116,6 @@ async def queue_page(pages: PageContext, request: Request) -> Response:
     return await pages.render(
         request,
         "queue.html",
-        422 if error_text else 200,
         text=query.text,
         error_text=error_text,
         target=query.ending(),
@@ -217,7 +216,6 @@ async def quarantine_page(pages: PageContext, request: Request) -> Response:
     return await pages.render(
         request,
         "quarantine.html",
-        422 if error_text else 200,
         page=held,
         query=query,
         keep=pages.service.keep_held,
