@@ -196,12 +196,6 @@ class AccessMiddleware:
             raise
         if visitor is None or visitor.auth_method is not AuthMethod.TOKEN:
             _check_origin(scope, context, visitor)
-        length = context.header(b"content-length")
-        limit = _MAX_LOGIN_BYTES if visitor is None else self._max_bytes
-        if length.isdecimal() and int(length[:20]) > limit:  # however slowly they would come
-            if visitor is None and not scope["path"].startswith("/login"):
-                raise UnauthenticatedError("you need a one-time link or a token here")
-            raise RefusalError(413, f"more than {limit:,} bytes")
 
     @contextmanager
     def _count_request(
@@ -226,9 +220,7 @@ class AccessMiddleware:
         try:
             yield
         finally:
-            self._running[key] -= 1
-            if not self._running[key]:
-                del self._running[key]
+            self._running -= Counter((key,))  # and no key with a count of zero remains
 
 
 def _check_origin(scope: Scope, context: RequestContext, visitor: Visitor | None) -> None:
@@ -270,8 +262,8 @@ class RequestBody:
         self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
         fields = dict(scope["headers"])
         self._awaits_continue = fields.get(b"expect", b"").lower() == b"100-continue"
-        has_length = fields.get(b"content-length", b"0") != b"0"
-        self._more_expected = b"transfer-encoding" in fields or has_length
+        self._declared = int(fields.get(b"content-length", b"0")[:20])
+        self._more_expected = b"transfer-encoding" in fields or self._declared > 0
 
     def restrict(self, max_bytes: int, seconds: float) -> None:
         """Set tighter limits."""
@@ -279,6 +271,8 @@ class RequestBody:
 
     async def receive(self) -> Message:
         """Receive a message (ASGI). RefusalError: the body is too large (413) or slow (408)."""
+        if self._declared > self._max_bytes:  # however slowly they would come
+            raise RefusalError(413, f"more than {self._max_bytes:,} bytes")
         self._awaits_continue = False
         if not self._more_expected:  # only the end of the connection can follow, at any time
             return await self._receive()

@@ -31,7 +31,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from spamguard.engine import explain_text
 from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
 from spamguard.mail import headers
@@ -298,11 +297,6 @@ class SearchQuery:
         match = _VERDICT_ID.fullmatch(self.q)
         return match[1] if match else ""
 
-    @property
-    def live(self) -> bool:
-        """Whether new mail can appear in it."""
-        return not self.before and not self.until
-
     def ending(self, **changes: str) -> str:
         """Return the query part of an address with its question mark, or "".
 
@@ -403,18 +397,10 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    functions = {
-        name: value
-        for name, value in vars(formatting).items()
-        if getattr(value, "__module__", "") == formatting.__name__
-    }
-    environment.globals |= functions | {
+    environment.globals |= vars(formatting) | {
         "parts": headers.split_author,
         "is_sender": headers.is_sender,
-        "charts": formatting,
-        "undecided": formatting.UNDECIDED,
         "pages": NAVIGATION,
-        "kinds": explain_text.KINDS,
         "version": blake2b(b"".join(sorted(_assets().values())), digest_size=6).hexdigest(),
     }
     for name in environment.list_templates():

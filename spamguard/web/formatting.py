@@ -305,11 +305,10 @@ class ExplanationRow:
 
 @dataclass(frozen=True, slots=True)
 class ExplanationView:
-    """An explanation as a sentence and tables, each of which sums to the total.
+    """An explanation as a sentence and tables, each of which sums to the log-odds.
 
     sentence: every second part is a word of the message. question: of what it gives the log-odds.
-    features: one page of them, strongest first, and a row for those on other pages. kinds: of these
-    features, each with its sentence. has_words: whether any word adds anything.
+    features: one page of them, strongest first, and a row for those on other pages.
     """
 
     why: Explanation
@@ -317,11 +316,8 @@ class ExplanationView:
     question: str
     groups: Sequence[ExplanationRow]
     features: Sequence[ExplanationRow]
-    kinds: Sequence[tuple[str, str]]
-    has_words: bool
     page: int
     pages: int
-    total: float
 
 
 def build_explanation(
@@ -375,15 +371,8 @@ def build_explanation(
             why.log_odds,
         ),
         features=_make_rows([*rows, rest], why.log_odds),
-        kinds=[
-            (kind, about.about)
-            for kind, about in explain_text.KINDS.items()
-            if any(feature.kind == kind for feature in on_page)
-        ],
-        has_words=any(clue.part for clue in why.clues),
         page=page,
         pages=pages,
-        total=round(why.log_odds, 3),
     )
 
 

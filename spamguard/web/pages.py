@@ -53,7 +53,6 @@ from spamguard.web.requests import (
 # ---- today
 
 TODAY_SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
-_MAX_USERS = 200  # rows
 
 
 @page("GET", "/")
@@ -79,14 +78,12 @@ async def today_page(pages: PageContext, request: Request) -> Response:
         hours=hours,
         spans=TODAY_SPANS,
         totals=totals,
-        corrections=sum(hour.corrections for hour in today.hours),
         mail=formatting.mail_chart(charted, tones),
         lessons=formatting.lessons_chart(charted),
         mistakes=formatting.count_mistakes(today.wrong),
         classes=classes,
         since=SearchQuery(since=day(today.hours[0].start)),
         model=model,
-        max_users=_MAX_USERS,
         health=health,
         worries=judge_health(health, model) if health or nothing_decided else (),
     )

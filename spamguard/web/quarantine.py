@@ -11,7 +11,7 @@ import logging
 import subprocess
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
@@ -53,11 +53,8 @@ class QuarantineQueries:
     ) -> models.QuarantinePage:
         """Return a page of the held messages that a search finds; label and taught do not count."""
 
-        def is_visible(address: str) -> bool:
-            return self._visibility.may_see(person, [address])
-
         def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
-            ids, searched_to = self._newest(before, limit, is_visible)
+            ids, searched_to = self._newest(before, limit, person)
             probabilities = reading.history.find_probabilities(ids)
             held = [
                 self._held_message(person, entry, self._header(entry), probabilities)
@@ -67,15 +64,14 @@ class QuarantineQueries:
 
         return models.QuarantinePage(*find_page(look, search.before, search.limit, search.seconds))
 
-    def _newest(
-        self, before: str, limit: int, is_visible: Callable[[str], bool]
-    ) -> tuple[Sequence[str], str]:
+    def _newest(self, before: str, limit: int, person: Person) -> tuple[Sequence[str], str]:
         """Return the newest ids before `before` with a visible recipient, newest first.
 
         The second value is the id down to which it has searched, "" for everything. It stops after
         reading `MAX_READS` notes for the first time.
         """
-        ids, is_theirs = sorted(self._quarantine.ids()), cache(is_visible)
+        ids = sorted(self._quarantine.ids())
+        is_theirs = cache(lambda address: self._visibility.may_see(person, [address]))
         if len(self._recipients) > 2 * len(ids) + MAX_READS:  # most are gone
             self._recipients = {}
         visible_ids: list[str] = []

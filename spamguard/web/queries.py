@@ -131,6 +131,8 @@ class HistoryQueries:
             words=search.words,
         )
 
+        part = fold_text(search.recipient)
+
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
             page = reading.history.find_page(
                 history_filter._replace(before=before), limit, with_words=search.with_clues
@@ -138,7 +140,12 @@ class HistoryQueries:
             rows = [
                 replace(row, words=models.strongest_words(row.words))
                 for row in page.rows
-                if self._is_visible(person, row, search)
+                # Only their own addresses may match the search.
+                if person.operator
+                or any(
+                    part in fold_text(address)
+                    for address in self._visibility.visible_addresses(person, row.recipients)
+                )
             ]
             return rows, page.next_before
 
@@ -166,14 +173,6 @@ class HistoryQueries:
                 "or it is not yours, or it is too old"
             )
         return row
-
-    def _is_visible(self, person: Person, row: HistoryRow, search: Search) -> bool:
-        """Whether a person may see a row. Only their own addresses may match the search."""
-        part = fold_text(search.recipient)
-        return person.operator or any(
-            part in fold_text(address)
-            for address in self._visibility.visible_addresses(person, row.recipients)
-        )
 
     def as_seen(self, person: Person, row: HistoryRow) -> HistoryRow:
         """Return a row that a person may see, without what is hidden from them."""

@@ -27,7 +27,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -123,7 +122,6 @@ class ResourceThread(Generic[ResourceT]):
                     ):
                         _close_logged(resource)
                         resource = None
-            del item, future, work  # they may hold much memory until the next item comes
         _close_logged(resource)
 
 
@@ -295,8 +293,7 @@ class UploadScanner:
         except OSError as error:
             raise BusyError(f"the message cannot be stored: {error.strerror}") from error
         finally:
-            self._running[person] -= 1
-            self._running += Counter()  # drops people with a count of zero
+            self._running -= Counter((person,))  # and no person with a count of zero remains
 
     async def _scan(self, message: Spool, users: Sequence[str]) -> Scan:
         await run_in_thread(partial(ensure_filter, self._state))
@@ -339,7 +336,7 @@ class Visibility:
         self._aliases = aliases
         self._resolver = UserResolver(aliases)
         self._users: frozenset[str] = frozenset()
-        self._fresh_until = -inf
+        self._fresh_until = 0.0
 
     def refresh(self, users: UserQueries) -> None:
         """Read the names of all users, unless they are fresh. Any thread may call it."""
