@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("spamguard.web")
 
 # These get no page, because the client may not be a browser that we want to serve.
-_JSON_ONLY_STATUSES = (414, 421, 431, 505)
+_JSON_ONLY_STATUSES = (414, 421, 431)
 
 
 def create_app(
@@ -160,7 +160,7 @@ class AccessMiddleware:
         answer = _LoggedResponse(scope, body, send)
         try:
             self._admit(scope)
-            with self._count_request(state["visitor"], state["client"], body):
+            with self._count_request(state["visitor"], state["client"]):
                 # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
                 await self._app({**scope, "method": method}, body.receive, answer.send)
@@ -179,8 +179,6 @@ class AccessMiddleware:
         state = scope["state"]
         state["client"] = context.client
         state["secure"], state["root"] = context.secure, context.root_path
-        if scope["http_version"] not in ("1.0", "1.1"):
-            raise RefusalError(505, "this server speaks HTTP/1.1")
         now, prefix = time.monotonic(), client_prefix(context.client)
         peers = self._peers if scope["path"].startswith(PEER_ROOT) else None
         if peers is None:  # nodes act for many people, whose rates the other node limits
@@ -198,9 +196,7 @@ class AccessMiddleware:
             _check_origin(scope, context, visitor)
 
     @contextmanager
-    def _count_request(
-        self, visitor: Visitor | None, client: str, body: RequestBody
-    ) -> Iterator[None]:
+    def _count_request(self, visitor: Visitor | None, client: str) -> Iterator[None]:
         """Keep room for visitors beside anonymous clients, and for each visitor beside others.
 
         RefusalError: there are too many requests at once.
@@ -210,7 +206,6 @@ class AccessMiddleware:
         if isinstance(key, str):
             per_address = self._running[key] >= MAX_ANONYMOUS_PER_ADDRESS
             full = anonymous >= MAX_ANONYMOUS or per_address
-            body.restrict(_MAX_LOGIN_BYTES, _LOGIN_SECONDS)
         else:
             per_person = not key.operator and self._running[key] >= MAX_REQUESTS_PER_PERSON
             full = self._running.total() - anonymous >= MAX_REQUESTS or per_person
@@ -231,10 +226,10 @@ def _check_origin(scope: Scope, context: RequestContext, visitor: Visitor | None
     """
     if scope["method"] in _SAFE_METHODS:
         navigates = context.fields.get(b"sec-fetch-mode", b"navigate") == b"navigate"
-        if visitor is not None and context.same_origin is False and not navigates:
-            raise RefusalError(403, "pages of others cannot load this")
-        return
-    if context.same_origin is False or (context.same_origin is None and visitor is not None):
+        refused = visitor is not None and context.same_origin is False and not navigates
+    else:
+        refused = not context.same_origin if visitor else context.same_origin is False
+    if refused:
         raise RefusalError(403, "this was not sent by a page of this server")
 
 
@@ -246,7 +241,7 @@ _DISCARD_SECONDS = 2.0
 
 
 class RequestBody:
-    """The body of a request, limited in size and time.
+    """The body of a request, limited in size and time; more tightly before somebody logs in.
 
     discards: taken while unread bytes of an anonymous client are dropped. Without a free one its
     connection ends at once, so that those who are refused leave room for others.
@@ -259,31 +254,30 @@ class RequestBody:
         self._receive = receive
         self._max_bytes = max_bytes
         self._size = 0
-        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        self._began = time.monotonic()
         fields = dict(scope["headers"])
         self._awaits_continue = fields.get(b"expect", b"").lower() == b"100-continue"
         self._declared = int(fields.get(b"content-length", b"0")[:20])
         self._more_expected = b"transfer-encoding" in fields or self._declared > 0
 
-    def restrict(self, max_bytes: int, seconds: float) -> None:
-        """Set tighter limits."""
-        self._max_bytes, self._deadline = max_bytes, asyncio.get_running_loop().time() + seconds
-
     async def receive(self) -> Message:
         """Receive a message (ASGI). RefusalError: the body is too large (413) or slow (408)."""
-        if self._declared > self._max_bytes:  # however slowly they would come
-            raise RefusalError(413, f"more than {self._max_bytes:,} bytes")
+        anonymous = self._state["visitor"] is None
+        limit = _MAX_LOGIN_BYTES if anonymous else self._max_bytes
+        if self._declared > limit:  # however slowly they would come
+            raise RefusalError(413, f"more than {limit:,} bytes")
         self._awaits_continue = False
         if not self._more_expected:  # only the end of the connection can follow, at any time
             return await self._receive()
-        wait = min(CHUNK_SECONDS, self._deadline - asyncio.get_running_loop().time())
+        deadline = self._began + (_LOGIN_SECONDS if anonymous else BODY_SECONDS)
+        wait = min(CHUNK_SECONDS, deadline - time.monotonic())
         try:
             message = await asyncio.wait_for(self._receive(), max(wait, 0.0))
         except TimeoutError:
             raise RefusalError(408, "the request did not arrive in time") from None
         self._size += self._count_bytes(message)
-        if self._size > self._max_bytes:
-            raise RefusalError(413, f"more than {self._max_bytes:,} bytes")
+        if self._size > limit:
+            raise RefusalError(413, f"more than {limit:,} bytes")
         return message
 
     async def drain(self) -> bool:

@@ -179,7 +179,16 @@ class CredentialStore:
         with self._db.transaction():
             self._db.execute(_DELETE_INVALID, _time_parameters(now))
             if kind is CredentialKind.TOKEN:
-                self._check_new_token(name)
+                tokens = self._db.execute("SELECT name FROM credentials WHERE kind = 'token'")
+                names = tokens.fetchall()
+                if (name,) in names:
+                    raise AccessError(
+                        f"there is a token {name!r} already: "
+                        "take another name, or revoke that one first"
+                    )
+                if len(names) >= _MAX_TOKENS:
+                    text = f"there are {_MAX_TOKENS:,} tokens, the limit: revoke some first"
+                    raise AccessError(text)
             else:
                 per_person, in_all = _MAX_CREDENTIALS[kind]
                 of_person = _DELETE_OLDEST.format("kind = ? AND person = ?")
@@ -187,15 +196,6 @@ class CredentialStore:
                 self._db.execute(_DELETE_OLDEST.format("kind = ?"), (kind, in_all - 1))
             self._db.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         return f"{identity}.{secret}"
-
-    def _check_new_token(self, name: str) -> None:
-        names = self._db.execute("SELECT name FROM credentials WHERE kind = 'token'").fetchall()
-        if (name,) in names:
-            raise AccessError(
-                f"there is a token {name!r} already: take another name, or revoke that one first"
-            )
-        if len(names) >= _MAX_TOKENS:
-            raise AccessError(f"there are {_MAX_TOKENS:,} tokens, the limit: revoke some first")
 
     def find(self, kind: CredentialKind, text: str, now: int) -> Credential | None:
         """Return what is known of a secret, if it is valid."""

@@ -193,7 +193,6 @@ def released_notice(released: ReleaseResult) -> Notice:
 
 _MAX_FIELD = 200  # characters
 HISTORY_ROWS = 50
-_MAX_PAGE_DIGITS = 6
 _MAX_WORDS = 20
 SEARCH_TERMS = {
     "from": "sender",
@@ -212,7 +211,7 @@ _VERDICT_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
 def page_number(request: Request) -> int:
     """Return the page in a list that the address names (page=), 1 if it names none."""
     text = request.query_params.get("page", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_PAGE_DIGITS else 1
+    return int(text) if re.fullmatch("[0-9]{1,6}", text) else 1
 
 
 def path_id(request: Request) -> str:
@@ -362,9 +361,9 @@ def render_page(request: Request, name: str, /, status: int, **values: Any) -> H
 
 def problem_page(request: Request, problem: Problem) -> Response:
     """Make a page that tells what went wrong, and what to do."""
-    heading = _TITLES.get(problem.status, problem.title)
-    if problem.status == 401 and current_visitor(request):  # a link was used twice
-        heading = _TITLES[422]
+    # Who is logged in already has used a link twice.
+    status = 422 if problem.status == 401 and current_visitor(request) else problem.status
+    heading = _TITLES.get(status, problem.title)
     answer = render_page(request, "failed.html", problem.status, problem=problem, heading=heading)
     answer.headers.update(problem.headers)
     return answer

@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor, inf, log10
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -41,7 +42,6 @@ _ACTIONS = {
 _TONES = {"unsure": "unsure", "not-scanned": "none"}
 UNDECIDED = list(_TONES)
 """Labels that are not classes."""
-_THOUSANDS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def make_visible(value: object) -> object:
@@ -81,12 +81,6 @@ def tone(label: str, unwanted: Mapping[str, bool]) -> str:
 def number(value: float) -> str:
     """Format a number."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def brief(value: int) -> str:
-    """Format a round number where there is little room."""
-    unit, letter = next((unit for unit in _THOUSANDS if value >= unit[0]), (1, ""))
-    return f"{value // unit:,}{letter}" if value >= 10_000 else f"{value:,}"
 
 
 def plural(value: int, noun: str) -> str:
@@ -141,7 +135,7 @@ def clock(seconds: float, span: float) -> str:
 
 WIDTH, HEIGHT = 420, 180
 """Of every chart, in its own units, about a pixel each."""
-LEFT, RIGHT, TOP, BOTTOM = 44, 398, 10, 154
+LEFT, RIGHT, TOP, BOTTOM = 52, 398, 10, 154
 """The area of the numbers; labels of the axes stand around it."""
 TONES = ("wanted", "unsure", "unwanted", "none")
 """The parts of a bar, from bottom to top."""
@@ -149,8 +143,7 @@ _MAX_LABELS = 5  # on an axis of time
 _MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A rectangle with a tone."""
 
     x: float
@@ -160,8 +153,7 @@ class Bar:
     tone: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A place on an axis with its text. On an axis of time, the text may come from `seconds`."""
 
     at: float
@@ -169,8 +161,7 @@ class Tick:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """The ticks of both axes, and the bars."""
 
     across: Sequence[Tick]
@@ -244,7 +235,7 @@ def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) ->
     every = -(-len(starts) // (_MAX_LABELS * unit)) * unit or unit  # so that labels do not touch
     places = range(every // 2, len(starts), every)
     across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in places]
-    up = [Tick(_y_position(number / top), brief(number)) for number in (0, top // 2, top)]
+    up = [Tick(_y_position(count / top), f"{count:,}") for count in (0, top // 2, top)]
     return Chart(across, up, marks)
 
 
@@ -255,8 +246,7 @@ def _y_position(share: float) -> float:
 # ---- mistakes
 
 
-@dataclass(frozen=True, slots=True)
-class Mistakes:
+class Mistakes(NamedTuple):
     """How the verdicts compare with what people said. rows: wrong verdicts first."""
 
     spoken: int

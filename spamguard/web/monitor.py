@@ -188,23 +188,21 @@ class FilterProbe:
         if not file.exists():  # only a lesson creates it
             raise LedgerError(f"ledger {file}: there is none")
         with Filter.open(self._state) as spam_filter:
-            self._count_lessons(spam_filter)
+            # Count lessons since the last look; the first look counts none.
+            users, last = spam_filter.ledger.users, spam_filter.ledger.last_position()
+            if not self._knows_last_taught:
+                self._last_taught = users.last_vote_time(PERSON_ORIGINS)
+                self._knows_last_taught = True
+            if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored
+                self._slot.seq = last
+            upto = min(last, self._slot.seq + _MAX_EVENTS)
+            for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
+                first = origin.partition(" ")[0].strip(",")[:_MAX_ORIGIN_LENGTH]
+                self._slot.count_lessons(label, first or "other", number)
+                if first in PERSON_ORIGINS:
+                    self._last_taught = max(self._last_taught or 0, newest)
+            self._slot.seq = upto
             return FilterReport(spam_filter.status(), self._last_taught)
-
-    def _count_lessons(self, spam_filter: Filter) -> None:
-        """Count lessons since the last look; the first look counts none."""
-        users, last = spam_filter.ledger.users, spam_filter.ledger.last_position()
-        if not self._knows_last_taught:
-            self._last_taught, self._knows_last_taught = users.last_vote_time(PERSON_ORIGINS), True
-        if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored
-            self._slot.seq = last
-        upto = min(last, self._slot.seq + _MAX_EVENTS)
-        for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
-            first = origin.partition(" ")[0].strip(",")[:_MAX_ORIGIN_LENGTH]
-            self._slot.count_lessons(label, first or "other", number)
-            if first in PERSON_ORIGINS:
-                self._last_taught = max(self._last_taught or 0, newest)
-        self._slot.seq = upto
 
 
 # ---- metrics

@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 from starlette.requests import Request
@@ -90,11 +90,6 @@ class PeerPage:
     __pydantic_config__: ClassVar = ConfigDict(val_json_bytes="hex")
     rows: Sequence[PeerRow]
     following: str
-
-
-def _to_plain(value: Any) -> object:
-    """Return what JSON has for a value: the fields by name, and bytes in hexadecimal."""
-    return value.hex() if isinstance(value, bytes) else asdict(value)
 
 
 Item = TypeVar("Item", PeerRow, HeldMessage)
@@ -338,7 +333,10 @@ class PeerDoor:
     ) -> Route:
         async def respond(request: Request) -> Response:
             value = await act(self._service, current_person(request), read(request))
-            return Response(json.dumps(value, default=_to_plain), media_type="application/json")
+            text = json.dumps(
+                value, default=lambda v: v.hex() if isinstance(v, bytes) else asdict(v)
+            )
+            return Response(text, media_type="application/json")
 
         return Route(path, respond, methods=[method])
 

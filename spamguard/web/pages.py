@@ -12,12 +12,10 @@ button, because programs that check mail fetch the links in it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from hashlib import blake2b
 
 from starlette.background import BackgroundTask
-from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,7 +36,6 @@ from spamguard.web.context import (
 from spamguard.web.formatting import build_explanation, day, tone
 from spamguard.web.health import judge_health
 from spamguard.web.models import (
-    Judgement,
     JudgementPage,
 )
 from spamguard.web.requests import (
@@ -109,7 +106,13 @@ async def history_page(pages: PageContext, request: Request) -> Response:
         rows = await pages.service.history(person, query.to_search())
     except UsageError as error:
         rows, error_text = JudgementPage(()), str(error)
-    digest = rows_digest(rows.judgements, rows.absent)
+    # It changes with anything that the rows show.
+    text = "".join(
+        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n"
+        for row in rows.judgements
+    )
+    shown = f"{text}{rows.absent}".encode("utf-8", "replace")
+    digest = blake2b(shown, digest_size=8).hexdigest()
     if request.query_params.get("seen") == digest:
         return Response(status_code=204)
     return await pages.render(
@@ -121,14 +124,6 @@ async def history_page(pages: PageContext, request: Request) -> Response:
         rows_digest=digest,
         classes=await pages.service.classes(person),
     )
-
-
-def rows_digest(rows: Sequence[Judgement], absent: Sequence[str]) -> str:
-    """Return a digest that changes with anything that the rows show. absent: nodes."""
-    text = "".join(
-        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n" for row in rows
-    )
-    return blake2b(f"{text}{absent}".encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 @page("GET", "/history/{name}")
@@ -209,26 +204,24 @@ async def upload_message(pages: PageContext, request: Request) -> Response:
     person = current_person(request)
     with closing(Spool(request.scope["state"]["spool"])) as message:
         async with read_form_with_file(request) as (form, file):
-            await _copy_upload(file, form.get("source", ""), message)
+            if file is not None and file.size:
+                while chunk := await file.read(_CHUNK_BYTES):
+                    message.write(chunk)
+            else:
+                source = form.get("source", "").strip("\r\n\ufeff")
+                message.write(source.encode("utf-8", "replace"))
+            if not message.size:
+                raise UsageError(
+                    "there is no message: choose a file, or paste the source of a message"
+                )
+            if b":" not in message.read_start(4096):
+                raise UsageError(
+                    "this is not a message, because it has no header. "
+                    "Mail programs call what is needed “source” or “original”"
+                )
         receipt = await pages.service.learn(person, message, form.get("class", ""))
     undo = f"/teach/forget?digest={receipt.digest}"
     return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
-
-
-async def _copy_upload(file: UploadFile | None, source: str, message: Spool) -> None:
-    """Copy the file, or else the pasted text. UsageError: there is no message."""
-    if file is not None and file.size:
-        while chunk := await file.read(_CHUNK_BYTES):
-            message.write(chunk)
-    else:
-        message.write(source.strip("\r\n\ufeff").encode("utf-8", "replace"))
-    if not message.size:
-        raise UsageError("there is no message: choose a file, or paste the source of a message")
-    if b":" not in message.read_start(4096):
-        raise UsageError(
-            "this is not a message, because it has no header. "
-            "Mail programs call what is needed “source” or “original”"
-        )
 
 
 @page("POST", "/teach/forget")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -81,18 +80,13 @@ class QuarantineQueries:
                 return visible_ids, ids[at + 1]
             recipients = self._recipients.get(ids[at])
             if recipients is None:
-                recipients = self._read_recipients(ids[at])
                 reads += 1
+                recipients = []  # if it is damaged, or gone meanwhile
+                for entry in self._quarantine.read_entries([ids[at]]):
+                    recipients = self._recipients[ids[at]] = _recipient_addresses(entry)
             if any(map(is_theirs, recipients)):
                 visible_ids.append(ids[at])
         return visible_ids, ""
-
-    def _read_recipients(self, verdict_id: str) -> Sequence[str]:
-        for entry in self._quarantine.read_entries([verdict_id]):
-            recipients = [sys.intern(recipient.address) for recipient in entry.envelope.recipients]
-            self._recipients[verdict_id] = recipients
-            return recipients
-        return ()  # damaged, or gone meanwhile
 
     def get(
         self, reading: ReadConnection, person: Person, verdict_id: str

@@ -100,17 +100,10 @@ class HistoryQueries:
         self._settings = settings
         self._is_held = is_held
 
-    def search(
-        self, reading: ReadConnection, person: Person, search: Search
-    ) -> models.JudgementPage:
-        """Return a page of the messages that a search finds."""
-        rows, following = self.find_rows(reading, person, search)
-        return models.JudgementPage(self.judgements(reading, person, rows), following)
-
     def find_rows(
         self, reading: ReadConnection, person: Person, search: Search
     ) -> tuple[list[HistoryRow], str]:
-        """Return the rows of such a page, and where the next page begins."""
+        """Return the rows of a page that a search finds, and where the next page begins."""
         self.check_searchable(person, search)
         if search.taught:
             reading.catch_up()

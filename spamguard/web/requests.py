@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -315,14 +315,29 @@ class RequestReader:
         reverse proxy (403).
         """
         raw_fields = scope["headers"]
-        self._check_host([value for name, value in raw_fields if name == b"host"])
+        # Refuse a browser that somebody made use another name for us (DNS rebinding).
+        hosts = [value for name, value in raw_fields if name == b"host"]
+        match = _HOST.fullmatch(hosts[0].decode("latin-1").lower()) if len(hosts) == 1 else None
+        if match is None or match[1].strip("[]").rstrip(".") not in self._hosts:
+            raise RefusalError(
+                421,
+                "this server has other names: `web: {hosts: […]}` in the configuration lists them",
+            )
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
             raise RefusalError(414, f"an address has at most {MAX_TARGET_BYTES >> 10} KiB")
         size = sum(len(name) + len(value) + 4 for name, value in raw_fields)
         if len(raw_fields) > MAX_HEADER_FIELDS or size > MAX_HEADER_BYTES:
             text = f"{MAX_HEADER_FIELDS} fields or {MAX_HEADER_BYTES >> 10} KiB"
             raise RefusalError(431, f"the header has more than {text}")
-        _check_single([name for name, _ in raw_fields])
+        # A server in front of us may read these differently than we do, and may also see another
+        # end of the request: nothing that follows on the connection is read (RFC 9112, 6.1).
+        names = [name for name, _ in raw_fields]
+        for name in _SINGLE_FIELDS:
+            if names.count(name) > 1:
+                text = f"the field {name.decode()} is there twice"
+                raise RefusalError(400, text, Connection="close")
+        if b"transfer-encoding" in names and b"content-length" in names:
+            raise RefusalError(400, "a length and chunks contradict each other", Connection="close")
         fields: dict[bytes, bytes] = {}
         for name, value in raw_fields:
             separator = b"; " if name == b"cookie" else b", "
@@ -339,15 +354,6 @@ class RequestReader:
         same_origin = _is_same_origin(fields, secure=secure)
         root = self._proxy.path if proxied else ""
         return RequestContext(client, user, secure, same_origin, root, fields)
-
-    def _check_host(self, values: Sequence[bytes]) -> None:
-        """Refuse a browser that somebody made use another name for us (DNS rebinding)."""
-        match = _HOST.fullmatch(values[0].decode("latin-1").lower()) if len(values) == 1 else None
-        if match is None or match[1].strip("[]").rstrip(".") not in self._hosts:
-            raise RefusalError(
-                421,
-                "this server has other names: `web: {hosts: […]}` in the configuration lists them",
-            )
 
     def _proxy_user(self, fields: Mapping[bytes, bytes]) -> str:
         if not self._proxy.user_header:
@@ -367,19 +373,6 @@ class RequestReader:
             if address not in self._proxies:
                 return address
         return peer
-
-
-def _check_single(names: Sequence[bytes]) -> None:
-    """Refuse fields that a server in front of us may read differently than we do.
-
-    That server may also see another end of the request, so nothing that follows on the connection
-    is read (RFC 9112, 6.1).
-    """
-    for name in _SINGLE_FIELDS:
-        if names.count(name) > 1:
-            raise RefusalError(400, f"the field {name.decode()} is there twice", Connection="close")
-    if b"transfer-encoding" in names and b"content-length" in names:
-        raise RefusalError(400, "a length and chunks contradict each other", Connection="close")
 
 
 def _is_same_origin(fields: Mapping[bytes, bytes], *, secure: bool) -> bool | None:

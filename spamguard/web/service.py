@@ -191,7 +191,12 @@ class Service:
 
     async def history(self, person: Person, search: Search) -> models.JudgementPage:
         """Return a page of the messages that passed."""
-        return await self._read(lambda reading: self._history.search(reading, person, search))
+
+        def look(reading: ReadConnection) -> models.JudgementPage:
+            rows, following = self._history.find_rows(reading, person, search)
+            return models.JudgementPage(self._history.judgements(reading, person, rows), following)
+
+        return await self._read(look)
 
     async def unsure(self, person: Person, search: Search | None = None) -> models.JudgementPage:
         """Return the unsure mail of the last days that nobody has spoken about."""

@@ -177,15 +177,6 @@ def test_corrections_are_part_of_lessons() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0"), (5000, "5,000"), (10_000, "10k"), (300_000, "300k"), (4 * 10**6, "4M")],
-)
-def test_labels_of_an_axis_are_short(number: int, text: str) -> None:
-    """There is room for 33 units; longer labels are cut off at the left."""
-    assert formatting.brief(number) == text
-
-
 def test_bars_go_each_way() -> None:
     assert formatting.part_bar(2, 4) == formatting.Bar(50, 1, 25, 8, "unwanted")
     assert formatting.part_bar(-4, 4) == formatting.Bar(0, 1, 50, 8, "wanted")
