@@ -180,13 +180,12 @@ class AccessMiddleware:
         state["client"] = context.client
         state["secure"], state["root"] = context.secure, context.root_path
         now, prefix = time.monotonic(), client_prefix(context.client)
-        peers = self._peers if scope["path"].startswith(PEER_ROOT) else None
-        if peers is None:  # nodes act for many people, whose rates the other node limits
-            check_rate(self._address_rates.take(prefix, now), "from this address")
         try:
-            if peers is not None:
-                state["visitor"] = peers.identify(scope, context)
+            if self._peers is not None and scope["path"].startswith(PEER_ROOT):
+                # Nodes act for many people, whose rates the other node limits.
+                state["visitor"] = self._peers.identify(scope, context)
                 return
+            check_rate(self._address_rates.take(prefix, now), "from this address")
             state["visitor"] = visitor = self._sessions.identify(context, int(time.time()))
         except UnauthenticatedError:
             # Only wrong tokens count: nobody can lock out others, and 256 bits cannot be guessed.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from typing import NamedTuple
@@ -36,8 +35,7 @@ _LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
 _STAGE_NAMES = {"receive": "received", "judge": "judged", "hand_on": "delivered"}
 
 
-@dataclass(frozen=True, slots=True)
-class PartHealth:
+class PartHealth(NamedTuple):
     """A part of the daemon, and how it is. time: when that was, seconds since 1970; None: now.
 
     problems: a line for each; without any the part is well.
@@ -60,8 +58,7 @@ class StageTimes(NamedTuple):
     most: float
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonHealth:
+class DaemonHealth(NamedTuple):
     """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
     began. stages: empty before the first message.
     """

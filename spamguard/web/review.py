@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, TypeVar
+from dataclasses import replace
+from typing import Annotated, NamedTuple, TypeVar
 
 from fastapi import Query
 from starlette.requests import Request
@@ -58,8 +58,7 @@ _ACTION_SECONDS = 30.0  # for all messages of one form; a next hop may be slow
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class MessageGroup:
+class MessageGroup(NamedTuple):
     """Messages alike, newest first. ids: one for each message digest, as votes are by digest."""
 
     messages: list[Judgement]
