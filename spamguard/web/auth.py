@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from spamguard.database import Database, Schema
@@ -115,8 +115,7 @@ class CredentialKind(StrEnum):
 _MAX_CREDENTIALS = {CredentialKind.LINK: (5, 500), CredentialKind.SESSION: (20, 5000)}
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(NamedTuple):
     """What is known of a secret; times in seconds since 1970.
 
     id: the public half. name: of a token, otherwise "". expires: 0 for never.
@@ -272,8 +271,7 @@ class AuthMethod(StrEnum):
     PEER = "peer"  # another node that acts for a person, by its signature
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
+class Visitor(NamedTuple):
     """The person or program behind a request.
 
     csrf_token: programs have none. credential: the id of the token or session, not its secret.

@@ -21,7 +21,7 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -136,8 +136,7 @@ async def _respond(pages: PageContext, view: View, request: Request) -> Response
 # ---- notices
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """What a click has done, in a sentence.
 
     undo: address of the form that takes it back, or "". undo_ids: verdict ids of messages, if that

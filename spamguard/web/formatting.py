@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import floor, inf, log10
 from typing import NamedTuple
 
@@ -78,9 +77,9 @@ def tone(label: str, unwanted: Mapping[str, bool]) -> str:
     return _TONES.get(label) or ("unwanted" if unwanted.get(label, label == "spam") else "wanted")
 
 
-def number(value: float) -> str:
+def number(value: int) -> str:
     """Format a number."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+    return f"{value:,}"
 
 
 def plural(value: int, noun: str) -> str:
@@ -274,8 +273,7 @@ _PAGE_FEATURES = 100  # on every page of features but the first
 _WORD_MARK = "\x00"  # on both sides of a stranger's word in a sentence, which is printable
 
 
-@dataclass(frozen=True, slots=True)
-class ExplanationRow:
+class ExplanationRow(NamedTuple):
     """One part of the log-odds, rounded so that all parts add up.
 
     kind: a key of `explain_text.KINDS`, or "". counts: as of `ExplainedFeature`. then: what the
@@ -293,8 +291,7 @@ class ExplanationRow:
     bar: Bar | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExplanationView:
+class ExplanationView(NamedTuple):
     """An explanation as a sentence and tables, each of which sums to the log-odds.
 
     sentence: every second part is a word of the message. question: of what it gives the log-odds.
@@ -370,12 +367,12 @@ def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[Explanation
     """Round the parts so that they add up, and draw bars; rows that round to nothing go."""
     steps = explain_text.round_parts([row.part for row in rows], total)
     rounded = [
-        replace(row, part=step / explain_text.STEPS_PER_NAT)
+        row._replace(part=step / explain_text.STEPS_PER_NAT)
         for row, step in zip(rows, steps, strict=True)
     ]
     longest = max((abs(row.part) for row in rounded if not row.is_sum), default=0.0)
     return [
-        replace(row, bar=None if row.is_sum else part_bar(row.part, longest))
+        row._replace(bar=None if row.is_sum else part_bar(row.part, longest))
         for row in rounded
         if row.part
     ]

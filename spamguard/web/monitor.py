@@ -207,9 +207,6 @@ class FilterProbe:
 
 # ---- metrics
 
-# Present from the beginning, because Prometheus' rates miss the first increase of a new series.
-_NOT_JUDGED_ROW = ("not-scanned", "none")
-
 
 @dataclass(eq=False)
 class _DaemonCollector(Collector):
@@ -272,7 +269,8 @@ def counter_metrics(board: CounterBoard) -> Iterator[Metric]:
         "Messages handled, by verdict (a class, unsure, not-scanned) and action "
         "(none: not judged).",
         ("verdict", "action"),
-        {_NOT_JUDGED_ROW: 0, **totals.messages}.items(),
+        # Present from the beginning: Prometheus' rates miss the first increase of a new series.
+        {("not-scanned", "none"): 0, **totals.messages}.items(),
     )
     yield CounterMetricFamily(
         "spamguard_message_bytes_total",

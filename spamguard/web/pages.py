@@ -12,7 +12,7 @@ button, because programs that check mail fetch the links in it.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from hashlib import blake2b
 
 from starlette.background import BackgroundTask
@@ -97,11 +97,9 @@ async def history_page(pages: PageContext, request: Request) -> Response:
     person, error_text = current_person(request), ""
     query = SearchQuery.from_parameters(request.query_params)
     if query.verdict_id:
-        try:
+        with suppress(NotThereError, BusyError):  # then it may be part of a subject
             await pages.service.judgement(person, query.verdict_id)
             return redirect(f"/history/{query.verdict_id}")
-        except (NotThereError, BusyError):  # then it may be part of a subject
-            pass
     try:
         rows = await pages.service.history(person, query.to_search())
     except UsageError as error:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import cast
+from typing import NamedTuple, cast
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -273,8 +273,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]{1,253})(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(rb"(https?)://([^/]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """What is believed of the head of a request.
 
     client: address, "" if unknown. user: as the reverse proxy names them. secure: over HTTPS.

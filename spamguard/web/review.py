@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -252,11 +253,10 @@ async def held_page(pages: PageContext, request: Request) -> Response:
     held = await pages.service.held(person, verdict_id)
     text = await pages.service.preview_held(person, verdict_id)
     explained = then = None
-    try:
+    # It may be held for longer than it is remembered.
+    with suppress(UsageError, NotAllowedError, NotThereError, BusyError):
         then, why = await pages.service.why(person, verdict_id)
         explained = build_explanation(why, then, page_number(request))
-    except (UsageError, NotAllowedError, NotThereError, BusyError):  # held longer than remembered
-        pass
     return await pages.render(
         request, "held.html", message=held, text=text, explained=explained, message_then=then
     )

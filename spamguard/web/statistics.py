@@ -95,7 +95,6 @@ def summarize_model(
 ) -> models.Model:
     """Describe the filter as it is now."""
     status = spam_filter.status()
-    name = person.voter
     return models.Model(
         summarize_classes(status),
         missing_lessons(status.classes, status.unwanted),
@@ -103,7 +102,7 @@ def summarize_model(
         status.unsettled,
         status.extractor,
         status.fingerprint,
-        [row for row in users if person.operator or row.user == name],
+        [row for row in users if person.operator or row.user == person.voter],
     )
 
 
