@@ -32,6 +32,7 @@ from spamguard import __version__
 from spamguard.errors import BusyError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.history import readable
+from spamguard.records import Explanation
 from spamguard.storage import Spool
 from spamguard.web import models, requests
 from spamguard.web.auth import require_operator
@@ -67,7 +68,7 @@ class ApiCall:
             raise RefusalError(415, f"send a message as {MESSAGE_TYPE}", Accept=MESSAGE_TYPE)
         if fields.get("content-encoding", "identity").lower() != "identity":
             raise RefusalError(415, "send a message without compression")
-        with closing(requests.new_spool(self._request)) as spool:
+        with closing(Spool(self._request.scope["state"]["spool"])) as spool:
             self._deadline.reschedule(None)  # `app` limits the time of a body
             async for piece in self._request.stream():
                 spool.write(piece)
@@ -83,26 +84,18 @@ async def _open_call(request: Request) -> AsyncIterator[ApiCall]:
     """Check who calls and the form of the query, and end what takes too long."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS) as deadline:
-            call = ApiCall(request, deadline)
-            _check_query(request)
+            call, expected = ApiCall(request, deadline), _parameters(request)
+            for name in request.query_params:
+                if name not in expected:
+                    there_are = ", ".join(sorted(expected)) or "none"
+                    text = f"unknown parameter {name[:60]!a}: there are {there_are} here"
+                    raise RefusalError(400, text)
             yield call
     except TimeoutError:
         raise BusyError("this took too long: try again later") from None
 
 
 Call = Annotated[ApiCall, Depends(_open_call, scope="function")]
-
-
-async def _check_operator(request: Request) -> None:
-    require_operator(requests.current_person(request))
-
-
-def _check_query(request: Request) -> None:
-    expected = _parameters(request)
-    for name in request.query_params:
-        if name not in expected:
-            there_are = ", ".join(sorted(expected)) or "none"
-            raise RefusalError(400, f"unknown parameter {name[:60]!a}: there are {there_are} here")
 
 
 def _parameters(request: Request) -> dict[str, str]:
@@ -158,11 +151,7 @@ _CLASS, _ID = "[a-z][a-z0-9_-]{0,31}", "[0-9a-v]{16}"
 # In annotations below, what stands first is checked last.
 Text = Annotated[str, Field(max_length=_MAX_TEXT), AfterValidator(_check_text)]
 Time = Annotated[float, BeforeValidator(_parse_time), WithJsonSchema({"type": "string"})]
-OptionalTime = Annotated[
-    float,
-    BeforeValidator(lambda text: _parse_time(text) if text else 0.0),
-    WithJsonSchema({"type": "string"}),
-]
+OptionalTime = Annotated[Time, _empty_as("0")]
 
 
 def _optional(about: str, pattern: str = "", **checks: Any) -> Any:
@@ -228,8 +217,6 @@ _WITH_MESSAGE: dict[str, Any] = {
     },
 }
 
-_FOR_OPERATORS = [Depends(_check_operator)]
-
 router = APIRouter(
     prefix=ROOT,
     default_response_class=AsciiJson,
@@ -247,7 +234,7 @@ async def judge(call: Call) -> models.Opinion:
 @router.post("/explain", summary="Explain the verdict on a message", **_WITH_MESSAGE)
 async def explain(call: Call) -> models.VerdictReasons:
     async with call.message() as message:
-        return _reasons(await call.service.explain(call.person, message))
+        return _reasons(None, await call.service.explain(call.person, message))
 
 
 @router.post("/learn", summary="Teach a message", **_WITH_MESSAGE)
@@ -297,11 +284,11 @@ async def judgement(call: Call, verdict_id: VerdictId) -> models.JudgementDetail
 
 @router.get("/history/{id}/why", summary="Why it got its verdict, then and now")
 async def why(call: Call, verdict_id: VerdictId) -> models.VerdictReasons:
-    return _reasons(await call.service.why(call.person, verdict_id))
+    return _reasons(*await call.service.why(call.person, verdict_id))
 
 
-def _reasons(explanation: models.MessageExplanation) -> models.VerdictReasons:
-    return models.VerdictReasons(explanation.then, models.summarize_explanation(explanation.now))
+def _reasons(then: models.JudgementDetails | None, now: Explanation) -> models.VerdictReasons:
+    return models.VerdictReasons(then, models.summarize_explanation(now))
 
 
 @router.post("/history/{id}/learn", name="learnPassed", summary="Teach one of them")
@@ -336,7 +323,7 @@ async def undo(
 
 @router.get("/quarantine", summary="List held messages")
 async def quarantine(call: Call, before: Before = "", limit: Limit = 50) -> models.QuarantinePage:
-    return await call.service.quarantine(call.person, before, limit)
+    return await call.service.quarantine(call.person, Search(before=before, limit=limit))
 
 
 @router.get("/quarantine/{id}", summary="One of them, with its header section")
@@ -344,11 +331,7 @@ async def held(call: Call, verdict_id: VerdictId) -> models.HeldMessageDetails:
     return await call.service.held(call.person, verdict_id)
 
 
-@router.delete(
-    "/quarantine/{id}",
-    summary="Delete it for good (operators)",
-    dependencies=_FOR_OPERATORS,
-)
+@router.delete("/quarantine/{id}", summary="Delete it for good (operators)")
 async def delete(call: Call, verdict_id: VerdictId) -> models.DeleteResult:
     await call.service.delete(call.person, verdict_id)
     return models.DeleteResult(verdict_id, deleted=True)
@@ -382,7 +365,6 @@ async def classes(call: Call) -> models.ClassList:
 @router.get(
     "/status",
     summary="Status of daemon and filter, as `spamguard status` (operators)",
-    dependencies=_FOR_OPERATORS,
 )
 async def status(call: Call) -> Mapping[str, Any]:
     return await call.service.status(call.person)
@@ -391,12 +373,11 @@ async def status(call: Call) -> Mapping[str, Any]:
 @router.get(
     "/metrics",
     summary="Metrics for Prometheus (operators)",
-    dependencies=_FOR_OPERATORS,
     response_class=PlainTextResponse,
 )
 async def metrics(call: Call) -> Response:
-    answer = await call.monitor.metrics()
-    return Response(answer.body, headers={"Content-Type": answer.content_type})
+    require_operator(call.person)
+    return await call.monitor.metrics()
 
 
 @router.get("/health", summary="Whether all processes work")

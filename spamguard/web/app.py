@@ -13,7 +13,6 @@ The server is uvicorn with limits. It must never wait for a header without limit
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import socket
 import ssl
@@ -22,9 +21,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
-import h11
 import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -34,7 +32,6 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spamguard.config.options import Web
 from spamguard.smtp.envelope import client_prefix
@@ -49,15 +46,15 @@ from spamguard.web.auth import (
 )
 from spamguard.web.context import PageContext, page_routes, problem_page
 from spamguard.web.mailer import Mailer
-from spamguard.web.monitor import HealthReporter
+from spamguard.web.monitor import FewConnections, HealthReporter, plain_config
 from spamguard.web.requests import (
+    INTERNAL_DETAIL,
     PEER_ROOT,
     RateLimiter,
     RefusalError,
     RequestContext,
     RequestReader,
     check_rate,
-    is_internal_error,
     problem_from_error,
     problem_response,
 )
@@ -69,7 +66,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("spamguard.web")
 
 # These get no page, because the client may not be a browser that we want to serve.
-_JSON_ONLY_STATUSES = (414, 421, 431, 505)
+_JSON_ONLY_STATUSES = (414, 421, 431)
 
 
 def create_app(
@@ -83,7 +80,7 @@ def create_app(
 ) -> FastAPI:
     """Put page and API together. spool: directory for uploaded messages. peers: other nodes."""
     operators = frozenset(web.proxy.operators if web.proxy else ())
-    sessions = SessionManager(store, operators, peers.login if peers else None)
+    sessions = SessionManager(store, operators, peers.burn if peers else None)
     routes = page_routes(PageContext(service, monitor, sessions, mailer))
     app = FastAPI(
         routes=[*api.router.routes, *(peers.routes() if peers else ()), *routes],
@@ -103,7 +100,7 @@ async def show_error(request: Request, error: Exception) -> Response:
     problem = problem_from_error(error)
     if problem.status == 500:
         _log.error("a fault in answering %s", log_target(request.scope), exc_info=error)
-    elif is_internal_error(error):
+    elif problem.detail == INTERNAL_DETAIL:
         _log.error("%s", error)
     path = request.url.path
     if path.startswith(("/api", PEER_ROOT)) or problem.status in _JSON_ONLY_STATUSES:
@@ -113,7 +110,6 @@ async def show_error(request: Request, error: Exception) -> Response:
 
 # ---- access
 
-MAX_REQUESTS_PER_MINUTE = 6000  # of a person
 MAX_ADDRESS_REQUESTS_PER_MINUTE = 6000
 MAX_REQUESTS = 64  # at once, of visitors
 MAX_REQUESTS_PER_PERSON = 16  # at once, of a person who is not an operator
@@ -125,7 +121,6 @@ _MAX_LOGIN_BYTES = 16 << 10  # of an anonymous request, which can only be a logi
 _LOGIN_SECONDS = 10.0
 _CLIENT_CLOSED = 499  # in the log only: the client did not wait for the answer
 _SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
-_MAX_METHOD, _MAX_PATH = 20, 200  # letters in the log
 
 
 class AccessMiddleware:
@@ -143,10 +138,15 @@ class AccessMiddleware:
         self._peers = peers
         self._reader = RequestReader(web)
         self._sessions = sessions
-        self._spool = spool
-        self._offers_links = bool(web.mail_from)
+        self._state: dict[str, Any] = {
+            "spool": spool,
+            "visitor": None,
+            "client": "",
+            "secure": False,
+            "root": "",
+            "offers_links": bool(web.mail_from),
+        }
         self._max_bytes = requests.MAX_MESSAGE_BYTES + FORM_OVERHEAD_BYTES
-        self._person_rates = RateLimiter(MAX_REQUESTS_PER_MINUTE)
         self._address_rates = RateLimiter(MAX_ADDRESS_REQUESTS_PER_MINUTE)
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
         # Requests being answered, by person, or by address for anonymous clients.
@@ -155,15 +155,12 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            return
-        scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
-        scope["state"]["offers_links"] = self._offers_links
+        scope["state"] = state = self._state.copy()
         body = RequestBody(scope, receive, self._max_bytes, self._discards)
         answer = _LoggedResponse(scope, body, send)
         try:
-            self._admit(scope, answer)
-            with self._count_request(scope["state"]["visitor"], answer.client, body):
+            self._admit(scope)
+            with self._count_request(state["visitor"], state["client"]):
                 # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
                 await self._app({**scope, "method": method}, body.receive, answer.send)
@@ -176,46 +173,29 @@ class AccessMiddleware:
         finally:
             answer.log()
 
-    def _admit(self, scope: Scope, answer: _LoggedResponse) -> None:
+    def _admit(self, scope: Scope) -> None:
         """Check the head of a request. RefusalError, UnauthenticatedError, AccessError."""
         context = self._reader.read(scope)
-        state, answer.client = scope["state"], context.client
+        state = scope["state"]
         state["client"] = context.client
         state["secure"], state["root"] = context.secure, context.root_path
-        if scope["http_version"] not in ("1.0", "1.1"):
-            raise RefusalError(505, "this server speaks HTTP/1.1")
         now, prefix = time.monotonic(), client_prefix(context.client)
-        peers = self._peers if scope["path"].startswith(PEER_ROOT) else None
-        if peers is None:  # nodes act for many people, whose rates the other node limits
-            check_rate(self._address_rates.take(prefix, now), "from this address")
         try:
-            if peers is not None:
-                state["visitor"] = peers.identify(scope, context)
-                answer.user = state["visitor"].person.name
+            if self._peers is not None and scope["path"].startswith(PEER_ROOT):
+                # Nodes act for many people, whose rates the other node limits.
+                state["visitor"] = self._peers.identify(scope, context)
                 return
-            visitor = self._sessions.identify(context, int(time.time()))
+            check_rate(self._address_rates.take(prefix, now), "from this address")
+            state["visitor"] = visitor = self._sessions.identify(context, int(time.time()))
         except UnauthenticatedError:
             # Only wrong tokens count: nobody can lock out others, and 256 bits cannot be guessed.
             check_rate(self._failure_rates.take(prefix, now), "with wrong tokens")
             raise
-        if visitor is not None:
-            person = visitor.person
-            state["visitor"], answer.user = visitor, person.name
-            wait = self._person_rates.take((person.name, person.operator), now)
-            check_rate(wait, "by this person")
         if visitor is None or visitor.auth_method is not AuthMethod.TOKEN:
             _check_origin(scope, context, visitor)
-        length = context.header(b"content-length")
-        limit = _MAX_LOGIN_BYTES if visitor is None else self._max_bytes
-        if length.isdecimal() and int(length[:20]) > limit:  # however slowly they would come
-            if visitor is None and not scope["path"].startswith("/login"):
-                raise UnauthenticatedError("you need a one-time link or a token here")
-            raise RefusalError(413, f"more than {limit:,} bytes")
 
     @contextmanager
-    def _count_request(
-        self, visitor: Visitor | None, client: str, body: RequestBody
-    ) -> Iterator[None]:
+    def _count_request(self, visitor: Visitor | None, client: str) -> Iterator[None]:
         """Keep room for visitors beside anonymous clients, and for each visitor beside others.
 
         RefusalError: there are too many requests at once.
@@ -225,7 +205,6 @@ class AccessMiddleware:
         if isinstance(key, str):
             per_address = self._running[key] >= MAX_ANONYMOUS_PER_ADDRESS
             full = anonymous >= MAX_ANONYMOUS or per_address
-            body.restrict(_MAX_LOGIN_BYTES, _LOGIN_SECONDS)
         else:
             per_person = not key.operator and self._running[key] >= MAX_REQUESTS_PER_PERSON
             full = self._running.total() - anonymous >= MAX_REQUESTS or per_person
@@ -235,9 +214,7 @@ class AccessMiddleware:
         try:
             yield
         finally:
-            self._running[key] -= 1
-            if not self._running[key]:
-                del self._running[key]
+            self._running -= Counter((key,))  # and no key with a count of zero remains
 
 
 def _check_origin(scope: Scope, context: RequestContext, visitor: Visitor | None) -> None:
@@ -248,15 +225,11 @@ def _check_origin(scope: Scope, context: RequestContext, visitor: Visitor | None
     """
     if scope["method"] in _SAFE_METHODS:
         navigates = context.fields.get(b"sec-fetch-mode", b"navigate") == b"navigate"
-        if visitor is not None and context.same_origin is False and not navigates:
-            raise RefusalError(403, "pages of others cannot load this")
-        return
-    if context.same_origin is False or (context.same_origin is None and visitor is not None):
+        refused = visitor is not None and context.same_origin is False and not navigates
+    else:
+        refused = not context.same_origin if visitor else context.same_origin is False
+    if refused:
         raise RefusalError(403, "this was not sent by a page of this server")
-    if visitor is not None and scope["path"].startswith("/api/"):  # pages check their forms
-        token = context.header(b"x-csrf-token").encode("latin-1")
-        if not hmac.compare_digest(token, visitor.csrf_token.encode()):
-            raise RefusalError(403, "without a token, the field X-CSRF-Token is needed")
 
 
 CHUNK_SECONDS = 20.0  # between two chunks of a body
@@ -267,7 +240,7 @@ _DISCARD_SECONDS = 2.0
 
 
 class RequestBody:
-    """The body of a request, limited in size and time.
+    """The body of a request, limited in size and time; more tightly before somebody logs in.
 
     discards: taken while unread bytes of an anonymous client are dropped. Without a free one its
     connection ends at once, so that those who are refused leave room for others.
@@ -280,29 +253,30 @@ class RequestBody:
         self._receive = receive
         self._max_bytes = max_bytes
         self._size = 0
-        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        self._began = time.monotonic()
         fields = dict(scope["headers"])
         self._awaits_continue = fields.get(b"expect", b"").lower() == b"100-continue"
-        has_length = fields.get(b"content-length", b"0") != b"0"
-        self._more_expected = b"transfer-encoding" in fields or has_length
-
-    def restrict(self, max_bytes: int, seconds: float) -> None:
-        """Set tighter limits."""
-        self._max_bytes, self._deadline = max_bytes, asyncio.get_running_loop().time() + seconds
+        self._declared = int(fields.get(b"content-length", b"0")[:20])
+        self._more_expected = b"transfer-encoding" in fields or self._declared > 0
 
     async def receive(self) -> Message:
         """Receive a message (ASGI). RefusalError: the body is too large (413) or slow (408)."""
+        anonymous = self._state["visitor"] is None
+        limit = _MAX_LOGIN_BYTES if anonymous else self._max_bytes
+        if self._declared > limit:  # however slowly they would come
+            raise RefusalError(413, f"more than {limit:,} bytes")
         self._awaits_continue = False
         if not self._more_expected:  # only the end of the connection can follow, at any time
             return await self._receive()
-        wait = min(CHUNK_SECONDS, self._deadline - asyncio.get_running_loop().time())
+        deadline = self._began + (_LOGIN_SECONDS if anonymous else BODY_SECONDS)
+        wait = min(CHUNK_SECONDS, deadline - time.monotonic())
         try:
             message = await asyncio.wait_for(self._receive(), max(wait, 0.0))
         except TimeoutError:
             raise RefusalError(408, "the request did not arrive in time") from None
         self._size += self._count_bytes(message)
-        if self._size > self._max_bytes:
-            raise RefusalError(413, f"more than {self._max_bytes:,} bytes")
+        if self._size > limit:
+            raise RefusalError(413, f"more than {limit:,} bytes")
         return message
 
     async def drain(self) -> bool:
@@ -332,13 +306,12 @@ class RequestBody:
 
 
 class _LoggedResponse:
-    """One answer on its way out. status: 0 before it begins. user: "" if anonymous."""
+    """One answer on its way out. status: 0 before it begins."""
 
     def __init__(self, scope: Scope, body: RequestBody, send: Send) -> None:
         self._scope, self._body, self._send = scope, body, send
         self._start_time = time.monotonic()
         self.status = 0
-        self.user = self.client = ""
 
     async def send(self, message: Message) -> None:
         """Send a message (ASGI). If too much of the request is unread, the connection ends."""
@@ -357,14 +330,15 @@ class _LoggedResponse:
         """Log one line without the query; 204 for debugging only, as open pages poll."""
         level = logging.DEBUG if self.status == 204 else logging.INFO
         duration = (time.monotonic() - self._start_time) * 1000
-        client, user = self.client or "-", self.user or "-"
-        target = log_target(self._scope)
+        state, target = self._scope["state"], log_target(self._scope)
+        client, visitor = state["client"] or "-", state["visitor"]
+        user = (visitor.person.name if visitor else "") or "-"
         _log.log(level, "%s %s %s %d %.0f ms", client, user, target, self.status, duration)
 
 
 def log_target(scope: Scope) -> str:
     """Return method and path of a request, without its query, for the log."""
-    return f"{scope['method'][:_MAX_METHOD]} {scope['path'][:_MAX_PATH]}"
+    return f"{scope['method'][:20]} {scope['path'][:200]}"
 
 
 CONTENT_SECURITY_POLICY = (
@@ -406,15 +380,9 @@ def server_config(
     stall = int(WRITE_STALL_SECONDS * 1000)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall)
-    config = uvicorn.Config(
+    config = plain_config(
         app,
         http=_PageConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=DRAIN_SECONDS,
@@ -425,42 +393,13 @@ def server_config(
     return config
 
 
-class _PageConnection(H11Protocol):
-    """One connection, which ends when a header takes too long, or others need its place.
+class _PageConnection(FewConnections):
+    """One connection, which ends when a header takes too long."""
 
-    uvicorn has no option for either: it waits for a header without limit, and `limit_concurrency`
-    turns away clients that ask, not clients that are silent.
-    """
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast("asyncio.Transport", transport))
-        self._check_header(None)
-        if len(self.connections) >= MAX_CONNECTIONS:
-            silent = [
-                connection
-                for connection in self.connections
-                if isinstance(connection, _PageConnection)
-                and connection.is_silent
-                and connection is not self
-            ]
-            if silent:  # the one whose header has been awaited for longest goes
-                oldest = min(silent, key=lambda silent: silent.next_check.when())
-                self.connections.discard(oldest)  # now: a request may come before its loss is told
-                oldest.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.next_check.cancel()
-        super().connection_lost(exc)
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether a header is awaited."""
-        return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
-
-    def _check_header(self, last_awaited: object) -> None:
+    def watch(self, last_awaited: object) -> None:
         """Hang up if the same header was awaited last time. Each request has its own cycle."""
         awaited = (self.cycle,) if self.is_silent else None
         if awaited is not None and awaited == last_awaited:
             self.transport.abort()
         else:
-            self.next_check = self.loop.call_later(HEADER_SECONDS, self._check_header, awaited)
+            self.timer = self.loop.call_later(HEADER_SECONDS, self.watch, awaited)

@@ -20,7 +20,6 @@ import hmac
 import logging
 import re
 import secrets
-import sqlite3
 import time
 from base64 import b32hexencode
 from collections.abc import Callable, Sequence
@@ -116,8 +115,7 @@ class CredentialKind(StrEnum):
 _MAX_CREDENTIALS = {CredentialKind.LINK: (5, 500), CredentialKind.SESSION: (20, 5000)}
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(NamedTuple):
     """What is known of a secret; times in seconds since 1970.
 
     id: the public half. name: of a token, otherwise "". expires: 0 for never.
@@ -148,14 +146,13 @@ class CredentialStore:
 
         A new store gets a random key of 32 bytes to sign with.
         """
-        db = Database.open(state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA, _write_key)
-        try:
-            with db.errors(ValueError):
-                ((key,),) = db.query("SELECT key FROM own")
-            return cls(db, key)
-        except BaseException:
-            db.close()
-            raise
+        insert, key = "INSERT INTO own VALUES (?)", secrets.token_bytes(SECRET_BYTES)
+        db = Database.open(
+            state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA, lambda new: new.execute(insert, (key,))
+        )
+        with db.errors(ValueError):
+            ((key,),) = db.query("SELECT key FROM own")
+        return cls(db, key)
 
     def close(self) -> None:
         """Close the file."""
@@ -181,7 +178,16 @@ class CredentialStore:
         with self._db.transaction():
             self._db.execute(_DELETE_INVALID, _time_parameters(now))
             if kind is CredentialKind.TOKEN:
-                self._check_new_token(name)
+                tokens = self._db.execute("SELECT name FROM credentials WHERE kind = 'token'")
+                names = tokens.fetchall()
+                if (name,) in names:
+                    raise AccessError(
+                        f"there is a token {name!r} already: "
+                        "take another name, or revoke that one first"
+                    )
+                if len(names) >= _MAX_TOKENS:
+                    text = f"there are {_MAX_TOKENS:,} tokens, the limit: revoke some first"
+                    raise AccessError(text)
             else:
                 per_person, in_all = _MAX_CREDENTIALS[kind]
                 of_person = _DELETE_OLDEST.format("kind = ? AND person = ?")
@@ -189,15 +195,6 @@ class CredentialStore:
                 self._db.execute(_DELETE_OLDEST.format("kind = ?"), (kind, in_all - 1))
             self._db.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         return f"{identity}.{secret}"
-
-    def _check_new_token(self, name: str) -> None:
-        names = self._db.execute("SELECT name FROM credentials WHERE kind = 'token'").fetchall()
-        if (name,) in names:
-            raise AccessError(
-                f"there is a token {name!r} already: take another name, or revoke that one first"
-            )
-        if len(names) >= _MAX_TOKENS:
-            raise AccessError(f"there are {_MAX_TOKENS:,} tokens, the limit: revoke some first")
 
     def find(self, kind: CredentialKind, text: str, now: int) -> Credential | None:
         """Return what is known of a secret, if it is valid."""
@@ -215,17 +212,11 @@ class CredentialStore:
         return credential if credential is not None and self.delete(credential.id) else None
 
     def note_use(self, credential: Credential, now: int) -> None:
-        """Update the time of use, not every time and without waiting for another writer."""
-        if now - credential.last_used < SEEN_UPDATE_SECONDS:
-            return
-        self._db.query("PRAGMA busy_timeout = 0")
-        try:
+        """Update the time of use, not every time."""
+        if now - credential.last_used >= SEEN_UPDATE_SECONDS:
             with self._db.transaction():
                 update = "UPDATE credentials SET seen = ? WHERE id = ?"
                 self._db.execute(update, (now, credential.id))
-        finally:
-            milliseconds = round(CREDENTIALS_SCHEMA.busy_seconds * 1000)
-            self._db.query(f"PRAGMA busy_timeout = {milliseconds}")
 
     def delete(self, identity: str) -> bool:
         """Delete a credential by its id; False if there was none."""
@@ -251,10 +242,6 @@ class CredentialStore:
             return [_credential_from_row(row) for row in rows]
 
 
-def _write_key(db: sqlite3.Connection) -> None:
-    db.execute("INSERT INTO own VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
-
-
 def _time_parameters(now: int) -> dict[str, int]:
     return {"now": now, "idle": IDLE_SECONDS, "link": LINK_SECONDS}
 
@@ -270,8 +257,6 @@ def _credential_from_row(row: Sequence[Any]) -> Credential:
 
 # ---- visitors
 
-_BEARER = "bearer "
-
 
 class UnauthenticatedError(SpamguardError):
     """There is no valid token or session. The text is for the visitor."""
@@ -286,8 +271,7 @@ class AuthMethod(StrEnum):
     PEER = "peer"  # another node that acts for a person, by its signature
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
+class Visitor(NamedTuple):
     """The person or program behind a request.
 
     csrf_token: programs have none. credential: the id of the token or session, not its secret.
@@ -299,33 +283,20 @@ class Visitor:
     credential: str = ""
 
 
-class SharedLogin(NamedTuple):
-    """What logging in needs where several nodes know the same people.
-
-    burn: uses up a link, by its id, for all nodes; may block. form_key: signs forms, so that a form
-    of one node's page may be sent to another node.
-    """
-
-    burn: Callable[[str], bool]
-    form_key: bytes
-
-
 class SessionManager:
     """Finds the visitor of a request, and logs people in and out.
 
-    operators: users of the reverse proxy who are operators. shared: None for a machine alone.
+    operators: users of the reverse proxy who are operators. burn: uses up a link, by its id, for
+    all nodes; may block. None for a machine alone.
     """
 
     def __init__(
         self,
         store: CredentialStore,
         operators: frozenset[str],
-        shared: SharedLogin | None = None,
+        burn: Callable[[str], bool] | None = None,
     ) -> None:
-        self._store = store
-        self._operators = operators
-        self._shared = shared
-        self._form_key = shared.form_key if shared else store.key
+        self._store, self._operators, self._burn = store, operators, burn
 
     async def log_in(self, link: str, visitor: Visitor | None) -> tuple[Person, str]:
         """Use up a one-time link, and return the person and the secret of a new session.
@@ -346,10 +317,10 @@ class SessionManager:
         return person, self._store.create(CredentialKind.SESSION, person, now, expires=expires)
 
     async def _use_up(self, link: str, now: int) -> Credential | None:
-        if self._shared is None:
+        if self._burn is None:
             return self._store.redeem(link, now)
         credential = self._store.find(CredentialKind.LINK, link, now)
-        if credential is None or not await asyncio.to_thread(self._shared.burn, credential.id):
+        if credential is None or not await asyncio.to_thread(self._burn, credential.id):
             return None
         self._store.delete(credential.id)  # if the end of it has not come from the others yet
         return credential
@@ -364,10 +335,9 @@ class SessionManager:
 
         UnauthenticatedError: the token is not valid, or no longer.
         """
-        authorization = context.header(b"authorization")
-        if authorization[: len(_BEARER)].lower() == _BEARER:  # other schemes are for the proxy
-            secret = authorization[len(_BEARER) :].strip()
-            credential = self._find(CredentialKind.TOKEN, secret, now)
+        scheme, _, secret = context.header(b"authorization").partition(" ")
+        if scheme.lower() == "bearer":  # other schemes are for the proxy
+            credential = self._find(CredentialKind.TOKEN, secret.strip(), now)
             if credential is None:
                 raise UnauthenticatedError("this token is wrong, too old or was revoked")
             return Visitor(credential.person, AuthMethod.TOKEN, credential=credential.id)
@@ -392,7 +362,7 @@ class SessionManager:
 
     def _csrf_token(self, method: AuthMethod, identity: str) -> str:
         """The same for the whole session, also after a restart."""
-        return hmac.digest(self._form_key, f"form {method} {identity}".encode(), "sha256").hex()
+        return hmac.digest(self._store.key, f"form {method} {identity}".encode(), "sha256").hex()
 
 
 def login_url(page: str, link: str) -> str:

@@ -5,7 +5,7 @@ The server renders whole pages, which work without the script. Templates escape 
 style or an address of another host; the security policy of every answer (`app`) forbids browsers to
 follow any.
 
-Between two requests, a `NoticeStore` keeps what a click has done. It is memory of this process:
+Between two requests, `PageContext` keeps what a click has done. It is memory of this process:
 bounded, and shown to the person who put it there only.
 """
 
@@ -21,7 +21,7 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -31,7 +31,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from spamguard.engine import explain_text
 from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
 from spamguard.mail import headers
@@ -50,28 +49,11 @@ from spamguard.web.service import Service
 _MAX_NOTICES = 2000
 
 
-class NoticeStore:
-    """Keeps the latest notices, each for one person under a name that nobody can guess."""
-
-    def __init__(self) -> None:
-        self._notices: OrderedDict[str, tuple[Person, Notice]] = OrderedDict()
-
-    def put(self, person: Person, notice: Notice) -> str:
-        """Store a notice and return its name."""
-        name = secrets.token_urlsafe(16)
-        self._notices[name] = person, notice
-        if len(self._notices) > _MAX_NOTICES:
-            self._notices.popitem(last=False)
-        return name
-
-    def get(self, person: Person, name: str) -> Notice | None:
-        """Return a notice of this person."""
-        owner, notice = self._notices.get(name, (None, None))
-        return notice if owner == person else None
-
-
 class PageContext:
-    """What views work with; one for each process."""
+    """What views work with; one for each process.
+
+    It keeps the latest notices, each for one person under a name that nobody can guess.
+    """
 
     def __init__(
         self,
@@ -82,28 +64,32 @@ class PageContext:
     ) -> None:
         self.service, self.monitor, self.sessions = service, monitor, sessions
         self.mailer = mailer
-        self.notices = NoticeStore()
+        self._notices: OrderedDict[str, tuple[Person, Notice]] = OrderedDict()
         templates()  # now, so that an upgrade does not mix two versions in this process
 
-    async def render(
-        self, request: Request, name: str, /, status: int = 200, **values: Any
-    ) -> HTMLResponse:
-        """Make an answer with a template, and what waits for the person in its navigation."""
+    async def render(self, request: Request, name: str, /, **values: Any) -> HTMLResponse:
+        """Make an answer with a template, and what waits for the person in its navigation.
+
+        error_text: what is wrong with the request (422).
+        """
         visitor = current_visitor(request)
         if visitor is not None:
             values["waiting"] = await self.service.waiting(visitor.person)
-        return render_page(request, name, status, **values)
+        return render_page(request, name, 422 if values.get("error_text") else 200, **values)
 
     def redirect(self, person: Person, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""
-        name = self.notices.put(person, notice)
+        name = secrets.token_urlsafe(16)
+        self._notices[name] = person, notice
+        if len(self._notices) > _MAX_NOTICES:
+            self._notices.popitem(last=False)
         return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
 
     def requested_notice(self, request: Request) -> Notice | None:
         """Return the notice that the address of a page names."""
-        visitor = current_visitor(request)
-        name = request.query_params.get("told", "")
-        return self.notices.get(visitor.person, name) if visitor else None
+        visitor, name = current_visitor(request), request.query_params.get("told", "")
+        person, notice = self._notices.get(name, (None, None))
+        return notice if visitor and visitor.person == person else None
 
 
 def redirect(path: str) -> Response:
@@ -150,8 +136,7 @@ async def _respond(pages: PageContext, view: View, request: Request) -> Response
 # ---- notices
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """What a click has done, in a sentence.
 
     undo: address of the form that takes it back, or "". undo_ids: verdict ids of messages, if that
@@ -207,7 +192,6 @@ def released_notice(released: ReleaseResult) -> Notice:
 
 _MAX_FIELD = 200  # characters
 HISTORY_ROWS = 50
-_MAX_PAGE_DIGITS = 6
 _MAX_WORDS = 20
 SEARCH_TERMS = {
     "from": "sender",
@@ -226,7 +210,7 @@ _VERDICT_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
 def page_number(request: Request) -> int:
     """Return the page in a list that the address names (page=), 1 if it names none."""
     text = request.query_params.get("page", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_PAGE_DIGITS else 1
+    return int(text) if re.fullmatch("[0-9]{1,6}", text) else 1
 
 
 def path_id(request: Request) -> str:
@@ -311,11 +295,6 @@ class SearchQuery:
         match = _VERDICT_ID.fullmatch(self.q)
         return match[1] if match else ""
 
-    @property
-    def live(self) -> bool:
-        """Whether new mail can appear in it."""
-        return not self.before and not self.until
-
     def ending(self, **changes: str) -> str:
         """Return the query part of an address with its question mark, or "".
 
@@ -363,7 +342,7 @@ _TITLES = {
 }
 
 
-def render_page(request: Request, name: str, /, status: int = 200, **values: Any) -> HTMLResponse:
+def render_page(request: Request, name: str, /, status: int, **values: Any) -> HTMLResponse:
     """Make an answer with a template. Views use `PageContext.render`."""
     visitor = current_visitor(request)
     common = {
@@ -381,9 +360,9 @@ def render_page(request: Request, name: str, /, status: int = 200, **values: Any
 
 def problem_page(request: Request, problem: Problem) -> Response:
     """Make a page that tells what went wrong, and what to do."""
-    heading = _TITLES.get(problem.status, problem.title)
-    if problem.status == 401 and current_visitor(request):  # a link was used twice
-        heading = _TITLES[422]
+    # Who is logged in already has used a link twice.
+    status = 422 if problem.status == 401 and current_visitor(request) else problem.status
+    heading = _TITLES.get(status, problem.title)
     answer = render_page(request, "failed.html", problem.status, problem=problem, heading=heading)
     answer.headers.update(problem.headers)
     return answer
@@ -401,10 +380,7 @@ async def serve_asset(request: Request) -> Response:
 @lru_cache(1)
 def _assets() -> dict[str, bytes]:
     directory = files(__package__).joinpath("static")
-    return {
-        file.name: file.read_bytes()
-        for file in sorted(directory.iterdir(), key=lambda file: file.name)
-    }
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
 @lru_cache(1)
@@ -419,19 +395,11 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    functions = {
-        name: value
-        for name, value in vars(formatting).items()
-        if getattr(value, "__module__", "") == formatting.__name__
-    }
-    environment.globals |= functions | {
+    environment.globals |= vars(formatting) | {
         "parts": headers.split_author,
         "is_sender": headers.is_sender,
-        "charts": formatting,
-        "undecided": formatting.UNDECIDED,
         "pages": NAVIGATION,
-        "kinds": explain_text.KINDS,
-        "version": blake2b(b"".join(_assets().values()), digest_size=6).hexdigest(),
+        "version": blake2b(b"".join(sorted(_assets().values())), digest_size=6).hexdigest(),
     }
     for name in environment.list_templates():
         environment.get_template(name)

@@ -67,8 +67,6 @@ Mail for {user} since {since}: {held} held, {unsure} unsure.
 The links open pages of the spam filter, where you can decide. You must be
 logged in there: {page}/login
 """
-_HELD_TITLE = "Held, not delivered: {page}/quarantine"
-_UNSURE_TITLE = "Unsure, delivered: {page}/queue"
 
 
 def last_hour(now: float, period: DigestPeriod) -> float:
@@ -152,16 +150,17 @@ class DigestSender:
 
     async def _held(self, person: Person, since: float) -> AsyncIterator[HeldMessage]:
         """Yield what waits in the quarantine for a person, newest first."""
-        before = ""
+        search = Search(limit=MAX_ROWS)
         while True:
-            page = await Service.quarantine(self._service, person, before, MAX_ROWS)
+            page = await Service.quarantine(self._service, person, search)
             for message in page.messages:
                 if message.time <= since:
                     return
                 if message.waiting:
                     yield message
-            if not (before := page.following):
+            if not page.following:
                 return
+            search = replace(search, before=page.following)
 
     async def _unsure(self, person: Person, since: float) -> AsyncIterator[Judgement]:
         """Yield a person's unsure messages, newest first; none where no addresses are kept."""
@@ -194,31 +193,24 @@ def write_digest(
     """Write the text of a digest. page: the page's address. since: seconds since 1970."""
     values = {"user": user, "page": page, "since": local_time(since)}
     lines = [_HEAD.format(**values, held=len(held), unsure=len(unsure))]
-    if held:
-        lines += [_HELD_TITLE.format(page=page), ""]
-        for message in held[:MAX_LINES]:
-            lines += [
-                _line(message, message.reason),
-                f"  {page}/quarantine/{message.id}",
-            ]
-        lines += _rest(len(held))
-    if unsure:
-        lines += [_UNSURE_TITLE.format(page=page), ""]
-        for row in unsure[:MAX_LINES]:
-            lines += [_line(row, UNSURE), f"  {page}/history/{row.id}"]
-        lines += _rest(len(unsure))
+    parts: Sequence[tuple[str, str, Sequence[HeldMessage | Judgement]]] = (
+        ("Held, not delivered: {page}/quarantine", "quarantine", held),
+        ("Unsure, delivered: {page}/queue", "history", unsure),
+    )
+    for title, path, rows in parts:
+        if rows:
+            lines += [title.format(page=page), ""]
+            for row in rows[:MAX_LINES]:
+                lines += [_line(row), f"  {page}/{path}/{row.id}"]
+            lines.append(f"… and {len(rows) - MAX_LINES} more\n" if len(rows) > MAX_LINES else "")
     return "\n".join(lines)
 
 
-def _line(message: HeldMessage | Judgement, reason: str) -> str:
+def _line(message: HeldMessage | Judgement) -> str:
     texts = (
         local_time(message.time),
         message.author or message.sender or "(no sender)",
         message.subject or "(no subject)",
-        f"[{reason}]",
+        f"[{message.reason if isinstance(message, HeldMessage) else UNSURE}]",
     )
     return "  ".join(_LINK.sub(r"\1 ", readable(text, _MAX_TEXT)) for text in texts)
-
-
-def _rest(count: int) -> list[str]:
-    return [f"… and {count - MAX_LINES} more", ""] if count > MAX_LINES else [""]

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import floor, inf, log10
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -41,7 +41,6 @@ _ACTIONS = {
 _TONES = {"unsure": "unsure", "not-scanned": "none"}
 UNDECIDED = list(_TONES)
 """Labels that are not classes."""
-_THOUSANDS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def make_visible(value: object) -> object:
@@ -52,13 +51,13 @@ def make_visible(value: object) -> object:
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return "".join(
-        letter if letter.isprintable() or letter in _HARMLESS else _visible_letter(letter)
+        letter
+        if letter.isprintable() or letter in _HARMLESS
+        else " "
+        if unicodedata.category(letter) == "Zs"
+        else f"⟨U+{ord(letter):04X}⟩"
         for letter in value
     )
-
-
-def _visible_letter(letter: str) -> str:
-    return " " if unicodedata.category(letter) == "Zs" else f"⟨U+{ord(letter):04X}⟩"
 
 
 def label_text(label: str) -> str:
@@ -78,15 +77,9 @@ def tone(label: str, unwanted: Mapping[str, bool]) -> str:
     return _TONES.get(label) or ("unwanted" if unwanted.get(label, label == "spam") else "wanted")
 
 
-def number(value: float) -> str:
+def number(value: int) -> str:
     """Format a number."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def brief(value: int) -> str:
-    """Format a round number where there is little room."""
-    unit, letter = next((unit for unit in _THOUSANDS if value >= unit[0]), (1, ""))
-    return f"{value // unit:,}{letter}" if value >= 10_000 else f"{value:,}"
+    return f"{value:,}"
 
 
 def plural(value: int, noun: str) -> str:
@@ -134,16 +127,14 @@ def day(seconds: float) -> str:
 
 def clock(seconds: float, span: float) -> str:
     """Format a label of an axis of time, in UTC: hour or day, depending on the span."""
-    if span < 2 * 86400:
-        return utc_datetime(seconds).strftime("%H:%M")
-    return utc_datetime(seconds).strftime("%d %b")
+    return utc_datetime(seconds).strftime("%H:%M" if span < 2 * 86400 else "%d %b")
 
 
 # ---- charts
 
 WIDTH, HEIGHT = 420, 180
 """Of every chart, in its own units, about a pixel each."""
-LEFT, RIGHT, TOP, BOTTOM = 44, 398, 10, 154
+LEFT, RIGHT, TOP, BOTTOM = 52, 398, 10, 154
 """The area of the numbers; labels of the axes stand around it."""
 TONES = ("wanted", "unsure", "unwanted", "none")
 """The parts of a bar, from bottom to top."""
@@ -151,8 +142,7 @@ _MAX_LABELS = 5  # on an axis of time
 _MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A rectangle with a tone."""
 
     x: float
@@ -162,8 +152,7 @@ class Bar:
     tone: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A place on an axis with its text. On an axis of time, the text may come from `seconds`."""
 
     at: float
@@ -171,8 +160,7 @@ class Tick:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """The ticks of both axes, and the bars."""
 
     across: Sequence[Tick]
@@ -243,20 +231,11 @@ def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) ->
                 marks.append(Bar(x + step * 0.1, y, step * 0.8, height, tone))
                 low += count
     unit = 24 if len(starts) > 48 else 1  # beyond two days, labels are days, so one for each day
-    labels = _spread_labels(len(starts), unit)
-    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in labels]
-    return Chart(across, _count_ticks(top), marks)
-
-
-def _count_ticks(top: int) -> list[Tick]:
-    numbers = (0, top // 2, top)
-    return [Tick(_y_position(number / top), brief(number)) for number in numbers]
-
-
-def _spread_labels(count: int, unit: int = 1) -> list[int]:
-    """Choose up to `_MAX_LABELS` places, whole units apart, so that labels do not touch."""
-    every = -(-count // (_MAX_LABELS * unit)) * unit or unit
-    return list(range(every // 2, count, every))
+    every = -(-len(starts) // (_MAX_LABELS * unit)) * unit or unit  # so that labels do not touch
+    places = range(every // 2, len(starts), every)
+    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in places]
+    up = [Tick(_y_position(count / top), f"{count:,}") for count in (0, top // 2, top)]
+    return Chart(across, up, marks)
 
 
 def _y_position(share: float) -> float:
@@ -266,8 +245,7 @@ def _y_position(share: float) -> float:
 # ---- mistakes
 
 
-@dataclass(frozen=True, slots=True)
-class Mistakes:
+class Mistakes(NamedTuple):
     """How the verdicts compare with what people said. rows: wrong verdicts first."""
 
     spoken: int
@@ -295,8 +273,7 @@ _PAGE_FEATURES = 100  # on every page of features but the first
 _WORD_MARK = "\x00"  # on both sides of a stranger's word in a sentence, which is printable
 
 
-@dataclass(frozen=True, slots=True)
-class ExplanationRow:
+class ExplanationRow(NamedTuple):
     """One part of the log-odds, rounded so that all parts add up.
 
     kind: a key of `explain_text.KINDS`, or "". counts: as of `ExplainedFeature`. then: what the
@@ -314,13 +291,11 @@ class ExplanationRow:
     bar: Bar | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExplanationView:
-    """An explanation as a sentence and tables, each of which sums to the total.
+class ExplanationView(NamedTuple):
+    """An explanation as a sentence and tables, each of which sums to the log-odds.
 
     sentence: every second part is a word of the message. question: of what it gives the log-odds.
-    features: one page of them, strongest first, and a row for those on other pages. kinds: of these
-    features, each with its sentence. has_words: whether any word adds anything.
+    features: one page of them, strongest first, and a row for those on other pages.
     """
 
     why: Explanation
@@ -328,11 +303,8 @@ class ExplanationView:
     question: str
     groups: Sequence[ExplanationRow]
     features: Sequence[ExplanationRow]
-    kinds: Sequence[tuple[str, str]]
-    has_words: bool
     page: int
     pages: int
-    total: float
 
 
 def build_explanation(
@@ -345,7 +317,14 @@ def build_explanation(
     """
     features = explain_text.list_features(why)
     groups = explain_text.sum_groups(features)
-    on_page, page, pages = _page_of(features, why.log_odds, page)
+    # What rounds to nothing is on no page.
+    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
+    first = explain_text.count_first([feature.part for feature in features], why.log_odds)
+    first = min(first, len(listed))
+    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
+    page = min(max(page, 1), pages)
+    start = first + (page - 2) * _PAGE_FEATURES
+    on_page = listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]
     before = {word.text: word.part for word in then.words} if then else {}
     rows = [
         ExplanationRow(
@@ -379,42 +358,21 @@ def build_explanation(
             why.log_odds,
         ),
         features=_make_rows([*rows, rest], why.log_odds),
-        kinds=[
-            (kind, about.about)
-            for kind, about in explain_text.KINDS.items()
-            if any(feature.kind == kind for feature in on_page)
-        ],
-        has_words=any(clue.part for clue in why.clues),
         page=page,
         pages=pages,
-        total=round(why.log_odds, 3),
     )
-
-
-def _page_of(
-    features: Sequence[explain_text.ExplainedFeature], log_odds: float, page: int
-) -> tuple[Sequence[explain_text.ExplainedFeature], int, int]:
-    """The features of a page, its number if there is such a page, and the number of pages.
-
-    What rounds to nothing is on no page.
-    """
-    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
-    first = explain_text.count_first([feature.part for feature in features], log_odds)
-    first = min(first, len(listed))
-    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
-    page = min(max(page, 1), pages)
-    start = first + (page - 2) * _PAGE_FEATURES
-    return (listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]), page, pages
 
 
 def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[ExplanationRow]:
     """Round the parts so that they add up, and draw bars; rows that round to nothing go."""
     steps = explain_text.round_parts([row.part for row in rows], total)
-    parts = [step / explain_text.STEPS_PER_NAT for step in steps]
-    single = (abs(part) for row, part in zip(rows, parts, strict=True) if not row.is_sum)
-    longest = max(single, default=0.0)
+    rounded = [
+        row._replace(part=step / explain_text.STEPS_PER_NAT)
+        for row, step in zip(rows, steps, strict=True)
+    ]
+    longest = max((abs(row.part) for row in rounded if not row.is_sum), default=0.0)
     return [
-        replace(row, part=part, bar=None if row.is_sum else part_bar(part, longest))
-        for row, part in zip(rows, parts, strict=True)
-        if part
+        row._replace(bar=None if row.is_sum else part_bar(row.part, longest))
+        for row in rounded
+        if row.part
     ]

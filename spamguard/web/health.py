@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from typing import NamedTuple
@@ -36,8 +35,7 @@ _LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
 _STAGE_NAMES = {"receive": "received", "judge": "judged", "hand_on": "delivered"}
 
 
-@dataclass(frozen=True, slots=True)
-class PartHealth:
+class PartHealth(NamedTuple):
     """A part of the daemon, and how it is. time: when that was, seconds since 1970; None: now.
 
     problems: a line for each; without any the part is well.
@@ -60,8 +58,7 @@ class StageTimes(NamedTuple):
     most: float
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonHealth:
+class DaemonHealth(NamedTuple):
     """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
     began. stages: empty before the first message.
     """
@@ -91,7 +88,10 @@ def check_daemon(
     listening += [each.listen for each in settings.scanners]
     hops = dict.fromkeys(str(each.next_hop.to) for each in settings.listeners)
     filter_detail = "the ledger can be read" + (", a person last taught" if last_taught else "")
-    disk, remedy = _check_disk(settings)
+    try:
+        disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
+    except OSError as error:
+        disk, remedy = f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
     parts = [
         PartHealth(
             "Listeners",
@@ -116,13 +116,6 @@ def check_daemon(
             if any(counts)
         ],
     )
-
-
-def _check_disk(settings: Settings) -> tuple[str, str]:
-    try:
-        return describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
-    except OSError as error:
-        return f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
 
 
 def _check_folders(settings: Settings) -> PartHealth:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -25,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from spamguard.config.options import Settings, Web
-from spamguard.delivery.next_hop import NextHop, deliver, run_in_thread
+from spamguard.delivery.next_hop import deliver, run_in_thread
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import SpamguardError
 from spamguard.log import hostname, quote_value
@@ -103,14 +102,18 @@ class Mailer:
     async def send(self, mailbox: str, subject: str, text: str) -> Reply:
         """Hand a message to the next hop and return its reply. OSError: no room for the message."""
         hop = create_next_hop(self._hop, hostname())
+        transaction = hop.transaction(Client())
         spool = Spool(self._state / SPOOL_DIRECTORY)
         try:
             spool.write(compose(self._mail_from, mailbox, subject, text))
+            content, recipients = SpoolView(b"", spool, 0), [Recipient(mailbox)]
+            # The null sender keeps bounces and automatic replies away (RFC 3834, section 3.3).
             async with asyncio.timeout(_SEND_SECONDS):
-                (reply,) = await _deliver(hop, mailbox, spool)
+                (reply,) = await deliver(transaction, Sender(""), recipients, content)
         except TimeoutError:
             reply = Reply.from_text(451, "4.4.2 next hop does not answer in time")
         finally:
+            await transaction.end()
             await hop.close()
             spool.close()
         level = logging.INFO if reply.is_positive else logging.ERROR
@@ -133,13 +136,3 @@ def compose(mail_from: str, mailbox: str, subject: str, text: str) -> bytes:
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834, section 5
     message.set_content(text, cte="quoted-printable")  # lines are short, whatever the text
     return message.as_bytes()
-
-
-async def _deliver(hop: NextHop, mailbox: str, spool: Spool) -> Sequence[Reply]:
-    transaction = hop.transaction(Client())
-    try:
-        # The null sender keeps bounces and automatic replies away (RFC 3834, section 3.3).
-        content = SpoolView(b"", spool, 0)
-        return await deliver(transaction, Sender(""), [Recipient(mailbox)], content)
-    finally:
-        await transaction.end()

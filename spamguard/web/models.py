@@ -144,16 +144,6 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageExplanation:
-    """Why a verdict came about. then: the verdict when the message passed, None for an upload. now:
-    the explanation of today's verdict.
-    """
-
-    then: JudgementDetails | None
-    now: Explanation
-
-
-@dataclass(frozen=True, slots=True)
 class Opinion(Verdict):
     """The verdict on an uploaded message. digest: the message digest, for `forget`. taught, own: as
     of a judgement. words: strongest first.
@@ -420,13 +410,13 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
         experts={name: Share(why.scores[name], share) for name, share in why.shares.items()},
         words=[
             ExplainedWord(
-                text=word.text,
-                part=word.part,
-                messages=word.counts or {},
-                name=word.name,
-                kind=word.kind,
-                group=word.group,
-                tokens=word.tokens,
+                word.text,
+                word.part,
+                word.counts or {},
+                word.name,
+                word.kind,
+                word.group,
+                word.tokens,
             )
             for word in chosen.words
         ],

@@ -19,13 +19,15 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+import h11
 import uvicorn
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -46,7 +48,6 @@ from spamguard.counters import (
     REPORTER_SLOT,
     CounterBoard,
     CounterSlot,
-    CounterTotals,
     find_absent,
     find_missing_scorers,
     find_stuck,
@@ -73,14 +74,6 @@ _HOPS_CACHE_SECONDS = 10.0  # each probe is a session that the next hop may log
 _PROBE_TIMEOUT = 5.0
 
 
-class MonitorAnswer(NamedTuple):
-    """An answer to a monitor. status: of HTTP."""
-
-    status: int
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-
-
 class HealthReporter:
     """Answers monitors, and the API and page about the same. Belongs to one event loop."""
 
@@ -99,18 +92,18 @@ class HealthReporter:
             lambda: find_unreachable(hops, log.hostname()), _HOPS_CACHE_SECONDS, _PROBE_TIMEOUT
         )
 
-    async def metrics(self, accept: str = "") -> MonitorAnswer:
+    async def metrics(self, accept: str = "") -> Response:
         """Answer /metrics. accept: formats that the client accepts, as in its header field."""
         report = await self._get_filter()
         readable = None if isinstance(report, str) else report
-        shared = self._read_shared()
-        return MonitorAnswer(200, *encode_metrics(self._board, readable, accept, shared))
+        body, kind = encode_metrics(self._board, readable, accept, self._read_shared())
+        return Response(body, headers={"Content-Type": kind})
 
-    async def health(self) -> MonitorAnswer:
+    async def health(self) -> Response:
         """Answer /healthz: whether all processes are alive."""
         return _health_answer(self.find_unwell(), "alive")
 
-    async def ready(self) -> MonitorAnswer:
+    async def ready(self) -> Response:
         """Answer /readyz: whether mail can be judged and delivered.
 
         It can without the shared log: a second line tells of that.
@@ -146,25 +139,23 @@ class HealthReporter:
         """Return the state of the filter, or what is wrong with it."""
         try:
             return await self._filter_cache.get()
-        except BusyError:
-            return f"state: no answer within {_PROBE_TIMEOUT:.0f} s"
         except (SpamguardError, OSError) as error:
             return f"state: {error}"
 
     async def _find_unreachable(self) -> list[str]:
         try:
             return await self._hops_cache.get()
-        except BusyError:
-            return [f"next hops: no answer within {_PROBE_TIMEOUT:.0f} s"]
+        except BusyError as error:
+            return [f"next hops: {error}"]
 
 
-def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) -> MonitorAnswer:
+def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) -> Response:
     """Return a line for each problem; these may quote names of files, so make them printable.
 
     notes: of what does no harm to mail.
     """
     lines = [f"{log.printable(line)}\n" for line in [*(problems or [well]), *notes]]
-    return MonitorAnswer(503 if problems else 200, "".join(lines).encode("utf-8", "replace"))
+    return PlainTextResponse("".join(lines), 503 if problems else 200)
 
 
 # ---- the filter
@@ -197,49 +188,39 @@ class FilterProbe:
         if not file.exists():  # only a lesson creates it
             raise LedgerError(f"ledger {file}: there is none")
         with Filter.open(self._state) as spam_filter:
-            self._count_lessons(spam_filter)
+            # Count lessons since the last look; the first look counts none.
+            users, last = spam_filter.ledger.users, spam_filter.ledger.last_position()
+            if not self._knows_last_taught:
+                self._last_taught = users.last_vote_time(PERSON_ORIGINS)
+                self._knows_last_taught = True
+            if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored
+                self._slot.seq = last
+            upto = min(last, self._slot.seq + _MAX_EVENTS)
+            for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
+                first = origin.partition(" ")[0].strip(",")[:_MAX_ORIGIN_LENGTH]
+                self._slot.count_lessons(label, first or "other", number)
+                if first in PERSON_ORIGINS:
+                    self._last_taught = max(self._last_taught or 0, newest)
+            self._slot.seq = upto
             return FilterReport(spam_filter.status(), self._last_taught)
-
-    def _count_lessons(self, spam_filter: Filter) -> None:
-        """Count lessons since the last look; the first look counts none."""
-        users, last = spam_filter.ledger.users, spam_filter.ledger.last_position()
-        if not self._knows_last_taught:
-            self._last_taught, self._knows_last_taught = users.last_vote_time(PERSON_ORIGINS), True
-        if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored
-            self._slot.seq = last
-        upto = min(last, self._slot.seq + _MAX_EVENTS)
-        for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
-            words = origin.split(maxsplit=1)
-            first = words[0].strip(",")[:_MAX_ORIGIN_LENGTH] if words else ""
-            self._slot.count_lessons(label, first or "other", number)
-            if first in PERSON_ORIGINS:
-                self._last_taught = max(self._last_taught or 0, newest)
-        self._slot.seq = upto
 
 
 # ---- metrics
 
-# Present from the beginning, because Prometheus' rates miss the first increase of a new series.
-_NOT_JUDGED_ROW = ("not-scanned", "none")
 
-
+@dataclass(eq=False)
 class _DaemonCollector(Collector):
     """What the daemon tells Prometheus at one moment."""
 
-    def __init__(
-        self, board: CounterBoard, report: FilterReport | None, shared: SharedStatus | None
-    ) -> None:
-        self._board = board
-        self._report = report
-        self._shared = shared
+    board: CounterBoard
+    report: FilterReport | None
+    shared: SharedStatus | None
 
     def collect(self) -> Iterator[Metric]:
-        began = self._board.slot(MASTER_SLOT).began
-        workers = sum(1 for _ in self._board.worker_slots())
-        yield from counter_metrics(began, workers, sum_slots(self._board.used_slots()))
-        yield from filter_metrics(self._report)
-        if self._shared is not None:
-            yield from _shared_metrics(self._shared, time.time())
+        yield from counter_metrics(self.board)
+        yield from filter_metrics(self.report)
+        if self.shared is not None:
+            yield from _shared_metrics(self.shared, time.time())
 
 
 def encode_metrics(
@@ -262,41 +243,55 @@ def encode_metrics(
     return encode(registry), content_type
 
 
-def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator[Metric]:
-    """Yield what the processes of the daemon have counted.
-
-    began: when the daemon started, in seconds since 1970. workers: number of processes that speak
-    SMTP.
-    """
-    yield _gauge_by(
-        "spamguard_build_info", "Version of the program; always 1.", "version", [(__version__, 1)]
+def counter_metrics(board: CounterBoard) -> Iterator[Metric]:
+    """Yield what the processes of the daemon have counted."""
+    totals = sum_slots(board.used_slots())
+    yield _by(
+        GaugeMetricFamily,
+        "spamguard_build_info",
+        "Version of the program; always 1.",
+        ["version"],
+        [(__version__, 1)],
     )
     yield GaugeMetricFamily(
-        "spamguard_start_time_seconds", "When the daemon started, in seconds since 1970.", began
+        "spamguard_start_time_seconds",
+        "When the daemon started, in seconds since 1970.",
+        board.slot(MASTER_SLOT).began,
     )
     yield GaugeMetricFamily(
-        "spamguard_workers", "Processes that speak SMTP, draining ones included.", workers
+        "spamguard_workers",
+        "Processes that speak SMTP, draining ones included.",
+        sum(1 for _ in board.worker_slots()),
     )
-    yield _counter_by(
+    yield _by(
+        CounterMetricFamily,
         "spamguard_messages_total",
         "Messages handled, by verdict (a class, unsure, not-scanned) and action "
         "(none: not judged).",
         ("verdict", "action"),
-        {_NOT_JUDGED_ROW: 0, **totals.messages}.items(),
+        # Present from the beginning: Prometheus' rates miss the first increase of a new series.
+        {("not-scanned", "none"): 0, **totals.messages}.items(),
     )
     yield CounterMetricFamily(
         "spamguard_message_bytes_total",
         "Bytes of the messages handled, as received.",
         totals.bytes,
     )
-    yield _stage_histogram(totals)
-    yield _counter_by(
+    about = "How long a message took to receive, judge and deliver."
+    stages = HistogramMetricFamily("spamguard_stage_seconds", about, labels=["stage"])
+    bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
+    for stage, (counts, seconds) in totals.stages.items():
+        stages.add_metric([stage], list(zip(bounds, accumulate(counts), strict=True)), seconds)
+    yield stages
+    yield _by(
+        CounterMetricFamily,
         "spamguard_next_hop_errors_total",
         "Failed connections, lost connections and timeouts of next hops; refusals do not count.",
         ("next_hop", "kind"),
         totals.next_hop_errors.items(),
     )
-    yield _counter_by(
+    yield _by(
+        CounterMetricFamily,
         "spamguard_lessons_total",
         "Lessons since the daemon started, by class and origin, those of commands included.",
         ("class", "origin"),
@@ -312,8 +307,12 @@ def filter_metrics(report: FilterReport | None) -> Iterator[Metric]:
     if report is None:
         return
     status, person = report
-    yield _gauge_by(
-        "spamguard_class_messages", "Messages taught, by class.", "class", status.classes.items()
+    yield _by(
+        GaugeMetricFamily,
+        "spamguard_class_messages",
+        "Messages taught, by class.",
+        ["class"],
+        status.classes.items(),
     )
     yield GaugeMetricFamily(
         "spamguard_unsettled_events", "Lessons that are not settled yet.", status.unsettled
@@ -321,8 +320,12 @@ def filter_metrics(report: FilterReport | None) -> Iterator[Metric]:
     if person is not None:
         about = "When a person last taught, not in bulk, in seconds since 1970."
         yield GaugeMetricFamily("spamguard_last_lesson_by_person_timestamp_seconds", about, person)
-    yield _gauge_by(
-        "spamguard_table_load_ratio", "Share of buckets in use.", "tokens", status.used.items()
+    yield _by(
+        GaugeMetricFamily,
+        "spamguard_table_load_ratio",
+        "Share of buckets in use.",
+        ["tokens"],
+        status.used.items(),
     )
     yield GaugeMetricFamily("spamguard_ledger_bytes", "Size of the ledger.", status.ledger_bytes)
     yield GaugeMetricFamily(
@@ -356,28 +359,17 @@ def _shared_metrics(shared: SharedStatus, now: float) -> Iterator[Metric]:
     )
 
 
-def _gauge_by(name: str, about: str, label: str, samples: Iterable[tuple[str, float]]) -> Metric:
-    metric = GaugeMetricFamily(name, about, labels=[label])
-    for value, number in samples:
-        metric.add_metric([value], number)
-    return metric
-
-
-def _counter_by(
-    name: str, about: str, labels: tuple[str, str], samples: Iterable[tuple[tuple[str, str], int]]
+def _by(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    about: str,
+    labels: Sequence[str],
+    samples: Iterable[tuple[str | tuple[str, ...], float]],
 ) -> Metric:
-    metric = CounterMetricFamily(name, about, labels=labels)
+    """Make a metric with a sample for each value of a label, or for several."""
+    metric = kind(name, about, labels=labels)
     for values, number in samples:
-        metric.add_metric(values, number)
-    return metric
-
-
-def _stage_histogram(totals: CounterTotals) -> Metric:
-    about = "How long a message took to receive, judge and deliver."
-    metric = HistogramMetricFamily("spamguard_stage_seconds", about, labels=["stage"])
-    bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
-    for stage, (counts, seconds) in totals.stages.items():
-        metric.add_metric([stage], list(zip(bounds, accumulate(counts), strict=True)), seconds)
+        metric.add_metric([values] if isinstance(values, str) else values, number)
     return metric
 
 
@@ -386,7 +378,7 @@ def _stage_histogram(totals: CounterTotals) -> Metric:
 # Names that need no name server.
 _LOCAL_HOST = re.compile(r"(?:localhost|[0-9.]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?", re.IGNORECASE)
 
-MonitorPage = Callable[[str], Awaitable[MonitorAnswer]]
+MonitorPage = Callable[[str], Awaitable[Response]]
 """Answers a request, given what it accepts."""
 
 
@@ -413,11 +405,10 @@ async def _respond(page: MonitorPage, on_loopback: bool, request: Request) -> Re
     if on_loopback and not all(map(_LOCAL_HOST.fullmatch, request.headers.getlist("host"))):
         return PlainTextResponse("on loopback, ask by address or as localhost\n", 421)
     try:
-        answer = await page(request.headers.get("accept", ""))
+        return await page(request.headers.get("accept", ""))
     except Exception:  # noqa: BLE001  an error in a page is ours, not the client's
         _log.exception("a fault in answering %s", request.url.path)
         return PlainTextResponse("a fault, see the log\n", 500)
-    return Response(answer.body, answer.status, {"Content-Type": answer.content_type})
 
 
 # ---- how it is served
@@ -427,38 +418,59 @@ REQUEST_TIMEOUT = 10.0  # seconds, for a request and its answer
 MAX_REQUEST_BYTES = 8192
 
 
-class _MonitorConnection(H11Protocol):
-    """One connection. uvicorn itself waits without limit for a request, and for a reader."""
+class FewConnections(H11Protocol):
+    """One connection of few: others that need its place end it, unless it works on an answer.
+
+    uvicorn's `limit_concurrency` turns away clients that ask, not clients that are silent; and it
+    waits without limit for a header, and for a reader.
+    """
+
+    timer: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
-        self.deadline = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
-        if len(self.connections) > MAX_CONNECTIONS:  # the one that has been silent for longest goes
+        if len(self.connections) >= cast("int", self.limit_concurrency):
             silent = [
                 each
                 for each in self.connections
-                if isinstance(each, _MonitorConnection) and each.cycle is None
+                if isinstance(each, FewConnections) and each is not self and each.is_silent
             ]
-            oldest = min(silent, key=lambda each: each.deadline.when())
-            self.connections.discard(oldest)
-            oldest.transport.abort()
+            if silent:  # the one that has been silent for longest goes
+                oldest = min(silent, key=lambda each: each.timer.when())
+                self.connections.discard(oldest)  # now: a request may come before its loss is told
+                oldest.transport.abort()
+        self.watch(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.deadline.cancel()
+        self.timer.cancel()
         super().connection_lost(exc)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a header is awaited."""
+        return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
+
+    def watch(self, _: object) -> None:
+        """End the connection in time, whatever it does."""
+        self.timer = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
+
+
+plain_config = partial(
+    uvicorn.Config,
+    ws="none",
+    lifespan="off",
+    log_config=None,
+    access_log=False,
+    proxy_headers=False,
+    server_header=False,
+)
 
 
 def monitor_config(app: ASGIApp) -> uvicorn.Config:
     """Say how uvicorn serves the application."""
-    return uvicorn.Config(
+    return plain_config(
         app,
-        http=_MonitorConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
+        http=FewConnections,
         headers=[
             ("Connection", "close"),
             ("Cache-Control", "no-store"),

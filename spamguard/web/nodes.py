@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 from starlette.requests import Request
@@ -31,7 +31,7 @@ from starlette.types import Scope
 
 from spamguard.config.options import Settings
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, SpamguardError, UsageError
-from spamguard.keys import derive_key, is_id, key_fingerprint, load_key
+from spamguard.keys import key_fingerprint, load_key
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, printable
 from spamguard.proxy.history import HistoryRow
@@ -49,7 +49,7 @@ from spamguard.shared.status import SharedStatus, read_status
 from spamguard.smtp.envelope import client_prefix
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
-from spamguard.web.auth import AuthMethod, Person, SharedLogin, UnauthenticatedError, Visitor
+from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
 from spamguard.web.context import path_id
 from spamguard.web.models import HeldMessage, HeldMessageDetails, JudgementDetails
 from spamguard.web.queries import Search
@@ -92,15 +92,6 @@ class PeerPage:
     following: str
 
 
-def _encode(value: object) -> bytes:
-    """Write a value as JSON, with the names of its fields, and bytes in hexadecimal."""
-    return json.dumps(value, default=_to_plain).encode("ascii")
-
-
-def _to_plain(value: Any) -> object:
-    return value.hex() if isinstance(value, bytes) else asdict(value)
-
-
 Item = TypeVar("Item", PeerRow, HeldMessage)
 
 # What reads such JSON as a value of a type. ValueError: it is something else.
@@ -123,7 +114,6 @@ def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tupl
     end = max(following for _, following in pages)
     by_id = {item.id: item for items, _ in pages for item in items if item.id >= end}
     newest = [by_id[name] for name in sorted(by_id, reverse=True)]
-    limit = max(1, min(limit, models.MAX_ROWS))
     return (newest[:limit], newest[limit - 1].id) if len(newest) > limit else (newest, end)
 
 
@@ -176,17 +166,16 @@ class NodeService(Service):
         return models.JudgementPage(judgements, following, theirs.absent)
 
     async def quarantine(
-        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
+        self, person: Person, search: Search | None = None
     ) -> models.QuarantinePage:
         """Return a page of the messages that any node holds."""
-        search = replace(search or Search(), before=before, limit=limit)
-
+        search = search or Search()
         mine, theirs = await asyncio.gather(
-            super().quarantine(person, before, limit, search),
+            super().quarantine(person, search),
             self._peers.ask_all(_QUARANTINE, _query(person, search), _read_held_page),
         )
         pages = [*(page for _, page in theirs.answers), mine]
-        merged = merge_pages([(page.messages, page.following) for page in pages], limit)
+        merged = merge_pages([(page.messages, page.following) for page in pages], search.limit)
         return models.QuarantinePage(*merged, theirs.absent)
 
     async def rows_here(self, person: Person, search: Search) -> PeerPage:
@@ -210,9 +199,8 @@ class NodeService(Service):
     async def _row(self, person: Person, verdict_id: str) -> tuple[HistoryRow, JudgementDetails]:
         try:
             return await super()._row(person, verdict_id)
-        except NotThereError as error:
-            path = f"{_HISTORY}/{verdict_id}"
-            _, passed = await self._find(person, verdict_id, path, _read_row, error)
+        except NotThereError:
+            _, passed = await self._find(person, verdict_id, _HISTORY, _read_row)
         row, held = passed.row, [verdict_id] if passed.held else []
         return row, await self._read(lambda reading: self._describe(reading, person, row, held))
 
@@ -220,22 +208,22 @@ class NodeService(Service):
         """Return a held message, with its header section."""
         try:
             return await super().held(person, verdict_id)
-        except NotThereError as error:
-            return (await self._find_held(person, verdict_id, error))[1]
+        except NotThereError:
+            return (await self._find(person, verdict_id, _QUARANTINE, _read_held))[1]
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
         """Return its text as a reader sees it, bounded; "" if there is none."""
         try:
             return await super().preview_held(person, verdict_id)
-        except NotThereError as error:
-            return await self._act(person, verdict_id, "GET", "/text", _read_text, error)
+        except NotThereError:
+            return await self._act(person, verdict_id, "GET", "/text", _read_text)
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
         """Have the node that holds a message deliver it and learn it as ham."""
         try:
             return await super().release(person, verdict_id)
-        except NotThereError as error:
-            result = await self._act(person, verdict_id, "POST", "/release", _read_release, error)
+        except NotThereError:
+            result = await self._act(person, verdict_id, "POST", "/release", _read_release)
         self._clear_cache()
         return result
 
@@ -243,8 +231,8 @@ class NodeService(Service):
         """Have the node that holds a message delete it; for operators only."""
         try:
             await super().delete(person, verdict_id)
-        except NotThereError as error:
-            await self._act(person, verdict_id, "DELETE", "", _read_nothing, error)
+        except NotThereError:
+            await self._act(person, verdict_id, "DELETE", "", _read_nothing)
 
     async def _find(
         self,
@@ -252,24 +240,16 @@ class NodeService(Service):
         verdict_id: str,
         path: str,
         decode: Callable[[bytes], Answer],
-        error: NotThereError,
     ) -> tuple[PeerNode, Answer]:
-        """Return which other node has a message, and its answer. error: raised if none has it."""
-        if not is_id(verdict_id):
-            raise error
-        found = await self._peers.ask_all(path, _query(person), decode, only_one=True)
+        """Return which other node has a message, and its answer. NotThereError: none has it."""
+        asked = f"{path}/{verdict_id}"
+        found = await self._peers.ask_all(asked, _query(person), decode, only_one=True)
         if found.answers:
             return found.answers[0]
         if found.absent:
             names = ", ".join(found.absent)
             raise BusyError(f"this message is not here, and {names} did not answer: try again")
-        raise error
-
-    async def _find_held(
-        self, person: Person, verdict_id: str, error: NotThereError
-    ) -> tuple[PeerNode, HeldMessageDetails]:
-        path = f"{_QUARANTINE}/{verdict_id}"
-        return await self._find(person, verdict_id, path, _read_held, error)
+        raise NotThereError("no message with that verdict id is there, or it is not yours")
 
     async def _act(
         self,
@@ -278,10 +258,9 @@ class NodeService(Service):
         method: str,
         action: str,
         decode: Callable[[bytes], Answer],
-        error: NotThereError,
     ) -> Answer:
         """Have the node that holds a message do something with it."""
-        peer, _ = await self._find_held(person, verdict_id, error)
+        peer, _ = await self._find(person, verdict_id, _QUARANTINE, _read_held)
         path = f"{_QUARANTINE}/{verdict_id}{action}"
         try:
             return await self._peers.act(peer, method, path, _query(person), decode)
@@ -307,11 +286,11 @@ _REFUSALS: Mapping[int, type[SpamguardError]] = {
 class PeerDoor:
     """Admits and answers the requests of other nodes.
 
-    login: how all nodes log people in.
+    burn: uses up a login link, by its id, for all nodes; may block.
     """
 
-    def __init__(self, gate: PeerGate, service: NodeService, login: SharedLogin) -> None:
-        self._gate, self._service, self.login = gate, service, login
+    def __init__(self, gate: PeerGate, service: NodeService, burn: Callable[[str], bool]) -> None:
+        self._gate, self._service, self.burn = gate, service, burn
         self._refused = WarnOnce(_log)
 
     def identify(self, scope: Scope, context: RequestContext) -> Visitor:
@@ -335,43 +314,32 @@ class PeerDoor:
 
     def routes(self) -> list[Route]:
         """Return all that nodes may ask. Each is answered from this machine alone."""
-        here, message = self._service, "/{name}"
+        message = f"{_QUARANTINE}/{{name}}"
         return [
-            _route("GET", _HISTORY, self._history_page),
-            _route("GET", _HISTORY + message, self._history_row),
-            _route("GET", _QUARANTINE, self._held_page),
-            _route("GET", _QUARANTINE + message, partial(_of_message, Service.held, here)),
-            _route(
-                "GET",
-                f"{_QUARANTINE}{message}/text",
-                partial(_of_message, Service.preview_held, here),
-            ),
-            _route(
-                "POST",
-                f"{_QUARANTINE}{message}/release",
-                partial(_of_message, Service.release, here),
-            ),
-            _route("DELETE", _QUARANTINE + message, partial(_of_message, Service.delete, here)),
+            self._route("GET", _HISTORY, NodeService.rows_here, _search),
+            self._route("GET", f"{_HISTORY}/{{name}}", NodeService.row_here),
+            self._route("GET", _QUARANTINE, Service.quarantine, _search),
+            self._route("GET", message, Service.held),
+            self._route("GET", f"{message}/text", Service.preview_held),
+            self._route("POST", f"{message}/release", Service.release),
+            self._route("DELETE", message, Service.delete),
         ]
 
-    async def _history_page(self, person: Person, request: Request) -> PeerPage:
-        return await self._service.rows_here(person, _search(request))
+    def _route(
+        self,
+        method: str,
+        path: str,
+        act: Callable[..., Awaitable[object]],
+        read: Callable[[Request], object] = path_id,
+    ) -> Route:
+        async def respond(request: Request) -> Response:
+            value = await act(self._service, current_person(request), read(request))
+            text = json.dumps(
+                value, default=lambda v: v.hex() if isinstance(v, bytes) else asdict(v)
+            )
+            return Response(text, media_type="application/json")
 
-    async def _history_row(self, person: Person, request: Request) -> PeerRow:
-        return await self._service.row_here(person, path_id(request))
-
-    async def _held_page(self, person: Person, request: Request) -> models.QuarantinePage:
-        search = _search(request)
-        return await Service.quarantine(self._service, person, search.before, search.limit, search)
-
-
-async def _of_message(
-    work: Callable[[Service, Person, str], Awaitable[object]],
-    service: Service,
-    person: Person,
-    request: Request,
-) -> object:
-    return await work(service, person, path_id(request))
+        return Route(path, respond, methods=[method])
 
 
 def _search(request: Request) -> Search:
@@ -379,14 +347,6 @@ def _search(request: Request) -> Search:
         return _read_search(request.query_params.get("search", ""))
     except ValueError:
         raise UsageError("this is not a search") from None
-
-
-def _route(method: str, path: str, work: Callable[[Person, Request], Awaitable[object]]) -> Route:
-    async def respond(request: Request) -> Response:
-        value = await work(current_person(request), request)
-        return Response(_encode(value), media_type="application/json")
-
-    return Route(path, respond, methods=[method])
 
 
 # ---- both
@@ -403,8 +363,7 @@ def open_nodes(
     key, ca = peer_key(installation_key), shared.tls.ca if shared else None
     client = PeerClient(key, node, lambda: known_nodes(read_status(state)), ca)
     service = NodeService(settings, settle, ask_daemon, client)
-    login = SharedLogin(partial(burn, state), derive_key(installation_key, b"forms"))
-    return service, PeerDoor(PeerGate(key, node), service, login)
+    return service, PeerDoor(PeerGate(key, node), service, partial(burn, state))
 
 
 def known_nodes(status: SharedStatus) -> list[PeerNode]:

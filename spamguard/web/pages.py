@@ -12,12 +12,10 @@ button, because programs that check mail fetch the links in it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from hashlib import blake2b
 
 from starlette.background import BackgroundTask
-from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,15 +36,12 @@ from spamguard.web.context import (
 from spamguard.web.formatting import build_explanation, day, tone
 from spamguard.web.health import judge_health
 from spamguard.web.models import (
-    Judgement,
     JudgementPage,
 )
 from spamguard.web.requests import (
     RefusalError,
-    client_address,
     current_person,
     current_visitor,
-    new_spool,
     read_form,
     read_form_with_file,
     set_session_cookie,
@@ -55,7 +50,6 @@ from spamguard.web.requests import (
 # ---- today
 
 TODAY_SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
-_MAX_USERS = 200  # rows
 
 
 @page("GET", "/")
@@ -81,14 +75,12 @@ async def today_page(pages: PageContext, request: Request) -> Response:
         hours=hours,
         spans=TODAY_SPANS,
         totals=totals,
-        corrections=sum(hour.corrections for hour in today.hours),
         mail=formatting.mail_chart(charted, tones),
         lessons=formatting.lessons_chart(charted),
         mistakes=formatting.count_mistakes(today.wrong),
         classes=classes,
         since=SearchQuery(since=day(today.hours[0].start)),
         model=model,
-        max_users=_MAX_USERS,
         health=health,
         worries=judge_health(health, model) if health or nothing_decided else (),
     )
@@ -105,22 +97,25 @@ async def history_page(pages: PageContext, request: Request) -> Response:
     person, error_text = current_person(request), ""
     query = SearchQuery.from_parameters(request.query_params)
     if query.verdict_id:
-        try:
+        with suppress(NotThereError, BusyError):  # then it may be part of a subject
             await pages.service.judgement(person, query.verdict_id)
             return redirect(f"/history/{query.verdict_id}")
-        except (NotThereError, BusyError):  # then it may be part of a subject
-            pass
     try:
         rows = await pages.service.history(person, query.to_search())
     except UsageError as error:
         rows, error_text = JudgementPage(()), str(error)
-    digest = rows_digest(rows.judgements, rows.absent)
+    # It changes with anything that the rows show.
+    text = "".join(
+        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n"
+        for row in rows.judgements
+    )
+    shown = f"{text}{rows.absent}".encode("utf-8", "replace")
+    digest = blake2b(shown, digest_size=8).hexdigest()
     if request.query_params.get("seen") == digest:
         return Response(status_code=204)
     return await pages.render(
         request,
         "history.html",
-        422 if error_text else 200,
         query=query,
         error_text=error_text,
         page=rows,
@@ -129,23 +124,14 @@ async def history_page(pages: PageContext, request: Request) -> Response:
     )
 
 
-def rows_digest(rows: Sequence[Judgement], absent: Sequence[str] = ()) -> str:
-    """Return a digest that changes with anything that the rows show. absent: nodes."""
-    text = "".join(
-        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n" for row in rows
-    )
-    return blake2b(f"{text}{absent}".encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
 @page("GET", "/history/{name}")
 async def message_page(pages: PageContext, request: Request) -> Response:
     """Show one message and why it was judged so; at least as it was when the message passed."""
     person, verdict_id = current_person(request), path_id(request)
     explained, unexplained = None, ""
     try:
-        why = await pages.service.why(person, verdict_id)
-        explained = build_explanation(why.now, why.then, page_number(request))
-        message = why.then
+        message, why = await pages.service.why(person, verdict_id)
+        explained = build_explanation(why, message, page_number(request))
     except UsageError as error:
         message, unexplained = await pages.service.judgement(person, verdict_id), str(error)
     return await pages.render(
@@ -163,11 +149,9 @@ async def teach_passed(pages: PageContext, request: Request) -> Response:
     """Teach a message of the history."""
     person, verdict_id = current_person(request), path_id(request)
     form = await read_form(request)
-    label, classes = form.get("class", ""), await pages.service.classes(person)
-    if label not in classes:
-        raise UsageError("choose what the message is: there is no such class")
-    held = ""
-    if not classes[label] and (await pages.service.judgement(person, verdict_id)).held:
+    label, held = form.get("class", ""), ""
+    unwanted = (await pages.service.classes(person)).get(label)
+    if not unwanted and (await pages.service.judgement(person, verdict_id)).held:
         held = verdict_id
     # Nothing after the lesson may fail: an error means that nothing was taught.
     receipt = await pages.service.learn_passed(person, verdict_id, label)
@@ -216,31 +200,26 @@ async def teach_page(pages: PageContext, request: Request) -> Response:
 async def upload_message(pages: PageContext, request: Request) -> Response:
     """Teach a message."""
     person = current_person(request)
-    with closing(new_spool(request)) as message:
+    with closing(Spool(request.scope["state"]["spool"])) as message:
         async with read_form_with_file(request) as (form, file):
-            await _copy_upload(file, form.get("source", ""), message)
-        label = form.get("class", "")
-        if label not in await pages.service.classes(person):
-            raise UsageError("choose what the message is: there is no such class")
-        receipt = await pages.service.learn(person, message, label)
+            if file is not None and file.size:
+                while chunk := await file.read(_CHUNK_BYTES):
+                    message.write(chunk)
+            else:
+                source = form.get("source", "").strip("\r\n\ufeff")
+                message.write(source.encode("utf-8", "replace"))
+            if not message.size:
+                raise UsageError(
+                    "there is no message: choose a file, or paste the source of a message"
+                )
+            if b":" not in message.read_start(4096):
+                raise UsageError(
+                    "this is not a message, because it has no header. "
+                    "Mail programs call what is needed “source” or “original”"
+                )
+        receipt = await pages.service.learn(person, message, form.get("class", ""))
     undo = f"/teach/forget?digest={receipt.digest}"
     return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
-
-
-async def _copy_upload(file: UploadFile | None, source: str, message: Spool) -> None:
-    """Copy the file, or else the pasted text. UsageError: there is no message."""
-    if file is not None and file.size:
-        while chunk := await file.read(_CHUNK_BYTES):
-            message.write(chunk)
-    else:
-        message.write(source.strip("\r\n\ufeff").encode("utf-8", "replace"))
-    if not message.size:
-        raise UsageError("there is no message: choose a file, or paste the source of a message")
-    if b":" not in message.read_start(4096):
-        raise UsageError(
-            "this is not a message, because it has no header. "
-            "Mail programs call what is needed “source” or “original”"
-        )
 
 
 @page("POST", "/teach/forget")
@@ -296,7 +275,7 @@ async def mail_link(pages: PageContext, request: Request) -> Response:
     form = await read_form(request)
     if pages.mailer is None:
         raise NotThereError("this filter sends no links by mail")
-    pages.mailer.check_client(client_address(request))
+    pages.mailer.check_client(request.scope["state"]["client"])
     answer = redirect("/login?asked")
     answer.background = BackgroundTask(pages.mailer.request_link, form.get("address", ""))
     return answer

@@ -1,7 +1,6 @@
 """The quarantine as a person may see it: its pages, release and deletion.
 
-`QuarantineIndex` keeps recipients in memory, so each note is read once: the recipients of a message
-never change.
+Recipients stay in memory, so each note is read once: the recipients of a message never change.
 
 Nobody may be shown a recipient that is not theirs, when mail of others came, or unprintable text.
 """
@@ -10,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
@@ -30,53 +28,12 @@ from spamguard.storage import Spool
 from spamguard.web import models
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import HeldMessage
-from spamguard.web.queries import Search, find_page, page_start
+from spamguard.web.queries import Search, find_page
 from spamguard.web.workers import ReadConnection, Visibility
 
 _log = logging.getLogger("spamguard.web")
 
 MAX_READS = 500  # notes that one search reads, in about 20 ms
-
-
-class QuarantineIndex:
-    """The recipients in one quarantine. Any thread may use it."""
-
-    def __init__(self, quarantine: Quarantine) -> None:
-        self._quarantine = quarantine
-        self._recipients: dict[str, Sequence[str]] = {}  # by id, of notes that were read
-
-    def newest(
-        self, before: str, limit: int, is_visible: Callable[[str], bool]
-    ) -> tuple[Sequence[str], str]:
-        """Return the newest ids before `before` with a visible recipient, newest first.
-
-        The second value is the id down to which it has searched, "" for everything. It stops after
-        reading `MAX_READS` notes for the first time.
-        """
-        ids, is_theirs = sorted(self._quarantine.ids()), cache(is_visible)
-        if len(self._recipients) > 2 * len(ids) + MAX_READS:  # most are gone
-            self._recipients = {}
-        visible_ids: list[str] = []
-        reads = 0
-        for at in range(bisect_left(ids, before) - 1, -1, -1):
-            if len(visible_ids) == limit or reads == MAX_READS:
-                return visible_ids, ids[at + 1]
-            recipients = self._recipients.get(ids[at])
-            if recipients is None:
-                recipients = self._read_recipients(ids[at])
-                reads += 1
-            if any(map(is_theirs, recipients)):
-                visible_ids.append(ids[at])
-        return visible_ids, ""
-
-    def _read_recipients(self, verdict_id: str) -> Sequence[str]:
-        for entry in self._quarantine.read_entries([verdict_id]):
-            recipients = [sys.intern(recipient.address) for recipient in entry.envelope.recipients]
-            self._recipients[verdict_id] = recipients
-            return recipients
-        return ()  # damaged, or gone meanwhile
-
-
 _MAX_TEXT = 1000  # characters
 _PREVIEW_SECONDS = 5.0  # for the process that reads a message
 
@@ -88,18 +45,15 @@ class QuarantineQueries:
         self._quarantine = Quarantine(settings.state / DIRECTORY)
         self._hops = {str(listener.listen): listener.next_hop for listener in settings.listeners}
         self._visibility = visibility
-        self._index = QuarantineIndex(self._quarantine)
+        self._recipients: dict[str, Sequence[str]] = {}  # by id, of notes that were read
 
     def list_page(
         self, reading: ReadConnection, person: Person, search: Search
     ) -> models.QuarantinePage:
         """Return a page of the held messages that a search finds; label and taught do not count."""
 
-        def is_visible(address: str) -> bool:
-            return self._visibility.may_see(person, [address])
-
         def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
-            ids, searched_to = self._index.newest(before, limit, is_visible)
+            ids, searched_to = self._newest(before, limit, person)
             probabilities = reading.history.find_probabilities(ids)
             held = [
                 self._held_message(person, entry, self._header(entry), probabilities)
@@ -107,8 +61,32 @@ class QuarantineQueries:
             ]
             return [message for message in held if _matches(message, search)], searched_to
 
-        start = page_start(search.before)
-        return models.QuarantinePage(*find_page(look, start, search.limit, search.seconds))
+        return models.QuarantinePage(*find_page(look, search.before, search.limit, search.seconds))
+
+    def _newest(self, before: str, limit: int, person: Person) -> tuple[Sequence[str], str]:
+        """Return the newest ids before `before` with a visible recipient, newest first.
+
+        The second value is the id down to which it has searched, "" for everything. It stops after
+        reading `MAX_READS` notes for the first time.
+        """
+        ids = sorted(self._quarantine.ids())
+        is_theirs = cache(lambda address: self._visibility.may_see(person, [address]))
+        if len(self._recipients) > 2 * len(ids) + MAX_READS:  # most are gone
+            self._recipients = {}
+        visible_ids: list[str] = []
+        reads = 0
+        for at in range(bisect_left(ids, before) - 1, -1, -1):
+            if len(visible_ids) == limit or reads == MAX_READS:
+                return visible_ids, ids[at + 1]
+            recipients = self._recipients.get(ids[at])
+            if recipients is None:
+                reads += 1
+                recipients = []  # if it is damaged, or gone meanwhile
+                for entry in self._quarantine.read_entries([ids[at]]):
+                    recipients = self._recipients[ids[at]] = _recipient_addresses(entry)
+            if any(map(is_theirs, recipients)):
+                visible_ids.append(ids[at])
+        return visible_ids, ""
 
     def get(
         self, reading: ReadConnection, person: Person, verdict_id: str
@@ -126,17 +104,15 @@ class QuarantineQueries:
 
     def preview(self, entry: QuarantineEntry) -> str:
         """Return the text of a message, or "" if it has none, or none within the time."""
-        child = None
+        path = str(self._quarantine.file(entry.id))
         try:
-            path = str(self._quarantine.file(entry.id))
-            child = start_process("spamguard.web.preview", [path], stdout=subprocess.PIPE)
-            return child.communicate(timeout=_PREVIEW_SECONDS)[0].decode("utf-8", "replace")
+            with start_process("spamguard.web.preview", [path], stdout=subprocess.PIPE) as child:
+                try:
+                    return child.communicate(timeout=_PREVIEW_SECONDS)[0].decode("utf-8", "replace")
+                finally:
+                    child.kill()
         except (OSError, subprocess.TimeoutExpired):
             return ""
-        finally:
-            if child is not None:
-                child.kill()
-                child.wait()
 
     def entry(self, person: Person, verdict_id: str) -> QuarantineEntry:
         """Return the note of a message. NotThereError: there is none, or it is not theirs."""

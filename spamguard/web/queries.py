@@ -38,13 +38,6 @@ PAGE_SECONDS = 2.0
 Row = TypeVar("Row", HistoryRow, HeldMessage)
 
 
-def page_start(before: str) -> str:
-    """Return where a page begins: at an id, or for "" at the newest row. UsageError: no id."""
-    if before and not is_id(before):
-        raise UsageError("before: this is not a verdict id")
-    return before or AFTER_LAST_ID
-
-
 def find_page(
     look: Callable[[str, int], tuple[Sequence[Row], str]],
     start: str,
@@ -56,10 +49,9 @@ def find_page(
     look: called with an id and a number: returns up to so many rows before that id, and the id down
     to which it has searched; "" for everything. seconds: after which the page ends, full or not.
     """
-    limit = max(1, min(limit, models.MAX_ROWS))
     deadline = time.monotonic() + seconds
     rows: list[Row] = []
-    following = start
+    following = start or AFTER_LAST_ID
     while True:
         more, following = look(following, limit - len(rows))
         rows += more
@@ -108,23 +100,16 @@ class HistoryQueries:
         self._settings = settings
         self._is_held = is_held
 
-    def search(
-        self, reading: ReadConnection, person: Person, search: Search
-    ) -> models.JudgementPage:
-        """Return a page of the messages that a search finds."""
-        rows, following = self.find_rows(reading, person, search)
-        return models.JudgementPage(self.judgements(reading, person, rows), following)
-
     def find_rows(
         self, reading: ReadConnection, person: Person, search: Search
     ) -> tuple[list[HistoryRow], str]:
-        """Return the rows of such a page, and where the next page begins."""
+        """Return the rows of a page that a search finds, and where the next page begins."""
         self.check_searchable(person, search)
         if search.taught:
             reading.catch_up()
         since, until = max(0.0, search.since), max(0.0, search.until)
         last = first_id(until + 1.0) if until else AFTER_LAST_ID
-        start = min(page_start(search.before), last)
+        start = min(search.before or last, last)
         history_filter = HistoryFilter(
             sender=search.sender,
             recipient=search.recipient,
@@ -139,6 +124,8 @@ class HistoryQueries:
             words=search.words,
         )
 
+        part = fold_text(search.recipient)
+
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
             page = reading.history.find_page(
                 history_filter._replace(before=before), limit, with_words=search.with_clues
@@ -146,7 +133,12 @@ class HistoryQueries:
             rows = [
                 replace(row, words=models.strongest_words(row.words))
                 for row in page.rows
-                if self._is_visible(person, row, search)
+                # Only their own addresses may match the search.
+                if person.operator
+                or any(
+                    part in fold_text(address)
+                    for address in self._visibility.visible_addresses(person, row.recipients)
+                )
             ]
             return rows, page.next_before
 
@@ -174,14 +166,6 @@ class HistoryQueries:
                 "or it is not yours, or it is too old"
             )
         return row
-
-    def _is_visible(self, person: Person, row: HistoryRow, search: Search) -> bool:
-        """Whether a person may see a row. Only their own addresses may match the search."""
-        part = fold_text(search.recipient)
-        return person.operator or any(
-            part in fold_text(address)
-            for address in self._visibility.visible_addresses(person, row.recipients)
-        )
 
     def as_seen(self, person: Person, row: HistoryRow) -> HistoryRow:
         """Return a row that a person may see, without what is hidden from them."""
@@ -252,7 +236,7 @@ class HistoryQueries:
             rows = [row for row in page.rows if self._visibility.may_see(person, row.recipients)]
             return rows, page.next_before
 
-        return bool(find_page(look, AFTER_LAST_ID, 1)[0])
+        return bool(find_page(look, "", 1)[0])
 
 
 def was_learnt(outcome: LessonOutcome, limit: int) -> bool:

@@ -94,30 +94,24 @@ class CredentialReplica:
 
     def take_in(self, rows: Sequence[CredentialRow]) -> None:
         """Take in what has changed elsewhere, in the order of the changes."""
-        if not rows:
-            return
         with self._db.transaction():
-            for row in rows:
-                if row.is_ours:
-                    self._take_in_row(row)
+            for row in filter(lambda row: row.is_ours, rows):
+                if row.ended or not _is_sound(row):
+                    self._db.execute("DELETE FROM credentials WHERE id = ?", (row.id,))
+                    self._db.execute("DELETE FROM replicated WHERE id = ?", (row.id,))
+                    continue
+                if self._db.execute("SELECT 1 FROM replicated WHERE id = ?", (row.id,)).fetchone():
+                    update = "UPDATE credentials SET seen = max(seen, ?) WHERE id = ?"
+                    self._db.execute(update, (row.seen, row.id))
+                else:
+                    times = (int(row.operator), row.created, row.expires, row.seen)
+                    # Two nodes may each have made a token of the same name.
+                    for name in (row.name, f"{row.name} ({row.id})"):
+                        values = (row.id, row.kind, row.digest, name, row.person, *times)
+                        if self._db.execute(_INSERT, values).rowcount:
+                            break
+                self._db.execute(_NOTE, (row.id, row.seen))
             self._db.execute("UPDATE replication SET changes = ?", (rows[-1].changed,))
-
-    def _take_in_row(self, row: CredentialRow) -> None:
-        if row.ended or not _is_sound(row):
-            self._db.execute("DELETE FROM credentials WHERE id = ?", (row.id,))
-            self._db.execute("DELETE FROM replicated WHERE id = ?", (row.id,))
-            return
-        if self._db.execute("SELECT 1 FROM replicated WHERE id = ?", (row.id,)).fetchone():
-            update = "UPDATE credentials SET seen = max(seen, ?) WHERE id = ?"
-            self._db.execute(update, (row.seen, row.id))
-        else:
-            times = (int(row.operator), row.created, row.expires, row.seen)
-            # Two nodes may each have made a token of the same name.
-            for name in (row.name, f"{row.name} ({row.id})"):
-                values = (row.id, row.kind, row.digest, name, row.person, *times)
-                if self._db.execute(_INSERT, values).rowcount:
-                    break
-        self._db.execute(_NOTE, (row.id, row.seen))
 
 
 def _is_sound(row: CredentialRow) -> bool:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import hmac
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import cast
+from typing import NamedTuple, cast
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -29,13 +29,12 @@ from spamguard import errors
 from spamguard.config.options import Web, WebProxy
 from spamguard.errors import SpamguardError
 from spamguard.smtp.envelope import Networks, normalise_address
-from spamguard.storage import Spool
 from spamguard.web.auth import Person, UnauthenticatedError, Visitor
 
 # ---- problems
 
 PROBLEM_JSON = "application/problem+json"
-RETRY_AFTER_SECONDS = 2
+_RETRY = {"Retry-After": "2"}
 MAX_MESSAGE_BYTES = 64 << 20
 
 
@@ -72,18 +71,13 @@ def problem_from_error(error: BaseException) -> Problem:
     for error_type, status, headers in _ERROR_STATUSES:
         if isinstance(error, error_type):
             return Problem(status, str(error), dict(headers))
-    if is_internal_error(error):
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-        return Problem(503, "the filter has a problem of its own: see its log", headers)
+    if isinstance(error, SpamguardError | OSError):
+        return Problem(503, INTERNAL_DETAIL, dict(_RETRY))
     return Problem(500, "an error in the program: see its log")
 
 
-def is_internal_error(error: BaseException) -> bool:
-    """Whether the operator must hear of an error, such as a full disk or a damaged file."""
-    for_visitors = tuple(error_type for error_type, _, _ in _ERROR_STATUSES)
-    return isinstance(error, SpamguardError | OSError) and not isinstance(error, for_visitors)
-
-
+INTERNAL_DETAIL = "the filter has a problem of its own: see its log"
+"""Of errors of which the operator must hear, such as a full disk or a damaged file."""
 _STATUS_DETAILS = {
     400: "the request is malformed",
     404: "there is nothing at this address",
@@ -96,7 +90,7 @@ _ERROR_STATUSES: tuple[tuple[type[SpamguardError], int, dict[str, str]], ...] = 
     (errors.NotThereError, 404, {}),
     (errors.UsageError, 422, {}),
     (errors.UnknownClassError, 422, {}),
-    (errors.BusyError, 503, {"Retry-After": str(RETRY_AFTER_SECONDS)}),
+    (errors.BusyError, 503, _RETRY),
 )
 
 
@@ -174,23 +168,10 @@ def root_path(request: Request) -> str:
     return cast("str", request.scope["state"].get("root", ""))
 
 
-def client_address(request: Request) -> str:
-    """Return the address of the client, "" if it is not known."""
-    return cast("str", request.scope["state"].get("client", ""))
-
-
-def new_spool(request: Request) -> Spool:
-    """Open a spool for a message of this request; the caller closes it."""
-    return Spool(request.scope["state"]["spool"])
-
-
 # ---- forms
 
 CSRF_FIELD = "csrf"
-"""The hidden field of each form with method=post; its value is `csrf_token`.
-
-Scripts may send the header field `X-CSRF-Token` instead.
-"""
+"""The hidden field of each form with method=post; its value is `csrf_token`."""
 _MAX_FORM_FIELDS = 60  # a list has 50 boxes
 _MAX_FIELD_BYTES = 1 << 20  # of a field that is not a file, such as a pasted message
 
@@ -231,7 +212,7 @@ async def read_form_with_file(
         too_long = "exceeded maximum size" in error.detail
         raise HTTPException(413 if too_long else error.status_code) from error
     try:
-        token = form.get(CSRF_FIELD) or request.headers.get("x-csrf-token", "")
+        token = form.get(CSRF_FIELD, "")
         expected = csrf_token(request)
         if not isinstance(token, str) or not hmac.compare_digest(token.encode(), expected.encode()):
             raise errors.NotAllowedError(
@@ -286,15 +267,13 @@ _SINGLE_FIELDS = (
     b"content-type",
     b"content-length",
     b"origin",
-    b"x-csrf-token",
     b"sec-fetch-site",
 )
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]{1,253})(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(rb"(https?)://([^/]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """What is believed of the head of a request.
 
     client: address, "" if unknown. user: as the reverse proxy names them. secure: over HTTPS.
@@ -324,8 +303,8 @@ class RequestReader:
 
     def __init__(self, web: Web) -> None:
         self._hosts = frozenset(web.hosts or (*_LOOPBACK_HOSTS, web.listen.host))
-        self._proxies = Networks(web.proxy.networks if web.proxy else ())
         self._proxy = web.proxy or WebProxy(())
+        self._proxies = Networks(self._proxy.networks)
         self._is_open = web.tls is not None or web.listen.host in _LOOPBACK_NETWORKS
 
     def read(self, scope: Scope) -> RequestContext:
@@ -335,9 +314,29 @@ class RequestReader:
         reverse proxy (403).
         """
         raw_fields = scope["headers"]
-        self._check_host([value for name, value in raw_fields if name == b"host"])
-        _check_size(scope, raw_fields)
-        _check_single([name for name, _ in raw_fields])
+        # Refuse a browser that somebody made use another name for us (DNS rebinding).
+        hosts = [value for name, value in raw_fields if name == b"host"]
+        match = _HOST.fullmatch(hosts[0].decode("latin-1").lower()) if len(hosts) == 1 else None
+        if match is None or match[1].strip("[]").rstrip(".") not in self._hosts:
+            raise RefusalError(
+                421,
+                "this server has other names: `web: {hosts: […]}` in the configuration lists them",
+            )
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
+            raise RefusalError(414, f"an address has at most {MAX_TARGET_BYTES >> 10} KiB")
+        size = sum(len(name) + len(value) + 4 for name, value in raw_fields)
+        if len(raw_fields) > MAX_HEADER_FIELDS or size > MAX_HEADER_BYTES:
+            text = f"{MAX_HEADER_FIELDS} fields or {MAX_HEADER_BYTES >> 10} KiB"
+            raise RefusalError(431, f"the header has more than {text}")
+        # A server in front of us may read these differently than we do, and may also see another
+        # end of the request: nothing that follows on the connection is read (RFC 9112, 6.1).
+        names = [name for name, _ in raw_fields]
+        for name in _SINGLE_FIELDS:
+            if names.count(name) > 1:
+                text = f"the field {name.decode()} is there twice"
+                raise RefusalError(400, text, Connection="close")
+        if b"transfer-encoding" in names and b"content-length" in names:
+            raise RefusalError(400, "a length and chunks contradict each other", Connection="close")
         fields: dict[bytes, bytes] = {}
         for name, value in raw_fields:
             separator = b"; " if name == b"cookie" else b", "
@@ -355,22 +354,11 @@ class RequestReader:
         root = self._proxy.path if proxied else ""
         return RequestContext(client, user, secure, same_origin, root, fields)
 
-    def _check_host(self, values: Sequence[bytes]) -> None:
-        """Refuse a browser that somebody made use another name for us (DNS rebinding)."""
-        match = _HOST.fullmatch(values[0].decode("latin-1").lower()) if len(values) == 1 else None
-        if match is None or match[1].strip("[]").rstrip(".") not in self._hosts:
-            raise RefusalError(
-                421,
-                "this server has other names: `web: {hosts: […]}` in the configuration lists them",
-            )
-
     def _proxy_user(self, fields: Mapping[bytes, bytes]) -> str:
         if not self._proxy.user_header:
             return ""
-        try:
-            name = fields.get(self._proxy.user_header.lower().encode(), b"").decode("utf-8")
-        except UnicodeDecodeError:
-            name = "\0"
+        field = fields.get(self._proxy.user_header.lower().encode(), b"")
+        name = field.decode("utf-8", "surrogateescape")  # which is not printable
         if not name.isprintable() or len(name) > 255 or "," in name:
             raise RefusalError(400, "the reverse proxy sent an impossible user name")
         return name
@@ -384,30 +372,6 @@ class RequestReader:
             if address not in self._proxies:
                 return address
         return peer
-
-
-def _check_size(scope: Scope, fields: Sequence[tuple[bytes, bytes]]) -> None:
-    if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
-        raise RefusalError(414, f"an address has at most {MAX_TARGET_BYTES >> 10} KiB")
-    size = sum(len(name) + len(value) + 4 for name, value in fields)
-    if len(fields) > MAX_HEADER_FIELDS or size > MAX_HEADER_BYTES:
-        raise RefusalError(
-            431,
-            f"the header has more than {MAX_HEADER_FIELDS} fields or {MAX_HEADER_BYTES >> 10} KiB",
-        )
-
-
-def _check_single(names: Sequence[bytes]) -> None:
-    """Refuse fields that a server in front of us may read differently than we do.
-
-    That server may also see another end of the request, so nothing that follows on the connection
-    is read (RFC 9112, 6.1).
-    """
-    for name in _SINGLE_FIELDS:
-        if names.count(name) > 1:
-            raise RefusalError(400, f"the field {name.decode()} is there twice", Connection="close")
-    if b"transfer-encoding" in names and b"content-length" in names:
-        raise RefusalError(400, "a length and chunks contradict each other", Connection="close")
 
 
 def _is_same_origin(fields: Mapping[bytes, bytes], *, secure: bool) -> bool | None:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, TypeVar
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, NamedTuple, TypeVar
 
 from fastapi import Query
 from starlette.requests import Request
@@ -58,8 +59,7 @@ _ACTION_SECONDS = 30.0  # for all messages of one form; a next hop may be slow
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class MessageGroup:
+class MessageGroup(NamedTuple):
     """Messages alike, newest first. ids: one for each message digest, as votes are by digest."""
 
     messages: list[Judgement]
@@ -116,7 +116,6 @@ async def queue_page(pages: PageContext, request: Request) -> Response:
     return await pages.render(
         request,
         "queue.html",
-        422 if error_text else 200,
         text=query.text,
         error_text=error_text,
         target=query.ending(),
@@ -203,26 +202,21 @@ async def _for_each(
 
 # ---- quarantine
 
-_QUARANTINE_ROWS = 50
-
 
 @page("GET", "/quarantine")
 async def quarantine_page(pages: PageContext, request: Request) -> Response:
     """List the held messages, with their search."""
     person, error_text = current_person(request), ""
     query = replace(SearchQuery.from_parameters(request.query_params), label="", taught="")
-    before, held = query.before if is_id(query.before) else "", QuarantinePage(())
+    held = QuarantinePage(())
     try:
-        search = query.to_search()
-        held = await pages.service.quarantine(person, before, _QUARANTINE_ROWS, search)
+        held = await pages.service.quarantine(person, query.to_search())
     except UsageError as error:
         error_text = str(error)
     return await pages.render(
         request,
         "quarantine.html",
-        422 if error_text else 200,
         page=held,
-        before=before,
         query=query,
         keep=pages.service.keep_held,
         error_text=error_text,
@@ -259,11 +253,10 @@ async def held_page(pages: PageContext, request: Request) -> Response:
     held = await pages.service.held(person, verdict_id)
     text = await pages.service.preview_held(person, verdict_id)
     explained = then = None
-    try:
-        why = await pages.service.why(person, verdict_id)
-        explained, then = build_explanation(why.now, why.then, page_number(request)), why.then
-    except (UsageError, NotAllowedError, NotThereError, BusyError):  # held longer than remembered
-        pass
+    # It may be held for longer than it is remembered.
+    with suppress(UsageError, NotAllowedError, NotThereError, BusyError):
+        then, why = await pages.service.why(person, verdict_id)
+        explained = build_explanation(why, then, page_number(request))
     return await pages.render(
         request, "held.html", message=held, text=text, explained=explained, message_then=then
     )

@@ -34,7 +34,7 @@ from spamguard.errors import NotAllowedError, SpamguardError, UsageError
 from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from spamguard.ledger.senders import label_class, make_sender_vote
-from spamguard.ledger.votes import NO_STANDING, MessageStanding
+from spamguard.ledger.votes import NO_STANDING
 from spamguard.proxy.history import HistoryRow
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
@@ -67,7 +67,6 @@ _log = logging.getLogger("spamguard.web")
 _MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
 _MAX_COUNT_SECONDS = 0.2  # for a number of the navigation: a history may be long
 _MAX_WAIT_SECONDS = 0.5  # of a page for these numbers
-_HELD_ROWS = 50  # that are counted
 UNSURE_DAYS = 14
 _READ_THREADS = 2
 _MAX_WORDS = 60  # told with a verdict
@@ -132,7 +131,10 @@ class Service:
     async def judge(self, person: Person, message: Spool) -> models.Opinion:
         """Judge a message."""
         scan = await self._scan(person, message)
-        standing = await self._standing(scan, person.voter)
+        standings = await self._readers.run(
+            lambda reading: reading.ledger.users.find_standings([scan.digest], person.voter)
+        )
+        standing = standings.get(scan.digest, NO_STANDING)
         verdict = scan.personal.get(self._verdict_user(person), scan.verdict)
         return models.Opinion(
             **asdict(verdict),
@@ -142,16 +144,14 @@ class Service:
             words=models.word_parts(scan.words[:_MAX_WORDS]),
         )
 
-    async def explain(self, person: Person, message: Spool) -> models.MessageExplanation:
+    async def explain(self, person: Person, message: Spool) -> Explanation:
         """Explain the verdict on a message; counts of rare words are for operators only."""
         scan = await self._scan(person, message)
         lesson = example_from_scan(scan)
-        why = await self._explain(person, lambda _: lesson, scan.words, scan.sender)
-        return models.MessageExplanation(None, why)
+        return await self._explain(person, lambda _: lesson, scan.words, scan.sender)
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         """Teach a message in the person's name; an operator teaches for the site (user "")."""
-        await self._readers.run(lambda reading: check_class(reading.ledger, label))
         scan = await self._scan(person, message)
         lesson = example_from_scan(scan)
         return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN, scan.sender)
@@ -168,12 +168,6 @@ class Service:
     async def _scan(self, person: Person, message: Spool) -> Scan:
         user = self._verdict_user(person)
         return await self._scanner.scan(message, person, (user,) if user else ())
-
-    async def _standing(self, scan: Scan, user: str) -> MessageStanding:
-        standings = await self._readers.run(
-            lambda reading: reading.ledger.users.find_standings([scan.digest], user)
-        )
-        return standings.get(scan.digest, NO_STANDING)
 
     async def _explain(
         self,
@@ -197,7 +191,12 @@ class Service:
 
     async def history(self, person: Person, search: Search) -> models.JudgementPage:
         """Return a page of the messages that passed."""
-        return await self._read(lambda reading: self._history.search(reading, person, search))
+
+        def look(reading: ReadConnection) -> models.JudgementPage:
+            rows, following = self._history.find_rows(reading, person, search)
+            return models.JudgementPage(self._history.judgements(reading, person, rows), following)
+
+        return await self._read(look)
 
     async def unsure(self, person: Person, search: Search | None = None) -> models.JudgementPage:
         """Return the unsure mail of the last days that nobody has spoken about."""
@@ -218,8 +217,8 @@ class Service:
             lambda reading: self._history.find_user(reading, address, mail_from)
         )
 
-    async def why(self, person: Person, verdict_id: str) -> models.MessageExplanation:
-        """Explain the verdict on a message that passed: as it was, and as it would be now."""
+    async def why(self, person: Person, verdict_id: str) -> tuple[JudgementDetails, Explanation]:
+        """Return a message that passed, and why it would get its verdict now."""
         row, judgement = await self._row(person, verdict_id)
         held = await self._read_held(person, verdict_id) if judgement.held else None
 
@@ -229,8 +228,7 @@ class Service:
             return example_from_row(spam_filter, row)
 
         words = row.words + (held.words if held else ())
-        why = await self._explain(person, lesson, words, row.sender_digest)
-        return models.MessageExplanation(judgement, why)
+        return judgement, await self._explain(person, lesson, words, row.sender_digest)
 
     async def _read_held(self, person: Person, verdict_id: str) -> Scan | None:
         with suppress(SpamguardError, OSError):  # gone meanwhile, or too many are being judged
@@ -329,8 +327,6 @@ class Service:
         """Take back all votes of a user since a time; only operators may name another user."""
         if not person.operator and user != person.name:
             raise NotAllowedError("only operators may take back lessons of other people")
-        if not 0 <= since <= log.MAX_TIME:
-            raise UsageError("since: expected seconds since 1970")
         chosen = VoteSelection(user, int(since))
         digests = await self._filter.run(partial(affected_messages, chosen=chosen))
 
@@ -390,7 +386,7 @@ class Service:
     async def waiting(self, person: Person) -> models.Waiting:
         """Count what waits for the person; what is not known at once is left out."""
         unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
-        held = self.quarantine(person, limit=_HELD_ROWS)
+        held = self.quarantine(person)
         counts = asyncio.gather(_count_page(unsure), _count_page(held))
         try:
             return models.Waiting(*await asyncio.wait_for(counts, _MAX_WAIT_SECONDS))
@@ -413,11 +409,11 @@ class Service:
     # ---- quarantine
 
     async def quarantine(
-        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
+        self, person: Person, search: Search | None = None
     ) -> models.QuarantinePage:
         """Return a page of the held messages, newest first."""
-        search = replace(search or Search(), before=before, limit=limit)
-        return await self._read(lambda reading: self._quarantine.list_page(reading, person, search))
+        found = search or Search()
+        return await self._read(lambda reading: self._quarantine.list_page(reading, person, found))
 
     async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
         """Return one of them, with its header section."""
@@ -460,12 +456,14 @@ class Service:
             return row if row and can_teach(row, reading.ledger.fingerprint) else None
 
         row = await self._readers.run(find_row)
-        if row is not None:
-            lesson = partial(example_from_row, row=row)
-            return (await self._learn(person, lesson, "ham", RELEASE_ORIGIN)).changed
-        with closing(self._quarantine.open_message(entry)) as message:
-            example = example_from_scan(await self._scan(person, message))
-        return (await self._learn(person, lambda _: example, "ham", RELEASE_ORIGIN)).changed
+        if row is None:
+            with closing(self._quarantine.open_message(entry)) as message:
+                scanned = example_from_scan(await self._scan(person, message))
+
+        def lesson(spam_filter: Filter) -> Example:
+            return example_from_row(spam_filter, row) if row else scanned
+
+        return (await self._learn(person, lesson, "ham", RELEASE_ORIGIN)).changed
 
     async def delete(self, person: Person, verdict_id: str) -> None:
         """Delete a held message; for operators only."""

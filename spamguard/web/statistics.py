@@ -32,7 +32,6 @@ def summarize_hours(
 ) -> models.Today:
     """Count mail, lessons and mistakes of the last whole hours, the current hour included."""
     reading.catch_up()
-    hours = max(1, min(hours, models.MAX_HOURS))
     start = (int(time.time()) // _HOUR_SECONDS - hours + 1) * _HOUR_SECONDS
     parts = visibility.search_parts(person)
     period = HistoryFilter(since=start, first=new_id(start, bytes(RANDOM_BYTES)), parts=parts)
@@ -96,7 +95,6 @@ def summarize_model(
 ) -> models.Model:
     """Describe the filter as it is now."""
     status = spam_filter.status()
-    name = person.voter
     return models.Model(
         summarize_classes(status),
         missing_lessons(status.classes, status.unwanted),
@@ -104,7 +102,7 @@ def summarize_model(
         status.unsettled,
         status.extractor,
         status.fingerprint,
-        [row for row in users if person.operator or row.user == name],
+        [row for row in users if person.operator or row.user == person.voter],
     )
 
 

@@ -27,9 +27,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
-from math import inf
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from spamguard import errors, keys
 from spamguard.config.options import Settings
@@ -60,14 +59,7 @@ WAIT_SECONDS = 20.0
 _BROKEN_ERRORS = (errors.HistoryError, errors.LedgerError, errors.TableError)
 
 
-class Resource(Protocol):
-    """Belongs to one thread."""
-
-    def close(self) -> None:
-        """Release it."""
-
-
-ResourceT = TypeVar("ResourceT", bound=Resource)
+ResourceT = TypeVar("ResourceT")
 Result = TypeVar("Result")
 
 
@@ -79,8 +71,9 @@ class ResourceThread(Generic[ResourceT]):
 
     def __init__(self, name: str, open_resource: Callable[[], ResourceT], threads: int = 1) -> None:
         self._open = open_resource
-        self._queue: queue.Queue[tuple[Future[Any], Callable[[ResourceT], object]] | None]
-        self._queue = queue.Queue(MAX_WAITING)
+        self._queue = queue.Queue[tuple[Future[Any], Callable[[ResourceT], object]] | None](
+            MAX_WAITING
+        )
         self._threads = [
             threading.Thread(target=self._work_loop, name=f"{name}-{number}", daemon=True)
             for number in range(threads)
@@ -129,11 +122,10 @@ class ResourceThread(Generic[ResourceT]):
                     ):
                         _close_logged(resource)
                         resource = None
-            del item, future, work  # they may hold much memory until the next item comes
         _close_logged(resource)
 
 
-def _close_logged(resource: Resource | None) -> None:
+def _close_logged(resource: Any) -> None:
     if resource is not None:
         try:
             resource.close()
@@ -170,7 +162,8 @@ class AsyncTtlCache(Generic[Value]):
         loop = asyncio.get_running_loop()
         if self._task is None or (self._task.done() and loop.time() >= self._expires_at):
             self._task = loop.create_task(self._reload())
-            self._task.add_done_callback(_consume_error)
+            # asyncio would log an error that comes when nobody waits any more.
+            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
         except TimeoutError:
@@ -184,12 +177,6 @@ class AsyncTtlCache(Generic[Value]):
         finally:
             self._expires_at = asyncio.get_running_loop().time() + seconds
         return value
-
-
-def _consume_error(task: asyncio.Task[Value]) -> None:
-    """asyncio would log an error that comes when nobody waits any more."""
-    if not task.cancelled():
-        task.exception()
 
 
 # ---- reading
@@ -215,12 +202,8 @@ class ReadConnection:
         ensure_filter(settings.state)
         key = keys.load_key(settings.state / KEY_FILE, create=False)
         ledger = SqliteLedger.open(settings.state / LEDGER_FILE, keys.key_fingerprint(key))
-        try:
-            limits = settings.history
-            history = HistorySearch.open(settings.state / HISTORY_FILE, limits.size, limits.age)
-        except BaseException:
-            ledger.close()
-            raise
+        limits = settings.history
+        history = HistorySearch.open(settings.state / HISTORY_FILE, limits.size, limits.age)
         return cls(history, ledger)
 
     def close(self) -> None:
@@ -298,8 +281,6 @@ class UploadScanner:
         max_messages = _MAX_MESSAGES if person.operator else _MAX_MESSAGES_PER_PERSON
         if self._running.total() >= _MAX_MESSAGES or self._running[person] >= max_messages:
             raise BusyError("too many messages are being judged: try again in a moment")
-        if not message.size:
-            raise UsageError("there is no message: nothing was uploaded")
         self._running[person] += 1
         try:
             head = message.read_start(PREFIX_SEARCH_BYTES)
@@ -307,25 +288,23 @@ class UploadScanner:
             if original_head is head:
                 return await self._scan(message, users)
             with closing(Spool(self._state / SPOOL_DIRECTORY)) as copy:
-                work = partial(_copy_message, message, copy, original_head, len(head))
-                await run_in_thread(work)
+                await run_in_thread(partial(_copy_message, message, copy, original_head, len(head)))
                 return await self._scan(copy, users)
         except OSError as error:
             raise BusyError(f"the message cannot be stored: {error.strerror}") from error
         finally:
-            self._running[person] -= 1
-            self._running += Counter()  # drops people with a count of zero
+            self._running -= Counter((person,))  # and no person with a count of zero remains
 
     async def _scan(self, message: Spool, users: Sequence[str]) -> Scan:
         await run_in_thread(partial(ensure_filter, self._state))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _NEW_FILTER_SECONDS
-        result = await self._pool.judge(message, b"", users)
-        while isinstance(result, NotScanned) and result.reason == "no-model":
-            if loop.time() > deadline:
+        while True:
+            result = await self._pool.judge(message, b"", users)
+            no_model = isinstance(result, NotScanned) and result.reason == "no-model"
+            if not no_model or loop.time() > deadline:
                 break
             await asyncio.sleep(_RETRY_SECONDS)
-            result = await self._pool.judge(message, b"", users)
         if result.settle:
             self._settle()
         if not isinstance(result, NotScanned):
@@ -357,7 +336,7 @@ class Visibility:
         self._aliases = aliases
         self._resolver = UserResolver(aliases)
         self._users: frozenset[str] = frozenset()
-        self._fresh_until = -inf
+        self._fresh_until = 0.0
 
     def refresh(self, users: UserQueries) -> None:
         """Read the names of all users, unless they are fresh. Any thread may call it."""

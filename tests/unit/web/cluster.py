@@ -18,7 +18,7 @@ from spamguard.proxy.history import HISTORY_FILE
 from spamguard.shared.peers import PeerClient, PeerGate, PeerNode, peer_key
 from spamguard.storage import KEY_FILE
 from spamguard.web.app import create_app
-from spamguard.web.auth import CredentialStore, SharedLogin
+from spamguard.web.auth import CredentialStore
 from spamguard.web.nodes import NodeService, PeerDoor
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import opened
@@ -95,7 +95,8 @@ def _node(
     @asynccontextmanager
     async def app(store: CredentialStore) -> AsyncIterator[ASGIApp]:
         served.service = service = NodeService(settings, lambda: None, dict, client)
-        door = PeerDoor(PeerGate(key, peers[at].node), service, SharedLogin(burn, bytes(32)))
+        store.key = bytes(32)
+        door = PeerDoor(PeerGate(key, peers[at].node), service, burn)
         await service.start()
         try:
             yield create_app(

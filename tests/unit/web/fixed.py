@@ -21,7 +21,13 @@ import spamguard.web.review  # noqa: F401  registers its views
 from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool
-from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
+from spamguard.web.auth import (
+    AuthMethod,
+    Person,
+    UnauthenticatedError,
+    Visitor,
+    require_operator,
+)
 from spamguard.web.context import PageContext, page_routes, problem_page
 from spamguard.web.health import DaemonHealth, PartHealth, StageTimes
 from spamguard.web.models import (
@@ -33,7 +39,6 @@ from spamguard.web.models import (
     JudgementDetails,
     JudgementPage,
     LessonReceipt,
-    MessageExplanation,
     Model,
     Opinion,
     QuarantinePage,
@@ -44,7 +49,6 @@ from spamguard.web.models import (
     Waiting,
     WordPart,
 )
-from spamguard.web.monitor import MonitorAnswer
 from spamguard.web.queries import Search
 from spamguard.web.requests import problem_from_error
 from spamguard.web.service import Service
@@ -93,8 +97,10 @@ class Monitor:
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    async def metrics(self) -> MonitorAnswer:
-        return MonitorAnswer(200, b"spamguard_workers 2\n", "text/plain; version=0.0.4")
+    async def metrics(self) -> Response:
+        return Response(
+            "spamguard_workers 2\n", headers={"Content-Type": "text/plain; version=0.0.4"}
+        )
 
     async def look(self) -> DaemonHealth:
         parts = [
@@ -155,9 +161,9 @@ class Fixed:
             SPAM.label, SPAM.probability, SPAM.log_odds, SPAM.probabilities, DIGEST, "", "", ()
         )
 
-    async def explain(self, person: Person, message: Spool) -> MessageExplanation:
+    async def explain(self, person: Person, message: Spool) -> Explanation:
         self.messages.append(message.read())
-        return MessageExplanation(None, self.reasons)
+        return self.reasons
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         self.calls.append(("learn", person.name, message.read(), label))
@@ -183,11 +189,11 @@ class Fixed:
             raise NotThereError("there is no such message")
         return found
 
-    async def why(self, person: Person, name: str) -> MessageExplanation:
+    async def why(self, person: Person, name: str) -> tuple[JudgementDetails, Explanation]:
         then = await self.judgement(person, name)
         if then.label == "not-scanned":
             raise UsageError("this message was not scanned: nothing is known of its words")
-        return MessageExplanation(then, self.reasons)
+        return then, self.reasons
 
     async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
         self.calls.append(("learn_passed", person.name, name, label))
@@ -227,9 +233,7 @@ class Fixed:
     async def classes(self, person: Person) -> Mapping[str, bool]:
         return self.taught_classes
 
-    async def quarantine(
-        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
-    ) -> QuarantinePage:
+    async def quarantine(self, person: Person, search: Search | None = None) -> QuarantinePage:
         if search:
             self.searches.append(search)
         return QuarantinePage(self.held_back, self.following)
@@ -247,9 +251,11 @@ class Fixed:
         )
 
     async def delete(self, person: Person, name: str) -> None:
+        require_operator(person)
         self.calls.append(("delete", person.name, name))
 
     async def status(self, person: Person) -> Mapping[str, Any]:
+        require_operator(person)
         return {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from contextlib import closing
 
@@ -13,7 +12,7 @@ from spamguard.config.options import HostPort, Web, WebProxy
 from spamguard.errors import LedgerError
 from spamguard.web import app
 from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind
-from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, served
+from tests.unit.web.served import ANNA, LETTER, MESSAGE, ROOT, Served, served
 
 CLASSES = f"{ROOT}/classes"
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -47,24 +46,17 @@ def test_an_old_link_does_not(server: Served) -> None:
         assert client.post("/login", data={"link": wrong, "csrf": ""}).status_code == 401
 
 
-def token_of(page: str) -> str:
-    match = re.search(r'name="csrf" value="([0-9a-f]{64})"', page)
-    assert match
-    return match[1]
-
-
 # ---- forged requests
 
 
-def test_the_api_takes_cookies_with_a_token_of_forms_only(server: Served) -> None:
+def test_the_api_takes_cookies_from_our_pages_only(server: Served) -> None:
     browser = server.browser(ANNA)
-    token = token_of(browser.get("/teach").text)
     given = {"content": LETTER, "headers": MESSAGE}
-    assert problem(browser.post(f"{ROOT}/judge", **given)) == 403
-    given["headers"] = MESSAGE | {"X-CSRF-Token": token}
     assert browser.post(f"{ROOT}/judge", **given).status_code == 200
-    given["headers"] = MESSAGE | {"X-CSRF-Token": token, "Sec-Fetch-Site": "cross-site"}
+    given["headers"] = MESSAGE | {"Sec-Fetch-Site": "cross-site"}
     assert problem(browser.post(f"{ROOT}/judge", **given)) == 403
+    del browser.headers["Sec-Fetch-Site"]
+    assert problem(browser.post(f"{ROOT}/judge", content=LETTER, headers=MESSAGE)) == 403
 
 
 @pytest.mark.parametrize(
@@ -110,17 +102,8 @@ def test_a_proxy_names_people(tmp_path) -> None:
         assert (
             problem(client.post(f"{ROOT}/judge", content=LETTER, headers=given)) == 403
         )  # a browser sends the proxy's password by itself
-        token = token_of(client.get("/teach", headers=named).text)
-        given |= OWN | {"X-CSRF-Token": token}
+        given |= OWN
         assert client.post(f"{ROOT}/judge", content=LETTER, headers=given).status_code == 200
-        assert (
-            problem(
-                client.post(
-                    f"{ROOT}/judge", content=LETTER, headers=given | {"X-Remote-User": "olga"}
-                )
-            )
-            == 403
-        )
         link = running.secret(CredentialKind.LINK, ANNA)
         response = client.post(
             "/login", data={"link": link, "csrf": ""}, headers=OWN | {"X-Forwarded-Proto": "https"}
@@ -130,18 +113,6 @@ def test_a_proxy_names_people(tmp_path) -> None:
 
 
 # ---- how often
-
-
-def test_a_person_may_ask_so_often(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(app, "MAX_REQUESTS_PER_MINUTE", 5)
-    with served(tmp_path) as running:
-        client = running.client(ANNA)
-        assert [client.get(CLASSES).status_code for _ in range(5)] == [200] * 5
-        response = client.get(CLASSES)
-        assert problem(response) == 429
-        assert 1 <= int(response.headers["retry-after"]) <= 13
-        assert problem(running.client(ANNA).get(CLASSES)) == 429  # by another token too
-        assert running.client(OPERATOR).get(CLASSES).status_code == 200
 
 
 def test_an_address_may_ask_so_often(tmp_path, monkeypatch) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from spamguard.errors import UsageError
 from spamguard.web import context
-from spamguard.web.auth import Person
-from spamguard.web.context import Notice, NoticeStore, SearchQuery
+from spamguard.web.auth import AuthMethod, Person, Visitor
+from spamguard.web.context import Notice, PageContext, SearchQuery
 
 # ---- searches
 
@@ -43,8 +45,18 @@ def test_an_invalid_day_gets_an_error(day: str) -> None:
 ANNA, BEN = Person("anna"), Person("ben")
 
 
+def put(pages: PageContext, text: str) -> str:
+    return pages.redirect(ANNA, "/", Notice(text)).headers["location"].partition("told=")[2]
+
+
+def told(pages: PageContext, person: Person, name: str) -> Notice | None:
+    state = {"visitor": Visitor(person, AuthMethod.SESSION)}
+    query = f"told={name}".encode()
+    return pages.requested_notice(Request({"type": "http", "query_string": query, "state": state}))
+
+
 def test_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "_MAX_NOTICES", 2)
-    shelf = NoticeStore()
-    names = [shelf.put(ANNA, Notice(thing)) for thing in "abc"]
-    assert [shelf.get(ANNA, name) for name in names] == [None, Notice("b"), Notice("c")]
+    pages = PageContext(Any, Any, Any)
+    names = [put(pages, thing) for thing in "abc"]
+    assert [told(pages, ANNA, name) for name in names] == [None, Notice("b"), Notice("c")]

@@ -45,14 +45,14 @@ def test_strangers_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert [running.client(ANNA).get(CLASSES).status_code for _ in range(5)] == [200] * 5
 
 
-@pytest.mark.parametrize(("path", "status"), [("/login", 413), (f"{ROOT}/judge", 401)])
+@pytest.mark.parametrize("path", ["/login", f"{ROOT}/judge"])
 def test_a_body_beyond_the_limit_of_strangers_is_refused_at_the_head(
-    tmp_path: Path, path: str, status: int
+    tmp_path: Path, path: str
 ) -> None:
     """Nobody waits for what would come slowly, until that is too late (408)."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n"
     with served(tmp_path) as running:
-        assert running.raw(head.encode()).startswith(b"HTTP/1.1 %d" % status)
+        assert running.raw(head.encode()).startswith(b"HTTP/1.1 401")
 
 
 def test_nonsense_after_a_refusal_is_not_logged(

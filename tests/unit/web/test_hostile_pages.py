@@ -15,8 +15,8 @@ from spamguard.web.auth import Person
 from spamguard.web.models import (
     Class,
     HeldMessage,
+    JudgementDetails,
     LessonReceipt,
-    MessageExplanation,
     Model,
     RecipientReply,
     ReleaseResult,
@@ -83,8 +83,8 @@ class Hostile(Fixed):
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
         self.taught_classes = {"ham": False, "spam": True}
 
-    async def why(self, person: Person, name: str) -> MessageExplanation:
-        return MessageExplanation(await self.judgement(person, name), self.explained())
+    async def why(self, person: Person, name: str) -> tuple[JudgementDetails, Explanation]:
+        return await self.judgement(person, name), self.explained()
 
     async def model(self, person: Person) -> Model:
         model = await super().model(person)

@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from starlette.responses import PlainTextResponse, Response
 
 from spamguard import process
 from spamguard.daemon.web import serve_http
 from spamguard.web import monitor
-from spamguard.web.monitor import MonitorAnswer
 from tests.support.waiting import PATIENCE
 
 
-async def plain(_: str) -> MonitorAnswer:
-    return MonitorAnswer(200, b"well\n")
+async def plain(_: str) -> Response:
+    return PlainTextResponse(b"well\n")
 
 
-async def unwell(_: str) -> MonitorAnswer:
-    return MonitorAnswer(503, b"not so\n", "text/x")
+async def unwell(_: str) -> Response:
+    return Response(b"not so\n", 503, {"Content-Type": "text/x"})
 
 
-async def broken(_: str) -> MonitorAnswer:
+async def broken(_: str) -> Response:
     raise RuntimeError("secret")
 
 

@@ -203,7 +203,7 @@ def test_mail_under_release_is_not_deleted(held: Path) -> None:
 
 def test_held_mail_is_found_by_what_the_person_may_see(held: Path) -> None:
     def found(person: Person, **search: Any) -> list[str]:
-        page = asked(held, lambda service: service.quarantine(person, search=Search(**search)))
+        page = asked(held, lambda service: service.quarantine(person, Search(**search)))
         return [message.id for message in page.messages]
 
     everything = found(OPERATOR)
