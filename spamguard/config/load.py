@@ -297,12 +297,12 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
         case "extra_forbidden":
             part = _part_at(path[:-1])
             instead = GONE.get(".".join(part for part in path if isinstance(part, str)))
-            if not instead and part and part.fills.__annotations__.get(key) in ("int", "float"):
+            option = part.fills.__dataclass_fields__.get(key) if part else None
+            if not instead and option and option.type in ("int", "float"):
                 instead = _IS_CONSTANT
             if instead:
                 return f"{key} is gone: {instead}"
-            keys = _keys(part)
-            return f"unknown key {describe_value(path[-1])}{_key_hint(str(path[-1]), keys)}"
+            return f"unknown key {describe_value(key)}{_key_hint(key, part)}"
         case "value_error":
             return f"{key}: {error['ctx']['error']}"
         case "too_short":
@@ -311,20 +311,21 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
             return f"{key}: expected a list as in [a, b], found {describe_value(value)}"
     part = _part_at(path)
     options = part.model_fields.items() if part else ()
-    required = [name for name, option in options if option.is_required()] or ["key"]
-    example = ", ".join(f"{name}: …" for name in required)
+    required = [f"{name}: …" for name, option in options if option.is_required()] or ["key: …"]
+    example = ", ".join(required)
     return f"{key}: expected a mapping as in {{{example}}}, found {describe_value(value)}"
 
 
-def _key_hint(key: str, known_keys: list[str]) -> str:
+def _key_hint(key: str, part: type[Part] | None) -> str:
     """What somebody who wrote this unknown key may have wanted."""
-    places = [
-        f"in {place}" if place else "at the top level"
-        for part, place in all_parts().items()
-        if key in part.model_fields
-    ]
+    places = {
+        f"in {place}" if place else "at the top level": None
+        for other, place in all_parts().items()
+        if key in other.model_fields
+    }
     if places:
-        return f" here: it stands {' or '.join(dict.fromkeys(places))}"
+        return f" here: it stands {' or '.join(places)}"
+    known_keys = list(part.model_fields) if part else []
     return types.did_you_mean(key, known_keys) or f": expected one of {', '.join(known_keys)}"
 
 
@@ -336,10 +337,6 @@ def _part_at(path: KeyPath) -> type[Part] | None:
             option = part.model_fields.get(key)
             part = part_in(option.annotation) if option else None
     return part
-
-
-def _keys(part: type[Part] | None) -> list[str]:
-    return [] if part is None else list(part.model_fields)
 
 
 # ---- YAML as plain values, and where each of them stands

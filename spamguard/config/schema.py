@@ -275,10 +275,9 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
 
 
 def _doors(settings: Settings) -> Iterator[tuple[KeyPath, Listener | Scanner]]:
-    for number, listener in enumerate(settings.listeners):
-        yield ("listeners", number), listener
-    for number, scanner in enumerate(settings.scanners):
-        yield ("scanners", number), scanner
+    for key in ("listeners", "scanners"):
+        for number, door in enumerate(getattr(settings, key)):
+            yield (key, number), door
 
 
 _SCANNER_ACTIONS = {

@@ -37,7 +37,6 @@ VERIFIED_TLS = DatabaseTls()
 
 # ---- checks
 
-_NAME = re.compile(r"[ -~\u00a1-\U0010ffff]{1,60}")
 _URI = re.compile(r"postgres(?:ql)?://[!-~]+")
 _PAIR = re.compile(r"\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s'\\]+)(?=\s|\Z)")
 # Other options say these, or the daemon sets them itself.
@@ -128,18 +127,21 @@ _TLS_SCHEMA: JsonSchema = {
         },
     ]
 }
-_URL_SCHEMA: JsonSchema = {"type": "string", "pattern": "^(https?://.*)?$"}
-_DATABASE_SCHEMA: JsonSchema = {"type": "string", "pattern": "(^postgres(ql)?://)|="}
 
-Database = Annotated[str, Option(check_database, _DATABASE_SCHEMA)]
+Database = Annotated[
+    str, Option(check_database, {"type": "string", "pattern": "(^postgres(ql)?://)|="})
+]
 Tls = Annotated[DatabaseTls, Option(_check_tls, _TLS_SCHEMA, _write_tls)]
 NodeName = Annotated[
     str,
     types.pattern_option(
-        _NAME, "at most 60 printable characters such as mx1", empty=True, editors=".{0,60}"
+        r"[ -~\u00a1-\U0010ffff]{1,60}",
+        "at most 60 printable characters such as mx1",
+        empty=True,
+        editors=".{0,60}",
     ),
 ]
-NodeUrl = Annotated[str, Option(_check_url, _URL_SCHEMA)]
+NodeUrl = Annotated[str, Option(_check_url, {"type": "string", "pattern": "^(https?://.*)?$"})]
 
 # ---- the options
 

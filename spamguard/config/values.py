@@ -9,7 +9,7 @@ sentence: what was expected, and what was found.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,18 +31,17 @@ class Protocol(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where to listen or where to hand mail on: a path for a socket or a Maildir, else host and
-    port. `text` is how people write it; the log has it for each message, so it is made once.
+    port. `text` is how people write it.
     """
 
     protocol: Protocol
     host: str = ""
     port: int = 0
     path: Path | None = None
-    text: str = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        place = self.path or f"//{_host_and_port(self.host, self.port)}"
-        object.__setattr__(self, "text", f"{self.protocol}:{place}")
+    @property
+    def text(self) -> str:
+        return f"{self.protocol}:{self.path or f'//{HostPort(self.host, self.port)}'}"
 
     def __str__(self) -> str:
         return self.text
@@ -56,11 +55,7 @@ class HostPort:
     port: int
 
     def __str__(self) -> str:
-        return _host_and_port(self.host, self.port)
-
-
-def _host_and_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_endpoint(text: object) -> Endpoint:

@@ -36,7 +36,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from spamguard.config.options import Certificate, DoorLimits, ScannerLimits
+from spamguard.config.options import Certificate, ScannerLimits
 from spamguard.errors import StartError
 from spamguard.smtp.envelope import (
     Networks,
@@ -96,7 +96,7 @@ class Door:
         make_session: Callable[[str, str], ServerSession],
         sockets: Sequence[socket.socket],
         clients: Networks,
-        limits: DoorLimits | ScannerLimits,
+        limits: ScannerLimits,
     ) -> None:
         self._make_session = make_session
         self._sockets = sockets
@@ -298,7 +298,7 @@ class ConnectionLimits:
 class ByteQuota:
     """Bytes in flight of all connections of one door, in this process. Safe for threads."""
 
-    def __init__(self, limits: DoorLimits | ScannerLimits) -> None:
+    def __init__(self, limits: ScannerLimits) -> None:
         self._limits = limits
         self._client_bytes: Counter[str] = Counter()  # without the client ""
         self.bytes_in_flight = 0
@@ -352,7 +352,7 @@ class IncomingMessage:
     def __init__(
         self,
         directory: Path,
-        limits: DoorLimits | ScannerLimits,
+        limits: ScannerLimits,
         byte_quota: ByteQuota,
         quota_key: str = "",
     ) -> None:
