@@ -435,13 +435,8 @@ class CertificateReloader:
         except StartError as error:
             _tls_log.error("the new certificate cannot be used: the old one is (%s)", error)
 
-    def _change_times(self) -> tuple[int, ...]:
-        return _change_time(self._files.certificate), _change_time(self._files.key)
-
-
-def _change_time(path: Path) -> int:
-    """When its contents or rights changed, in nanoseconds; 0: the file cannot be seen."""
-    try:
-        return path.stat().st_ctime_ns
-    except OSError:
-        return 0
+    def _change_times(self) -> list[int]:
+        """When contents or rights changed, in nanoseconds; none: a file cannot be seen."""
+        with suppress(OSError):
+            return [path.stat().st_ctime_ns for path in (self._files.certificate, self._files.key)]
+        return []

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -119,7 +119,7 @@ class MilterConnection:
         with suppress(OSError):  # a Unix socket, or lost, as the next read will show
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
-    def write(self, packets: Iterable[bytes]) -> None:
+    def write(self, *packets: bytes) -> None:
         """Send packets before the next wait."""
         self._unsent += b"".join(packets)
 
@@ -138,22 +138,19 @@ class ForgedHeaderFilter:
     def __init__(self, names: FieldNameSet) -> None:
         self._names = names
         self._counts: Counter[bytes] = Counter()
-        self._forged_fields: list[tuple[bytes, int]] = []
+        self._removals: list[bytes] = []
 
     def add_field(self, name: bytes) -> None:
         """Note the name of the next field."""
         lower = name.strip(b" \t").lower()
-        has_room = len(self._forged_fields) < MAX_REMOVALS and len(lower) <= MAX_NAME_BYTES
+        has_room = len(self._removals) < MAX_REMOVALS and len(lower) <= MAX_NAME_BYTES
         if has_room and lower in self._names:
             self._counts[lower] += 1
-            self._forged_fields.append((lower, self._counts[lower]))
+            self._removals.append(encode_remove_field(lower, self._counts[lower]))
 
     def removal_packets(self) -> list[bytes]:
         """The packets that remove them, last field first: no removal renumbers another one."""
-        return [
-            encode_remove_field(name, occurrence)
-            for name, occurrence in reversed(self._forged_fields)
-        ]
+        return self._removals[::-1]
 
 
 @dataclass(slots=True)
@@ -303,9 +300,9 @@ class MilterSession:
                 self._client, self._client_macros = Client(), {}
         self._state = TRANSITIONS[self._state, command]
         if command is MilterCommand.OFFER:
-            connection.write([self._negotiated.encode()])
+            connection.write(self._negotiated.encode())
         elif self._negotiated.answers(command):
-            connection.write([milter_protocol.CONTINUE])
+            connection.write(milter_protocol.CONTINUE)
 
     def _negotiate(self, data: bytes) -> None:
         holds = any(rule.action is Action.QUARANTINE for rule in self._scanner.policy.rules)
@@ -365,7 +362,7 @@ class MilterSession:
         try:
             scan = self._context.service.scan(self._scan_request(content))
             result = await _wait_with_progress(scan, connection)
-            connection.write(self._reply_packets(result))
+            connection.write(*self._reply_packets(result))
         finally:
             self._reset_message()
 
@@ -408,7 +405,7 @@ async def _wait_with_progress(
     task = asyncio.create_task(scan)
     try:
         while not (await asyncio.wait([task], timeout=_PROGRESS_SECONDS))[0]:
-            connection.write([milter_protocol.PROGRESS])
+            connection.write(milter_protocol.PROGRESS)
             await connection.flush()
         return task.result()
     finally:

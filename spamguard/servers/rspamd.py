@@ -13,8 +13,9 @@ import json
 import logging
 import re
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -156,8 +157,9 @@ class RspamdSession(Conversation):
         if not isinstance(event, h11.Request):
             raise ConnectionClosed
         path = event.target.partition(b"?")[0].decode("ascii", "replace")
-        fields = rspamd_protocol.collect_fields(event.headers)
-        request = _RspamdRequest(path, fields)
+        request = _RspamdRequest(path, defaultdict(list))
+        for name, value in event.headers:
+            request.fields[name].append(value)
         _check_request(request, event.method)
         with ExitStack() as stack:
             message = stack.enter_context(closing(self._context.incoming_message(self.address)))
@@ -272,14 +274,13 @@ def _check_rejection(message: IncomingMessage) -> None:
 
 def _decompress(compressed: Spool, message: IncomingMessage) -> None:
     """Decompress a zstd frame (RFC 8878) in bounded pieces. _RspamdError: it is none."""
-    try:
+    with suppress(zstandard.ZstdError):
         frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
         for piece in compressed.chunks():
             for start in range(0, len(piece), _DECOMPRESS_BYTES):
                 message.write(frame.decompress(piece[start : start + _DECOMPRESS_BYTES]))
                 if message.rejection is not None:
                     return
-    except zstandard.ZstdError:
-        raise _RspamdError(400, "not compressed as announced") from None
-    if not frame.eof:
-        raise _RspamdError(400, "not compressed as announced")
+        if frame.eof:
+            return
+    raise _RspamdError(400, "not compressed as announced")

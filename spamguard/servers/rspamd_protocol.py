@@ -9,7 +9,7 @@ It is written by hand because no library speaks the server's side of this protoc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -32,14 +32,6 @@ _REFUSAL_ACTIONS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
 
 HeaderFields = Mapping[bytes, list[bytes]]
 """Values of header fields by name in lower case."""
-
-
-def collect_fields(headers: Iterable[tuple[bytes, bytes]]) -> HeaderFields:
-    """Header fields as h11 gives them, by name."""
-    fields: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
-        fields.setdefault(name, []).append(value)
-    return fields
 
 
 def field_text(fields: HeaderFields, name: bytes) -> str:

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
@@ -87,7 +87,7 @@ class SpamdCode(StrEnum):
 class SpamdError(Exception):
     """A request is refused."""
 
-    def __init__(self, code: SpamdCode) -> None:
+    def __init__(self, code: SpamdCode = SpamdCode.PROTOCOL) -> None:
         super().__init__(code)
         self.code = code
 
@@ -122,47 +122,48 @@ def parse_request_line(line: bytes) -> SpamdRequest:
     """The request in its first line, without line end. SpamdError."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None or match[1].decode() not in SpamdMethod.__members__:
-        raise SpamdError(SpamdCode.PROTOCOL)
+        raise SpamdError
     return SpamdRequest(SpamdMethod(match[1].decode()), int(match[2]))
 
 
-def apply_field(request: SpamdRequest, line: bytes) -> SpamdRequest:
+def apply_field(  # noqa: PLR0911  one for each field
+    request: SpamdRequest, line: bytes
+) -> SpamdRequest:
     """The request with one more header field, without line end; unknown fields change nothing.
     SpamdError.
     """
     match = _REQUEST_FIELD.fullmatch(line)
     if match is None:
-        raise SpamdError(SpamdCode.PROTOCOL)
+        raise SpamdError
     value = match[2].strip()
+    lower = value.lower()
     match match[1].lower():
-        case b"content-length":
-            if not _LENGTH.fullmatch(value):
-                raise SpamdError(SpamdCode.PROTOCOL)
-            request = request._replace(length=int(value))
-        case b"compress":
-            if value.lower() != b"zlib":
-                raise SpamdError(SpamdCode.PROTOCOL)
-            request = request._replace(compressed=True)
+        case b"content-length" if _LENGTH.fullmatch(value):
+            return request._replace(length=int(value))
+        case b"compress" if lower == b"zlib":
+            return request._replace(compressed=True)
+        case b"content-length" | b"compress":
+            raise SpamdError
         case b"user":
-            request = request._replace(user=value.decode("utf-8", "replace"))
+            return request._replace(user=value.decode("utf-8", "replace"))
         case b"message-class":
-            request = request._replace(label=value.decode("latin-1").lower())
+            return request._replace(label=lower.decode("latin-1"))
         case b"set":
-            request = request._replace(set=b"local" in value.lower())
+            return request._replace(set=b"local" in lower)
         case b"remove":
-            request = request._replace(remove=b"local" in value.lower())
+            return request._replace(remove=b"local" in lower)
     return request
 
 
 def check_request(request: SpamdRequest) -> None:
     """SpamdError for a request that contradicts itself, once all its fields are there."""
     if request.compressed and request.length is None:
-        raise SpamdError(SpamdCode.PROTOCOL)
+        raise SpamdError
     if request.method is not SpamdMethod.TELL:
         return
     is_known = request.remove or request.label in ("spam", "ham")
     if request.set == request.remove or not is_known:
-        raise SpamdError(SpamdCode.PROTOCOL)
+        raise SpamdError
 
 
 def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
@@ -233,9 +234,8 @@ class SpamdSession(Conversation):
         self._buffer = bytearray()
 
     def rejection(self, refused: LimitExceeded) -> bytes:
-        if refused is LimitExceeded.NOT_LISTED:
-            return SpamdError(SpamdCode.FORBIDDEN).encode()
-        return SpamdError(SpamdCode.TEMPORARY).encode()
+        is_listed = refused is not LimitExceeded.NOT_LISTED
+        return SpamdError(SpamdCode.TEMPORARY if is_listed else SpamdCode.FORBIDDEN).encode()
 
     async def handle_requests(self) -> None:
         self._buffer += await self.next_request()
@@ -275,15 +275,13 @@ class SpamdSession(Conversation):
                 check_request(request)
                 return request
             request = apply_field(request, line)
-        raise SpamdError(SpamdCode.PROTOCOL)
+        raise SpamdError
 
     async def _read_line(self) -> bytes:
         """The next line without its end. SpamdError: it is too long, or incomplete."""
         while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > MAX_LINE_BYTES:
-                raise SpamdError(SpamdCode.PROTOCOL)
-            if not await self._fill_buffer():
-                raise SpamdError(SpamdCode.PROTOCOL)
+            if len(self._buffer) > MAX_LINE_BYTES or not await self._fill_buffer():
+                raise SpamdError
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line.removesuffix(b"\r")
@@ -297,19 +295,19 @@ class SpamdSession(Conversation):
     async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
         """Read the whole message. SpamdError: it is too large, or not as long as announced."""
         remaining = request.length
-        inflater = _Inflater() if request.compressed else None
+        stream = zlib.decompressobj() if request.compressed else None
         while remaining != 0 and (self._buffer or await self._fill_buffer()):
             size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
             piece = bytes(self._buffer[:size])
             del self._buffer[:size]
             if remaining is not None:
                 remaining -= len(piece)
-            for content in inflater.inflate(piece) if inflater else (piece,):
+            for content in _inflate(stream, piece) if stream else (piece,):
                 message.write(content)
                 if message.rejection is not None:
                     raise SpamdError(_ERROR_BY_REJECTION[message.rejection])
-        if remaining or self._buffer or (inflater and not inflater.is_complete):
-            raise SpamdError(SpamdCode.PROTOCOL)
+        if remaining or self._buffer or (stream and not stream.eof):
+            raise SpamdError
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
@@ -356,23 +354,15 @@ def _answer_text(request: SpamdRequest, result: ScanResult, *, with_weights: boo
     return b""
 
 
-class _Inflater:
-    """Inflates a zlib stream (RFC 1950) in bounded pieces."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj()
-
-    @property
-    def is_complete(self) -> bool:
-        return self._stream.eof
-
-    def inflate(self, data: bytes) -> Iterator[bytes]:
-        """The content of these bytes of the stream. SpamdError: they are no zlib."""
-        while data:
-            try:
-                yield self._stream.decompress(data, CHUNK_BYTES)
-            except zlib.error:
-                raise SpamdError(SpamdCode.DATA) from None
-            data = self._stream.unconsumed_tail
-            if self._stream.unused_data:
-                raise SpamdError(SpamdCode.DATA)
+def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:
+    """The content of these bytes of a zlib stream (RFC 1950), in bounded pieces. SpamdError: they
+    are no zlib.
+    """
+    while data:
+        try:
+            yield stream.decompress(data, CHUNK_BYTES)
+        except zlib.error:
+            raise SpamdError(SpamdCode.DATA) from None
+        data = stream.unconsumed_tail
+        if stream.unused_data:
+            raise SpamdError(SpamdCode.DATA)

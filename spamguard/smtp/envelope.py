@@ -198,29 +198,24 @@ def received_field(client: Client, hostname: str, name: str, recipient: str, now
     recipient : for `for`; "" when there are several.
     now : seconds since 1970.
     """
-    literal = _address_literal(client.address)
     comment = ""
-    if literal:
-        comment = (
-            f" ({client.name} {literal})" if _DOMAIN.fullmatch(client.name) else f" ({literal})"
-        )
+    if literal := _address_literal(client.address):
+        name_of_client = f"{client.name} " if _DOMAIN.fullmatch(client.name) else ""
+        comment = f" ({name_of_client}{literal})"
     parts = [
         f"Received: from {_host_name(client.helo)}{comment}",
         f"by {_host_name(hostname)} with {_safe_atom(client.protocol)} id {_safe_atom(name)}",
     ]
     if _PATH.fullmatch(recipient):
         parts.append(f"for <{recipient}>")
-    return ("\r\n\t".join(parts) + f"; {_format_date(int(now))}").encode("ascii")
+    # A date of RFC 5322; its "-0000" would say that we do not know our zone.
+    date = formatdate(int(now)).replace("-0000", "+0000")
+    return ("\r\n\t".join(parts) + f"; {date}").encode("ascii")
 
 
 def count_hops(header: bytes) -> int:
     """How many Received fields a header section has."""
     return len(_RECEIVED.findall(header))
-
-
-def _format_date(second: int) -> str:
-    """A date of RFC 5322; its "-0000" would say that we do not know our zone."""
-    return formatdate(second).replace("-0000", "+0000")
 
 
 def _host_name(text: str) -> str:
@@ -345,7 +340,7 @@ class Networks:
     def __contains__(self, address: str) -> bool:
         if not address:
             return True
-        parsed = _parse_address(address)
+        parsed = ipaddress.ip_address(address)
         return any(parsed in network for network in self._networks)
 
 
@@ -355,13 +350,8 @@ def normalise_address(address: str) -> str:
     >>> normalise_address("::ffff:192.0.2.1")
     '192.0.2.1'
     """
-    parsed = _parse_address(address.partition("%")[0])
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
-
-
-def _parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.ip_address(address)
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 def client_prefix(address: str) -> str:
