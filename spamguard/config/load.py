@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -139,18 +139,17 @@ class _Document:
         """Where a path stands: to sort by, and in words."""
         for length in range(len(path), 0, -1):
             if option := self.overrides.get(path[:length]):
-                return TextPosition(0, 0), option
+                return (0, 0), option
         place = self.tree.position(path)
         if not self.name:
             return place, "without a configuration file"
-        return place, f"{self.name}:{place.line}:{place.column}"
+        return place, f"{self.name}:{place[0]}:{place[1]}"
 
 
 def _build_settings(document: _Document, find_classes: ClassFinder | None = None) -> Settings:
     tree = document.tree
     problems = [
-        (place, f"{document.name}:{place.line}:{place.column}: {text}")
-        for place, text in tree.problems
+        (place, f"{document.name}:{place[0]}:{place[1]}: {text}") for place, text in tree.problems
     ]
     unreadable = {place for place, _ in tree.problems}  # what has no value has no wrong one either
     found, settings = ([], None) if tree.broken else _examine(tree.value, find_classes)
@@ -189,9 +188,9 @@ def _examine(
                 path = _path_in_file(place, rest, origins)
                 places.add(place)
                 if not is_missing:
-                    problems.append(ConfigProblem(path, _describe_problem(details, place)))
+                    problems.append((path, _describe_problem(details, place)))
                 elif (*path, found[-1]) not in wrong:
-                    problems.append(ConfigProblem(path, f"expected the key {found[-1]!r}"))
+                    problems.append((path, f"expected the key {found[-1]!r}"))
             if () in places:
                 return problems, None
             for place in sorted(places, reverse=True):  # of a list the last entries first
@@ -202,16 +201,13 @@ def _examine(
         part = FILE_PART.model_validate(rest | {"state": "/"})
     settings: Settings = part.build()
     if "state" not in value:
-        problems.append(ConfigProblem((), "expected the key 'state', the directory of the filter"))
+        problems.append(((), "expected the key 'state', the directory of the filter"))
     if not value.get("listeners") and not value.get("scanners"):
-        problems.append(ConfigProblem((), "expected the key 'listeners', or 'scanners'"))
+        problems.append(((), "expected the key 'listeners', or 'scanners'"))
     contradictions = list(schema.find_contradictions(settings))
     if find_classes and has_state:
         contradictions += schema.unknown_classes(settings, find_classes(settings.state))
-    problems += [
-        ConfigProblem(_path_in_file(problem.path, rest, origins), problem.text)
-        for problem in contradictions
-    ]
+    problems += [(_path_in_file(path, rest, origins), text) for path, text in contradictions]
     return problems, settings if has_state else None
 
 
@@ -350,11 +346,8 @@ _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 
 
-class TextPosition(NamedTuple):
-    """Line and column, from 1 on."""
-
-    line: int
-    column: int
+TextPosition = tuple[int, int]
+"""Line and column, from 1 on."""
 
 
 @dataclass(slots=True)
@@ -368,76 +361,19 @@ class YamlTree:
     value_positions: dict[KeyPath, TextPosition] = field(default_factory=dict)
     problems: list[tuple[TextPosition, str]] = field(default_factory=list)
     broken: bool = False
+    _open: set[int] = field(default_factory=set)
 
     def position(self, path: KeyPath) -> TextPosition:
         """Where a path stands, or the nearest thing around it: the key, if there is one."""
         while path not in self.value_positions and path:
             path = path[:-1]
-        return self.key_positions.get(path) or self.value_positions.get(path) or TextPosition(1, 1)
-
-
-class _BoundedLoader(yaml.SafeLoader):
-    """Composes nodes within bounds, and leaves plain words to `_plain`."""
-
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  the base class has it
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = self._aliases = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]  # of PyYAML
-        self._depth += 1
-        self._aliases += isinstance(event, yaml.AliasEvent)
-        if self._depth > _MAX_DEPTH or self._aliases > _MAX_ALIASES:
-            raise yaml.MarkedYAMLError(
-                problem=f"more than {_MAX_DEPTH} levels or {_MAX_ALIASES} aliases",
-                problem_mark=event.start_mark,
-            )
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-
-def parse_yaml(data: bytes) -> YamlTree:
-    """The one document of a file; problems instead of exceptions, for any bytes."""
-    if len(data) > MAX_BYTES:
-        return _broken_tree(TextPosition(1, 1), f"the file is larger than {MAX_BYTES:,} bytes")
-    text = data.decode("utf-8-sig", "replace").replace("\ufffd", "\0")
-    try:
-        node = yaml.compose(text, Loader=_BoundedLoader)
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        return _broken_tree(TextPosition(line, 1), "expected printable text in UTF-8: save it so")
-    except yaml.MarkedYAMLError as error:
-        is_late = "could not find expected ':'" in (error.problem or "")  # seen in the next line
-        mark = error.context_mark if is_late else error.problem_mark or error.context_mark
-        place = TextPosition(1, 1) if mark is None else _position(mark)
-        text = f"is not YAML here: {error.problem or error.context}: check indentation and quotes"
-        return _broken_tree(place, text)
-    tree = YamlTree()
-    tree.value = None if node is None else _ValueBuilder(tree).build(node, ())
-    return tree
-
-
-def _broken_tree(place: TextPosition, text: str) -> YamlTree:
-    return YamlTree(problems=[(place, text)], broken=True)
-
-
-def _position(mark: yaml.Mark) -> TextPosition:
-    return TextPosition(mark.line + 1, mark.column + 1)
-
-
-class _ValueBuilder:
-    """Plain values of nodes. An alias that stands inside what it names is refused."""
-
-    def __init__(self, tree: YamlTree) -> None:
-        self._tree = tree
-        self._open: set[int] = set()
+        return self.key_positions.get(path) or self.value_positions.get(path) or (1, 1)
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
-        """The value of a node, its place and those below it noted."""
-        self._tree.value_positions[path] = _position(node.start_mark)
+        """The value of a node, its place and those below it noted. An alias that stands inside what
+        it names is refused.
+        """
+        self.value_positions[path] = _position(node.start_mark)
         if node.tag not in _PLAIN_TAGS:
             return self._refuse(node, f"the tag {node.tag!r} has no meaning here: leave it out")
         if isinstance(node, yaml.ScalarNode):
@@ -461,12 +397,61 @@ class _ValueBuilder:
             elif key.value in values:
                 self._refuse(key, f"the key {key.value!r} is there twice")
             else:
-                self._tree.key_positions[(*path, key.value)] = _position(key.start_mark)
+                self.key_positions[(*path, key.value)] = _position(key.start_mark)
                 values[key.value] = self.build(child, (*path, key.value))
         return values
 
     def _refuse(self, node: yaml.Node, text: str) -> None:
-        self._tree.problems.append((_position(node.start_mark), text))
+        self.problems.append((_position(node.start_mark), text))
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Composes nodes within bounds, and leaves plain words to `_plain`."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  the base class has it
+    _depth = _aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # of PyYAML
+        self._depth += 1
+        self._aliases += isinstance(event, yaml.AliasEvent)
+        if self._depth > _MAX_DEPTH or self._aliases > _MAX_ALIASES:
+            raise yaml.MarkedYAMLError(
+                problem=f"more than {_MAX_DEPTH} levels or {_MAX_ALIASES} aliases",
+                problem_mark=event.start_mark,
+            )
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def parse_yaml(data: bytes) -> YamlTree:
+    """The one document of a file; problems instead of exceptions, for any bytes."""
+    if len(data) > MAX_BYTES:
+        return _broken_tree((1, 1), f"the file is larger than {MAX_BYTES:,} bytes")
+    text = data.decode("utf-8-sig", "replace").replace("\ufffd", "\0")
+    try:
+        node = yaml.compose(text, Loader=_BoundedLoader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        return _broken_tree((line, 1), "expected printable text in UTF-8: save it so")
+    except yaml.MarkedYAMLError as error:
+        is_late = "could not find expected ':'" in (error.problem or "")  # seen in the next line
+        mark = error.context_mark if is_late else error.problem_mark or error.context_mark
+        place = (1, 1) if mark is None else _position(mark)
+        text = f"is not YAML here: {error.problem or error.context}: check indentation and quotes"
+        return _broken_tree(place, text)
+    tree = YamlTree()
+    tree.value = None if node is None else tree.build(node, ())
+    return tree
+
+
+def _broken_tree(place: TextPosition, text: str) -> YamlTree:
+    return YamlTree(problems=[(place, text)], broken=True)
+
+
+def _position(mark: yaml.Mark) -> TextPosition:
+    return mark.line + 1, mark.column + 1
 
 
 def _plain_value(text: str) -> str | int | float | bool | None:

@@ -24,7 +24,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    NamedTuple,
     Self,
     Union,
     get_args,
@@ -47,11 +46,8 @@ MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for e
 KeyPath = tuple[str | int, ...]
 
 
-class ConfigProblem(NamedTuple):
-    """What is wrong at a path."""
-
-    path: KeyPath
-    text: str
+ConfigProblem = tuple[KeyPath, str]
+"""A path, and what is wrong there."""
 
 
 # ---- the models, option by option
@@ -248,7 +244,7 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
         listen = door.listen
         address = listen.path, listen.host, listen.port
         if address in addresses:
-            yield ConfigProblem((*path, "listen"), "another door listens there already")
+            yield (*path, "listen"), "another door listens there already"
         addresses.add(address)
         is_exposed = listen.path is None and not ip_address(listen.host).is_loopback
         if is_exposed and door.clients == LOOPBACK_NETWORKS:
@@ -256,20 +252,20 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
                 f"{listen} can be reached from other machines: list the networks that may connect, "
                 "as in clients: [192.0.2.0/24]"
             )
-            yield ConfigProblem((*path, "listen"), text)
+            yield (*path, "listen"), text
         for number, rule in enumerate(door.policy.rules):
             for text in _rule_problems(rule, door):
-                yield ConfigProblem((*path, "rules", number, "action"), text)
+                yield (*path, "rules", number, "action"), text
         if isinstance(door, Scanner):
             for key, text in _scanner_problems(door):
-                yield ConfigProblem((*path, key), text)
+                yield (*path, key), text
             continue
         target = door.next_hop.to
         if target.port == 0 and target.path is None:
-            yield ConfigProblem((*path, "next_hop"), "expected a port from 1 to 65535")
+            yield (*path, "next_hop"), "expected a port from 1 to 65535"
         if any(reaches(target, other.listen) for other in settings.listeners):
             text = f"mail would come back: {target} is where this daemon listens"
-            yield ConfigProblem((*path, "next_hop"), text)
+            yield (*path, "next_hop"), text
     if settings.web is not None:
         yield from _web_problems(settings.web, has_next_hop=bool(settings.listeners))
 
@@ -317,26 +313,26 @@ def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
     """A page that is open without a secret way, or does not know its names; mail without a hop."""
     address, here = ip_address(web.listen.host), ("web", "listen")
     if web.tls is None and web.proxy is None and not address.is_loopback:
-        yield ConfigProblem(
+        yield (
             here,
             f"{web.listen} can be reached from other machines: give it a certificate with tls, "
             "or name the reverse proxy with proxy",
         )
     if not web.hosts and (address.is_unspecified or web.proxy is not None):
-        yield ConfigProblem(
+        yield (
             here,
             "say by which names it is asked for, as in hosts: [spam.example.org]: others are "
             "refused",
         )
     if web.proxy is not None and web.proxy.operators and not web.proxy.user_header:
         text = "nobody is named without user_header"
-        yield ConfigProblem(("web", "proxy", "operators"), text)
+        yield ("web", "proxy", "operators"), text
     if web.mail_from and not has_next_hop:
         text = "mail needs the next hop of a listener, and there is none"
-        yield ConfigProblem(("web", "mail_from"), text)
+        yield ("web", "mail_from"), text
     if web.digest and not web.mail_from:
         text = "say who sends it, as in mail_from: spamguard@example.org"
-        yield ConfigProblem(("web", "digest"), text)
+        yield ("web", "digest"), text
 
 
 _USUAL_CLASSES = ("spam", "ham", "unsure")
@@ -355,7 +351,7 @@ def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterat
                 continue
             if known is not None or get_close_matches(label, _USUAL_CLASSES, 1, 0.7):
                 text = f"there is no class {label}: make it with `spamguard learn --as CLASS`"
-                yield ConfigProblem((*path, "rules", number, "when"), text)
+                yield (*path, "rules", number, "when"), text
 
 
 # ---- warnings

@@ -15,11 +15,10 @@ from typing import Any
 
 from spamguard.config.options import Action
 from spamguard.engine.policy import REQUIRED_SCORE
-from spamguard.servers.scanner import ScanRequest, ScanResult, format_words
+from spamguard.servers.scanner import ScanRequest, ScanResult, format_words, parse_recipients
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 from spamguard.storage import Spool
 
-_MAX_RECIPIENTS = 1000  # that are remembered
 _MESSAGE_ID = re.compile(
     rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE
 )
@@ -45,12 +44,7 @@ def build_scan_request(fields: HeaderFields, message: Spool, peer: str) -> ScanR
     Its user is the one it is delivered to. Without that field it is judged for its recipients, and
     without these for the user who is logged in.
     """
-    texts = [
-        text
-        for value in fields.get(b"rcpt", ())
-        for text in value.decode("utf-8", "replace").split(",")
-    ]
-    recipients = [address for address in map(bare_address, texts) if address][:_MAX_RECIPIENTS]
+    recipients = parse_recipients(fields.get(b"rcpt", ()))
     login = field_text(fields, b"user")
     try:
         address = str(ip_address(field_text(fields, b"ip")))

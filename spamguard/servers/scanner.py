@@ -15,7 +15,7 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -50,6 +50,7 @@ from spamguard.smtp.envelope import (
     Networks,
     Recipient,
     Sender,
+    bare_address,
     client_prefix,
     received_field,
 )
@@ -295,7 +296,14 @@ class TrainingAcl:
 
 # ---- sessions
 
+_MAX_RECIPIENTS = 1000
 _DRAIN_GRACE_SECONDS = 1.0  # in which a draining door still accepts a request
+
+
+def parse_recipients(fields: Iterable[bytes]) -> list[str]:
+    """The addresses in fields that name recipients, of which some are remembered."""
+    texts = b",".join(fields).decode("utf-8", "replace").split(",")
+    return list(filter(None, map(bare_address, texts)))[:_MAX_RECIPIENTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,17 +349,15 @@ class Conversation(ABC):
         """The answer to a client that is not served."""
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        loop = asyncio.get_running_loop()
-        self.evictable_from = loop.time()
-        self._reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(self._reader, loop=loop)
+        self.evictable_from = asyncio.get_running_loop().time()
         try:
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connected)
+            self._reader, self._writer = await asyncio.open_connection(
+                sock=connected, limit=CHUNK_BYTES
+            )
         except OSError as error:
             _session_log.info("connection lost at once: %s", error)
             connected.close()
             return
-        self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
         self._is_open = True
         try:
             if refused is None:

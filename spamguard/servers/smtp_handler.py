@@ -245,31 +245,6 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
             self.clear_deadline()
 
 
-class CommandBudget:
-    """Counts idle and wrong commands, of which a client may send some before its next message."""
-
-    def __init__(self, limits: DoorLimits) -> None:
-        self._limits = limits
-        self.reset()
-
-    def reset(self) -> None:
-        self._idle_left = self._limits.idle_commands
-        self._wrong_left = self._limits.wrong_commands
-
-    def count_idle(self) -> None:
-        """Count a command that does nothing for a message."""
-        self._idle_left -= 1
-
-    def count_wrong(self) -> None:
-        """Count a command that was refused or not understood."""
-        self._wrong_left -= 1
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the client has sent too many."""
-        return self._idle_left < 0 or self._wrong_left < 0
-
-
 class ProxyHandler:
     """The handler of one connection. peer: the client as the connection shows it.
 
@@ -283,12 +258,17 @@ class ProxyHandler:
         self.context = context
         self.peer = Client(address=address, port=port, peer=address)
         self.is_trusted = address in context.trusted
-        self.budget = CommandBudget(context.limits)
+        self.reset_budget()
         self.transaction: MailTransaction | None = None
         self.idle_since: float | None = loop.time()
         self.last_message_end: float | None = None
         self._loop = loop
         self.quota_key = "" if self.is_trusted else client_prefix(address)
+
+    def reset_budget(self) -> None:
+        """So many idle and wrong commands a client may send before its next message."""
+        self.idle_left = self.context.limits.idle_commands
+        self.wrong_left = self.context.limits.wrong_commands
 
     # ---- hooks; their names and arguments are aiosmtpd's
 
@@ -359,7 +339,7 @@ class ProxyHandler:
         limit = self._recipient_limit(envelope)
         if limit is not None:
             if envelope.rcpt_count > 2 * self.context.limits.recipients:
-                self.budget.count_wrong()  # only far beyond the limit it is a mistake
+                self.wrong_left -= 1  # only far beyond the limit it is a mistake
             return limit
         reply = await self._open_transaction().recipient(recipient)
         if not reply.is_positive:
@@ -405,7 +385,7 @@ class ProxyHandler:
 
     def refuse(self, reply: Reply) -> Reply:
         """Count a mistake of the client."""
-        self.budget.count_wrong()
+        self.wrong_left -= 1
         return reply
 
     def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:

@@ -39,6 +39,7 @@ from spamguard.servers.scanner import (
     ScanRequest,
     ScanResult,
     format_words,
+    parse_recipients,
 )
 from spamguard.smtp.envelope import bare_address
 from spamguard.storage import Spool
@@ -48,7 +49,6 @@ _log = logging.getLogger("spamguard.doors")
 MAX_LINE_BYTES = 8192  # of a request, line end included
 MAX_FIELDS = 255
 MAX_HEAD_BYTES = 64 << 10  # of a message, in which its envelope fields are looked for
-_MAX_RECIPIENTS = 1000  # that are remembered
 _MBOX_LINE = re.compile(rb"From [^\n]*+\n")  # Exim sends a mailbox of one message
 _ENVELOPE_FIELD = re.compile(
     rb"X-Envelope-(From|To):((?:[^\n]*+\n(?=[ \t])|)*+[^\n]*+)\n", re.IGNORECASE
@@ -177,13 +177,8 @@ def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
     while match := _ENVELOPE_FIELD.match(head, position):
         values[match[1].lower()].append(match[2])
         position = match.end()
-    recipients = [
-        bare_address(text)
-        for value in values[b"to"]
-        for text in value.decode("utf-8", "replace").split(",")
-    ]
     sender = b"".join(values[b"from"][:1]).decode("utf-8", "replace")
-    return bare_address(sender), tuple(filter(None, recipients))[:_MAX_RECIPIENTS]
+    return bare_address(sender), tuple(parse_recipients(values[b"to"]))
 
 
 # ---- answers

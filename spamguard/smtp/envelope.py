@@ -55,45 +55,40 @@ def repeat_reply(replies: Sequence[Reply], count: int) -> Sequence[Reply]:
     return replies if len(replies) == count else [replies[0]] * count
 
 
+_reply = Reply.from_text
+
+
 class Replies:
     """Our own fixed replies (RFC 5321, section 4.2; RFC 3463).
 
     A 421 ends the session. None may tell more of a fault than that there is one.
     """
 
-    OK = Reply.from_text(250, "2.0.0 Ok")
-    CANNOT_VERIFY = Reply.from_text(252, "2.0.0 Cannot verify, but will accept a message and try")
-    GO_AHEAD = Reply.from_text(354, "End data with <CR><LF>.<CR><LF>")
-    LOCAL_ERROR_IN_DATA = Reply.from_text(
-        421, "4.3.0 Local trouble, closing connection, try again later"
-    )
-    TIMED_OUT = Reply.from_text(421, "4.4.2 Timeout, closing connection")
-    SHUTTING_DOWN = Reply.from_text(421, "4.3.2 Shutting down, try again later")
-    EVICTED = Reply.from_text(421, "4.3.2 Idle while others wait to be served, closing connection")
-    TOO_MANY_COMMANDS = Reply.from_text(
-        421, "4.7.0 Too many commands without a message, closing connection"
-    )
-    NOT_SMTP = Reply.from_text(421, "4.7.0 This is no SMTP, closing connection")
-    LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
-    NO_SPACE = Reply.from_text(452, "4.3.1 No space left for this message now, try again later")
-    ONE_RECIPIENT = Reply.from_text(
+    OK = _reply(250, "2.0.0 Ok")
+    CANNOT_VERIFY = _reply(252, "2.0.0 Cannot verify, but will accept a message and try")
+    GO_AHEAD = _reply(354, "End data with <CR><LF>.<CR><LF>")
+    LOCAL_ERROR_IN_DATA = _reply(421, "4.3.0 Local trouble, closing connection, try again later")
+    TIMED_OUT = _reply(421, "4.4.2 Timeout, closing connection")
+    SHUTTING_DOWN = _reply(421, "4.3.2 Shutting down, try again later")
+    EVICTED = _reply(421, "4.3.2 Idle while others wait to be served, closing connection")
+    TOO_MANY_COMMANDS = _reply(421, "4.7.0 Too many commands without a message, closing connection")
+    NOT_SMTP = _reply(421, "4.7.0 This is no SMTP, closing connection")
+    LOCAL_ERROR = _reply(451, "4.3.0 Local trouble, try again later")
+    NO_SPACE = _reply(452, "4.3.1 No space left for this message now, try again later")
+    ONE_RECIPIENT = _reply(
         452, "4.5.3 One recipient for each message here, send it again for the others"
     )
-    TOO_MANY_RECIPIENTS = Reply.from_text(
-        452, "4.5.3 Too many recipients, send it again for the others"
-    )
-    BAD_LINE = Reply.from_text(500, "5.5.2 Line has bare CR, bare LF or NUL in it")
-    BARE_LF = Reply.from_text(
-        500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection"
-    )
-    UNKNOWN_COMMAND = Reply.from_text(500, "5.5.2 Command not recognised")
-    BAD_ARGUMENT = Reply.from_text(501, "5.5.4 Syntax error in the argument")
-    BAD_SEQUENCE = Reply.from_text(503, "5.5.1 Bad sequence of commands")
-    NOT_ALLOWED = Reply.from_text(550, "5.7.0 Command not allowed for this client")
-    SIZE_LIMIT = Reply.from_text(552, "5.3.4 Message is too big")
-    NO_RECIPIENTS = Reply.from_text(554, "5.5.1 No valid recipients")
-    CLIENT_REFUSED = Reply.from_text(554, "5.7.1 This server accepts no mail from you")
-    ODD_BYTES = Reply.from_text(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
+    TOO_MANY_RECIPIENTS = _reply(452, "4.5.3 Too many recipients, send it again for the others")
+    BAD_LINE = _reply(500, "5.5.2 Line has bare CR, bare LF or NUL in it")
+    BARE_LF = _reply(500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection")
+    UNKNOWN_COMMAND = _reply(500, "5.5.2 Command not recognised")
+    BAD_ARGUMENT = _reply(501, "5.5.4 Syntax error in the argument")
+    BAD_SEQUENCE = _reply(503, "5.5.1 Bad sequence of commands")
+    NOT_ALLOWED = _reply(550, "5.7.0 Command not allowed for this client")
+    SIZE_LIMIT = _reply(552, "5.3.4 Message is too big")
+    NO_RECIPIENTS = _reply(554, "5.5.1 No valid recipients")
+    CLIENT_REFUSED = _reply(554, "5.7.1 This server accepts no mail from you")
+    ODD_BYTES = _reply(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
 
 
 _HAS_ENHANCED_CODE = re.compile(r"\d\d\d[ -]\d\.\d+\.\d+ |220 |3")

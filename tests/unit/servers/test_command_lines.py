@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.config.options import DoorLimits, Protocol
-from spamguard.servers.smtp_handler import ClientReader, CommandBudget, CommandRefusedError
+from spamguard.servers.smtp_handler import ClientReader, CommandRefusedError
 from spamguard.smtp.envelope import Replies, Reply
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import ScriptedProxy, serving
@@ -153,15 +153,3 @@ def test_an_overlong_line_has_one_deadline(tmp_path):
             return await answered
 
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE))[0] == 421
-
-
-def test_a_budget_ends_and_restarts_with_a_message():
-    budget = CommandBudget(DoorLimits(idle_commands=2, wrong_commands=1))
-    budget.count_wrong()
-    budget.count_idle()
-    budget.count_idle()
-    assert not budget.is_exhausted
-    budget.count_idle()
-    assert budget.is_exhausted
-    budget.reset()
-    assert not budget.is_exhausted
