@@ -33,11 +33,9 @@ from spamguard.config.values import (
 )
 
 __all__ = [
-    "FORGED_FIELDS", "LOOPBACK_NETWORKS", "Action", "Certificate", "DigestPeriod", "DoorLimits",
-    "Endpoint", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes",
-    "OnError", "Policy", "Position", "Protocol", "Rule", "Scanner", "ScannerLimits", "Scoring",
-    "Settings", "SharedSettings", "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch",
-    "Web", "WebProxy", "parse_endpoint", "parse_scanner",
+    "Action", "DigestPeriod", "Endpoint", "HostPort", "OddBytes", "OnError", "Position", "Protocol",
+    "SharedSettings", "TeachSettings", "TeachingUser", "Tls", "Watch", "parse_endpoint",
+    "parse_scanner",
 ]  # fmt: skip
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")

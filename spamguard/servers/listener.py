@@ -393,33 +393,28 @@ class IncomingMessage:
 # ---- TLS
 
 
-def _server_context(certificate: Certificate) -> ssl.SSLContext:
+def _server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """A context with this certificate, which asks no client for one. StartError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load_certificate(context, certificate)
-    return context
-
-
-def _load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Use a certificate from now on. StartError: the files are unreadable or do not match."""
     try:
         # With a password, nobody is asked for one.
-        context.load_cert_chain(certificate.certificate, certificate.key, password="")
+        context.load_cert_chain(certificate, key, password="")
     except OSError as error:  # ssl.SSLError is one
-        files = f"{certificate.certificate}, {certificate.key}"
-        remedy = "name a certificate and its key, in PEM files that the daemon's user can read"
         raise StartError(
-            f"{files}: cannot be used for TLS ({error.strerror or error}): {remedy}"
+            f"{certificate}, {key}: cannot be used for TLS "
+            f"({error.strerror or error}): name a certificate and its key, in PEM files that the "
+            "daemon's user can read"
         ) from error
+    return context
 
 
 class CertificateReloader:
     """A TLS context whose certificate follows its files. StartError: they cannot be used."""
 
     def __init__(self, files: Certificate) -> None:
-        self._files = files
-        self.context = _server_context(files)
+        self._files = files.certificate, files.key
+        self.context = _server_context(*self._files)
         self._loaded_times = self._change_times()
 
     def reload(self) -> None:
@@ -429,14 +424,14 @@ class CertificateReloader:
             if change_times != self._loaded_times:
                 self._loaded_times = change_times
                 # On trial: with a wrong key the old certificate would be lost before the error.
-                _server_context(self._files)
-                _load_certificate(self.context, self._files)
-                _tls_log.info("handshakes use the new certificate in %s", self._files.certificate)
-        except StartError as error:
+                _server_context(*self._files)
+                self.context.load_cert_chain(*self._files, password="")
+                _tls_log.info("handshakes use the new certificate in %s", self._files[0])
+        except (StartError, OSError) as error:
             _tls_log.error("the new certificate cannot be used: the old one is (%s)", error)
 
     def _change_times(self) -> list[int]:
         """When contents or rights changed, in nanoseconds; none: a file cannot be seen."""
         with suppress(OSError):
-            return [path.stat().st_ctime_ns for path in (self._files.certificate, self._files.key)]
+            return [path.stat().st_ctime_ns for path in self._files]
         return []

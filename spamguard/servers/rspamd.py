@@ -96,17 +96,14 @@ class RspamdSession(Conversation):
 
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
-        self._policy = context.service.scanner.policy
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._is_rspamc = False
 
-    def rejection(self, refused: LimitExceeded) -> bytes:
-        status, error = "503 Service Unavailable", "too many connections"
+    async def reject(self, refused: LimitExceeded) -> None:
         if refused is LimitExceeded.NOT_LISTED:
-            status, error = "403 Forbidden", "not a client"
-        body = json.dumps({"error": error})
-        head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-        return f"{head}{body}".encode("ascii")
+            await self._fail(403, "not a client")
+        else:
+            await self._fail(503, "too many connections")
 
     async def handle_requests(self) -> None:
         """Answer requests for as long as the client keeps the connection."""
@@ -229,10 +226,7 @@ class RspamdSession(Conversation):
             return 200, rspamd_protocol.format_rspamc(result, header)
         forged = matching_field_names(header, FORGED_FIELDS)
         seconds = time.perf_counter() - started
-        with_weights = self._policy.tell_probability
-        return 200, rspamd_protocol.format_check(
-            result, header, forged, seconds, with_weights=with_weights
-        )
+        return 200, rspamd_protocol.format_check(result, header, forged, seconds)
 
     async def learn(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
         scan_request = replace(

@@ -15,7 +15,7 @@ from typing import Any
 
 from spamguard.config.options import Action
 from spamguard.engine.policy import REQUIRED_SCORE
-from spamguard.servers.scanner import ScanRequest, ScanResult, format_words, parse_recipients
+from spamguard.servers.scanner import ScanRequest, ScanResult, parse_recipients
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 from spamguard.storage import Spool
 
@@ -89,7 +89,7 @@ def action_name(result: ScanResult) -> str:
 
 
 def format_check(
-    result: ScanResult, header: bytes, forged: Sequence[str], seconds: float, *, with_weights: bool
+    result: ScanResult, header: bytes, forged: Sequence[str], seconds: float
 ) -> dict[str, Any]:
     """The answer of /checkv2. header: of the message. forged: names in it that are to go."""
     fields = [line.decode("ascii", "replace").partition(":") for line in result.fields]
@@ -98,10 +98,10 @@ def format_check(
         "name": result.symbol,
         "score": score,
         "metric_score": score,
-        "options": [result.id, *format_words(result, with_weights=with_weights)],
+        "options": [result.id, *result.words],
     }
     return {
-        "is_skipped": result.scan is None,
+        "is_skipped": bool(result.reason),
         "score": score,
         "required_score": REQUIRED_SCORE,
         "action": action_name(result),

@@ -38,7 +38,6 @@ from spamguard.servers.scanner import (
     ScannerContext,
     ScanRequest,
     ScanResult,
-    format_words,
     parse_recipients,
 )
 from spamguard.smtp.envelope import bare_address
@@ -197,14 +196,13 @@ def encode_answer_head(request: SpamdRequest, spam: str, length: int | None) -> 
     return f"SPAMD/1.1 0 EX_OK\r\n{field}Spam: {spam}\r\n\r\n".encode("ascii")
 
 
-def format_report(result: ScanResult, *, with_weights: bool) -> str:
+def format_report(result: ScanResult) -> str:
     """The verdict in words, in some lines that end in CRLF. A message cannot forge a line of it."""
     lines = [f"spamguard: not judged ({result.reason}), id {result.id}"]
-    if result.scan is not None:
+    if not result.reason:
         score = f"{result.score:.1f} points of {REQUIRED_SCORE:.1f} required"
-        words = format_words(result, with_weights=with_weights)
         lines = [f"spamguard: {result.label}, {score}, id {result.id}", "words:"]
-        lines += [f"    {word}" for word in words]
+        lines += [f"    {word}" for word in result.words]
     return "".join(f"{line}\r\n" for line in lines)
 
 
@@ -228,9 +226,9 @@ class SpamdSession(Conversation):
         super().__init__(context, address)
         self._buffer = bytearray()
 
-    def rejection(self, refused: LimitExceeded) -> bytes:
+    async def reject(self, refused: LimitExceeded) -> None:
         is_listed = refused is not LimitExceeded.NOT_LISTED
-        return SpamdError(SpamdCode.TEMPORARY if is_listed else SpamdCode.FORBIDDEN).encode()
+        await self._refuse(SpamdError(SpamdCode.TEMPORARY if is_listed else SpamdCode.FORBIDDEN))
 
     async def handle_requests(self) -> None:
         self._buffer += await self.next_request()
@@ -314,7 +312,6 @@ class SpamdSession(Conversation):
         if result.action is Action.DEFER:
             raise SpamdError(SpamdCode.TEMPORARY)
         spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"
-        policy = self._service.scanner.policy
         content: bytes | None
         if request.wants_message:
             tagged = tag_message(message, result.fields, FORGED_FIELDS)
@@ -325,7 +322,7 @@ class SpamdSession(Conversation):
                 return
             content = tagged.head
         else:
-            content = _answer_text(request, result, with_weights=policy.tell_probability)
+            content = _answer_text(request, result)
         length = None if content is None else len(content)
         await self.send(encode_answer_head(request, spam, length) + (content or b""))
 
@@ -338,14 +335,14 @@ class SpamdSession(Conversation):
         await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
 
 
-def _answer_text(request: SpamdRequest, result: ScanResult, *, with_weights: bool) -> bytes | None:
+def _answer_text(request: SpamdRequest, result: ScanResult) -> bytes | None:
     """The text that goes with the verdict; None where the method has none."""
     if request.method is SpamdMethod.CHECK:
         return None
     if request.method is SpamdMethod.SYMBOLS:
         return result.symbol.encode()
     if request.method is SpamdMethod.REPORT or result.is_unwanted:
-        return format_report(result, with_weights=with_weights).encode()
+        return format_report(result).encode()
     return b""
 
 

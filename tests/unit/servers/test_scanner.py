@@ -90,11 +90,11 @@ def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
     assert (
         status == b"X-Spam-Status: Yes, score=%.1f required=5.0 tests=SPAMGUARD_SPAM" % result.score
     )
-    assert result.scan is not None
-    verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], result.scan.digest)
+    (entry,) = case.entries
+    assert entry.scan is not None
+    verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], entry.scan.digest)
     assert verified is not None
     assert (verified.id, verified.label) == (result.id, "spam")
-    (entry,) = case.entries
     row = entry.row("f")
     assert (row.id, row.label, row.subject, row.client, row.sender) == (
         result.id,
@@ -428,17 +428,19 @@ def test_a_verdict_is_that_of_the_filter(tmp_path: Path) -> None:
         teach(spam_filter, messages[:50])
         spam_filter.settle()
 
-    async def ask() -> list[ScanResult]:
+    async def ask() -> list[DeliveryRecord]:
         pool = ScorerPool(state, Scoring())
         await pool.start()
         try:
             case = ServiceCase(state, pool)
-            return [await case.service.scan(case.question(raw)) for _, raw in messages[50:]]
+            for _, raw in messages[50:]:
+                await case.service.scan(case.question(raw))
+            return case.entries
         finally:
             await pool.close()
 
     found = asyncio.run(ask())
     with Filter.open(state) as spam_filter:
-        assert [judged.scan.verdict for judged in found if judged.scan] == [
+        assert [entry.scan.verdict for entry in found if entry.scan] == [
             spam_filter.judge(raw) for _, raw in messages[50:]
         ]
