@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from spamguard.config import schema, types
+from spamguard.config import schema
 from spamguard.config.options import Position, Settings
 from spamguard.config.schema import FILE_PART, ConfigProblem, KeyPath, Part, all_parts, part_in
 from spamguard.config.values import describe_value
@@ -322,7 +323,9 @@ def _key_hint(key: str, part: type[Part] | None) -> str:
     if places:
         return f" here: it stands {' or '.join(places)}"
     known_keys = list(part.model_fields) if part else []
-    return types.did_you_mean(key, known_keys) or f": expected one of {', '.join(known_keys)}"
+    if near := get_close_matches(key.lower(), known_keys, 1, 0.6):
+        return f": did you mean {near[0]!r}?"
+    return f": expected one of {', '.join(known_keys)}"
 
 
 def _part_at(path: KeyPath) -> type[Part] | None:

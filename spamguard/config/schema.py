@@ -61,15 +61,14 @@ class Part(BaseModel):
 
     def build(self) -> Any:
         """The dataclass, with its own defaults for what was not said."""
-        values_in_file = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
-        values: dict[str, Any] = {"listeners": ()} if self.fills is Settings else {}
+        said = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
+        if self.fills is Settings:
+            said.setdefault("listeners", ())
         for name, kind, is_inline in _options(self.fills):
             if is_inline:
-                keys = {field.name for field in fields(kind)} & values_in_file.keys()
-                values[name] = kind(**{key: values_in_file[key] for key in keys})
-            elif name in values_in_file:
-                values[name] = values_in_file[name]
-        return self.fills(**values)
+                keys = {field.name for field in fields(kind)} & said.keys()
+                said[name] = kind(**{key: said.pop(key) for key in keys})
+        return self.fills(**said)
 
     @pydantic.model_validator(mode="after")
     def _check_whole(self) -> Self:
@@ -248,11 +247,11 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
         addresses.add(address)
         is_exposed = listen.path is None and not ip_address(listen.host).is_loopback
         if is_exposed and door.clients == LOOPBACK_NETWORKS:
-            text = (
+            yield (
+                (*path, "listen"),
                 f"{listen} can be reached from other machines: list the networks that may connect, "
-                "as in clients: [192.0.2.0/24]"
+                "as in clients: [192.0.2.0/24]",
             )
-            yield (*path, "listen"), text
         for number, rule in enumerate(door.policy.rules):
             for text in _rule_problems(rule, door):
                 yield (*path, "rules", number, "action"), text
@@ -264,8 +263,10 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
         if target.port == 0 and target.path is None:
             yield (*path, "next_hop"), "expected a port from 1 to 65535"
         if any(reaches(target, other.listen) for other in settings.listeners):
-            text = f"mail would come back: {target} is where this daemon listens"
-            yield (*path, "next_hop"), text
+            yield (
+                (*path, "next_hop"),
+                f"mail would come back: {target} is where this daemon listens",
+            )
     if settings.web is not None:
         yield from _web_problems(settings.web, has_next_hop=bool(settings.listeners))
 
@@ -325,14 +326,11 @@ def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
             "refused",
         )
     if web.proxy is not None and web.proxy.operators and not web.proxy.user_header:
-        text = "nobody is named without user_header"
-        yield ("web", "proxy", "operators"), text
+        yield ("web", "proxy", "operators"), "nobody is named without user_header"
     if web.mail_from and not has_next_hop:
-        text = "mail needs the next hop of a listener, and there is none"
-        yield ("web", "mail_from"), text
+        yield ("web", "mail_from"), "mail needs the next hop of a listener, and there is none"
     if web.digest and not web.mail_from:
-        text = "say who sends it, as in mail_from: spamguard@example.org"
-        yield ("web", "digest"), text
+        yield ("web", "digest"), "say who sends it, as in mail_from: spamguard@example.org"
 
 
 _USUAL_CLASSES = ("spam", "ham", "unsure")

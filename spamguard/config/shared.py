@@ -73,10 +73,6 @@ def _check_tls(value: object) -> DatabaseTls:
     raise ValueError(f"expected verify, no or {{ca: FILE}}, found {describe_value(value)}")
 
 
-def _write_tls(tls: DatabaseTls) -> object:
-    return {"ca": str(tls.ca)} if tls.ca else "verify" if tls.verify else "no"
-
-
 def _check_url(value: object) -> str:
     if isinstance(value, str) and (not value or _URL.fullmatch(value)):
         return value.rstrip("/")
@@ -101,7 +97,14 @@ _TLS_SCHEMA: JsonSchema = {
 Database = Annotated[
     str, Option(check_database, {"type": "string", "pattern": "(^postgres(ql)?://)|="})
 ]
-Tls = Annotated[DatabaseTls, Option(_check_tls, _TLS_SCHEMA, _write_tls)]
+Tls = Annotated[
+    DatabaseTls,
+    Option(
+        _check_tls,
+        _TLS_SCHEMA,
+        lambda tls: {"ca": str(tls.ca)} if tls.ca else "verify" if tls.verify else "no",
+    ),
+]
 NodeName = Annotated[
     str,
     types.pattern_option(

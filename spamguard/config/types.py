@@ -17,7 +17,6 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -65,12 +64,6 @@ AT_LEAST_ONE: Final = object()
 """Metadata of a list or mapping that may not be empty."""
 
 
-def did_you_mean(word: object, names: list[str]) -> str:
-    """`: did you mean 'x'?`, or nothing."""
-    near = get_close_matches(str(word).lower(), names, 1, 0.6)
-    return f": did you mean {near[0]!r}?" if near else ""
-
-
 def _mismatch(expected: str, value: object) -> ValueError:
     """The error about a value that is something else than what was expected."""
     return ValueError(f"expected {expected}, found {describe_value(value)}")
@@ -82,7 +75,7 @@ def _text_schema(pattern: str) -> JsonSchema:
 
 def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
     """One of some words; the word `unset` stands for None."""
-    names = [*([unset] if unset else []), *(member.value for member in kind)]
+    names = [*filter(None, [unset]), *(member.value for member in kind)]
 
     def check(value: object) -> StrEnum | None:
         if isinstance(value, str) and value in names:

@@ -155,8 +155,7 @@ class TeachingUser(StrEnum):
 
 KEPT_PATTERN = r"([1-9][0-9]{0,4}) ?([dD]|days?|weeks?|months?|years?)"  # for editors
 MIN_KEPT_LESSONS = 1000  # until then verdicts are careful (corpora/RESULTS.md, "The first days")
-MAX_KEPT_LESSONS = 10**9
-_DAYS_OF_UNIT = {"d": 1.0, "day": 1.0, "week": 7.0, "month": 365 / 12, "year": 365.0}
+_DAYS_OF_UNIT = {"d": 1.0, "w": 7.0, "m": 365 / 12, "y": 365.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +182,10 @@ def parse_kept_lessons(value: object) -> KeptLessons:
     >>> parse_kept_lessons(2_000_000), parse_kept_lessons("6 months")
     (KeptLessons(number=2000000, days=0), KeptLessons(number=0, days=182))
     """
-    if isinstance(value, int) and MIN_KEPT_LESSONS <= value <= MAX_KEPT_LESSONS:
+    if isinstance(value, int) and value >= MIN_KEPT_LESSONS:
         return KeptLessons(number=value)
     if isinstance(value, str) and (match := re.fullmatch(KEPT_PATTERN, value)):
-        unit = match[2].lower() if len(match[2]) == 1 else match[2].removesuffix("s")
-        return KeptLessons(days=int(int(match[1]) * _DAYS_OF_UNIT[unit]))
+        return KeptLessons(days=int(int(match[1]) * _DAYS_OF_UNIT[match[2][0].lower()]))
     expected = 'a number of lessons from 1000 on, or a time such as "2 years" or 90d'
     raise ValueError(f"expected {expected}, found {describe_value(value)}")
 

@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -335,11 +335,11 @@ class ByteQuota:
 # ---- messages
 
 
-class Rejection(Enum):
-    """Why a message is not accepted."""
+class Rejection(StrEnum):
+    """Why a message is not accepted: the reason that is recorded."""
 
-    TOO_LARGE = auto()  # for ever
-    TRY_LATER = auto()  # too much is under way, or the disk is full
+    TOO_LARGE = "too-large"  # for ever
+    TRY_LATER = "no-room"  # too much is under way, or the disk is full
 
 
 class IncomingMessage:

@@ -28,7 +28,6 @@ from spamguard.servers.listener import (
     ConnectionClosed,
     IncomingMessage,
     LimitExceeded,
-    Rejection,
     close_stream,
 )
 from spamguard.servers.milter_protocol import (
@@ -44,7 +43,7 @@ from spamguard.servers.milter_protocol import (
     Steps,
     encode_remove_field,
 )
-from spamguard.servers.scanner import TOO_LARGE, ScannerContext, ScanRequest, ScanResult
+from spamguard.servers.scanner import ScannerContext, ScanRequest, ScanResult
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 
 _log = logging.getLogger("spamguard.doors")
@@ -66,7 +65,6 @@ _MAX_RECIPIENTS = 5000  # that are remembered
 _USED_MACROS = frozenset(("i", "j", "auth_authen", "tls_version"))
 _CLIENT_COMMANDS = (MilterCommand.CONNECT.value, MilterCommand.HELLO.value)
 _CRLF = b"\r\n"
-_PROBLEM_BY_REJECTION = {Rejection.TOO_LARGE: TOO_LARGE, Rejection.TRY_LATER: "no-room"}
 
 
 class MilterConnection:
@@ -379,7 +377,7 @@ class MilterSession:
             client=replace(self._client, protocol=protocol, login=login),
             received_by=macros.get("j", ""),
             queue_id=macros.get("i", ""),
-            problem=_PROBLEM_BY_REJECTION[content.rejection] if content.rejection else "",
+            problem=str(content.rejection or ""),
         )
 
     def _reply_packets(self, result: ScanResult) -> list[bytes]:

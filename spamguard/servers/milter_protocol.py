@@ -308,11 +308,17 @@ TRANSITIONS: Mapping[tuple[MilterState, MilterCommand], MilterState] = {
     (MilterState.BODY, MilterCommand.BODY): MilterState.BODY,
     (MilterState.BODY, MilterCommand.END_OF_MESSAGE): MilterState.CLIENT,
     (MilterState.READY, MilterCommand.ABORT): MilterState.READY,
-    **{(state, MilterCommand.HELLO): MilterState.CLIENT for state in _CLIENT_STATES},
     **{(state, MilterCommand.SENDER): MilterState.ENVELOPE for state in _CLIENT_STATES},
-    **{(state, MilterCommand.ABORT): MilterState.CLIENT for state in _CLIENT_STATES},
-    **{(state, MilterCommand.MACROS): state for state in _NEGOTIATED_STATES},
-    **{(state, MilterCommand.UNKNOWN): state for state in _NEGOTIATED_STATES},
+    **{
+        (state, command): MilterState.CLIENT
+        for state in _CLIENT_STATES
+        for command in (MilterCommand.HELLO, MilterCommand.ABORT)
+    },
+    **{
+        (state, command): state
+        for state in _NEGOTIATED_STATES
+        for command in (MilterCommand.MACROS, MilterCommand.UNKNOWN)
+    },
     **{(state, MilterCommand.NEXT_CLIENT): MilterState.READY for state in _NEGOTIATED_STATES},
     **{(state, MilterCommand.QUIT): MilterState.NEW for state in MilterState},
 }

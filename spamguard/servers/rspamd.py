@@ -16,7 +16,6 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -229,10 +228,9 @@ class RspamdSession(Conversation):
         return 200, rspamd_protocol.format_check(result, header, forged, seconds)
 
     async def learn(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
-        scan_request = replace(
-            rspamd_protocol.build_scan_request(request.fields, message, self.address),
-            user=rspamd_protocol.lesson_user(request.fields),
-        )
+        scan_request = rspamd_protocol.build_scan_request(
+            request.fields, message, self.address
+        )._replace(user=rspamd_protocol.lesson_user(request.fields))
         label = "spam" if request.path == "/learnspam" else "ham"
         password = rspamd_protocol.field_text(request.fields, b"password")
         outcome = await self._service.teach(scan_request, label, password)

@@ -17,9 +17,9 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
+from typing import NamedTuple
 
 from spamguard.config.options import Action, OnError, Scanner, ScannerLimits
 from spamguard.delivery.next_hop import run_in_thread
@@ -41,6 +41,7 @@ from spamguard.servers.listener import (
     ConversationEnded,
     IncomingMessage,
     LimitExceeded,
+    Rejection,
     close_stream,
     drain_input,
 )
@@ -69,12 +70,9 @@ _OUTCOME_BY_REASON = {
 }
 
 _MAX_WORDS_TOLD = 16
-TOO_LARGE = "too-large"
-"""The `problem` of a message beyond the limit of its door."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanRequest:
+class ScanRequest(NamedTuple):
     """A message, and what its client says about it.
 
     message: its bytes, any line ends. peer: address of the connection, "" for a Unix socket.
@@ -88,15 +86,14 @@ class ScanRequest:
     peer: str
     sender: str = ""
     recipients: Sequence[str] = ()
-    client: Client = field(default_factory=Client)
+    client: Client = Client()
     user: str = ""
     received_by: str = ""
     queue_id: str = ""
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanResult:
+class ScanResult(NamedTuple):
     """The answer to a request.
 
     id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
@@ -166,7 +163,7 @@ class ScanService:
             record.set_failure("error")
         if result is None:
             # A message that is too large would be deferred each time.
-            defer = self._policy.on_error is OnError.DEFER and record.reason != TOO_LARGE
+            defer = self._policy.on_error is OnError.DEFER and record.reason != Rejection.TOO_LARGE
             record.action = Action.DEFER if defer else Action.TAG
             fields = policy.not_scanned_fields(record.reason)
             result = ScanResult(record.id, fields, record.action, record.reason)
@@ -292,8 +289,7 @@ def parse_recipients(fields: Iterable[bytes]) -> list[str]:
     return list(filter(None, map(bare_address, texts)))[:_MAX_RECIPIENTS]
 
 
-@dataclass(frozen=True, slots=True)
-class ScannerContext:
+class ScannerContext(NamedTuple):
     """What all sessions of one scanner door share."""
 
     service: ScanService

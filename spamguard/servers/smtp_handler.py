@@ -364,19 +364,15 @@ class ProxyHandler:
             )
             replies: Sequence[Reply] = [incoming.refusal]
         else:
-            replies = await self._submit(incoming)
-        count = len(envelope.rcpt_tos) if self.context.lmtp else 1
-        return repeat_reply(replies, count)
-
-    async def _submit(self, incoming: DataReceiver) -> Sequence[Reply]:
-        if incoming.oddities:
-            oddities = ", ".join(sorted(incoming.oddities))
-            _log.info("%s: message with %s taken", self.peer.address, oddities)
-        try:
-            return await self._open_transaction().data(incoming.spool, frozenset(incoming.oddities))
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("%s: a fault in handing on a message", self.peer.address)
-            return [Replies.LOCAL_ERROR]
+            odd = frozenset(incoming.oddities)
+            if odd:
+                _log.info("%s: message with %s taken", self.peer.address, ", ".join(sorted(odd)))
+            try:
+                replies = await self._open_transaction().data(incoming.spool, odd)
+            except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
+                _log.exception("%s: a fault in handing on a message", self.peer.address)
+                replies = [Replies.LOCAL_ERROR]
+        return repeat_reply(replies, len(envelope.rcpt_tos) if self.context.lmtp else 1)
 
     def _open_transaction(self) -> MailTransaction:
         if self.transaction is None:

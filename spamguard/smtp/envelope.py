@@ -215,10 +215,9 @@ def count_hops(header: bytes) -> int:
 
 def _host_name(text: str) -> str:
     """A domain or an address literal; "unknown" for anything else."""
-    inside = text[1:-1] if text.startswith("[") and text.endswith("]") else ""
     if _DOMAIN.fullmatch(text):
         return text
-    return _address_literal(inside.removeprefix("IPv6:")) or "unknown"
+    return _address_literal(text.strip("[]").removeprefix("IPv6:")) or "unknown"
 
 
 def _address_literal(address: str) -> str:
