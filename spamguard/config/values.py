@@ -9,10 +9,10 @@ sentence: what was expected, and what was found.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 # ---- endpoints
 
@@ -28,8 +28,7 @@ class Protocol(StrEnum):
     MILTER = "milter"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Where to listen or where to hand mail on: a path for a socket or a Maildir, else host and
     port. `text` is how people write it.
     """
@@ -47,8 +46,7 @@ class Endpoint:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(NamedTuple):
     """An address and a port of this machine."""
 
     host: str
@@ -158,8 +156,7 @@ MIN_KEPT_LESSONS = 1000  # until then verdicts are careful (corpora/RESULTS.md, 
 _DAYS_OF_UNIT = {"d": 1.0, "w": 7.0, "m": 365 / 12, "y": 365.0}
 
 
-@dataclass(frozen=True, slots=True)
-class KeptLessons:
+class KeptLessons(NamedTuple):
     """Which lessons are kept: so many of the youngest, or those that are not older than so many
     days. One of the two is 0.
     """

@@ -256,30 +256,22 @@ class ConnectionLimits:
         self._max_per_client = per_client
         self._evict = evict
         self._clients: dict[ServerSession, str] = {}
-        self._client_counts: Counter[str] = Counter()
 
     def enter(self, connection: ServerSession, address: str) -> LimitExceeded | None:
         """Count a connection in, or say why it is refused."""
         client = client_prefix(address)
-        rivals: list[ServerSession] | None = None
-        if self._client_counts[client] >= self._max_per_client:
-            rivals = [other for other, owner in self._clients.items() if owner == client]
-        elif len(self._clients) >= self._max_connections:
-            rivals = list(self._clients)
-        if rivals is not None and not self._evict_longest_idle(rivals):
+        rivals = [other for other, owner in self._clients.items() if owner == client]
+        is_full = len(rivals) >= self._max_per_client
+        if not is_full:
+            is_full, rivals = len(self._clients) >= self._max_connections, list(self._clients)
+        if is_full and not self._evict_longest_idle(rivals):
             return LimitExceeded.TOO_MANY
         self._clients[connection] = client
-        self._client_counts[client] += 1
         return None
 
     def leave(self, connection: ServerSession) -> None:
         """Count it out, if it was counted in and has not been evicted."""
-        client = self._clients.pop(connection, None)
-        if client is None:
-            return
-        self._client_counts[client] -= 1
-        if not self._client_counts[client]:
-            del self._client_counts[client]
+        self._clients.pop(connection, None)
 
     def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
         """Evict the longest idle connection; False if none may be evicted now."""

@@ -317,8 +317,7 @@ class MilterSession:
             return  # Postfix repeats the macros at each
         if command == MilterCommand.SENDER.value:
             self._reset_message()  # they belong to the message that begins now
-        is_about_client = command in _CLIENT_COMMANDS
-        macros = self._client_macros if is_about_client else self._message.macros
+        macros = self._client_macros if command in _CLIENT_COMMANDS else self._message.macros
         for name, value in milter_protocol.parse_macros(data).items():
             if name in _USED_MACROS:
                 macros[name] = value[:MAX_ADDRESS_LENGTH]

@@ -52,7 +52,6 @@ _MBOX_LINE = re.compile(rb"From [^\n]*+\n")  # Exim sends a mailbox of one messa
 _ENVELOPE_FIELD = re.compile(
     rb"X-Envelope-(From|To):((?:[^\n]*+\n(?=[ \t])|)*+[^\n]*+)\n", re.IGNORECASE
 )
-_REQUEST_LINE = re.compile(rb"([A-Z_]{1,20}) SPAMC/1\.([1-9])")
 _REQUEST_FIELD = re.compile(rb"([A-Za-z-]{1,40})[ \t]*:[ \t]*(.*)", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,12}")
 
@@ -71,6 +70,9 @@ class SpamdMethod(StrEnum):
     PROCESS = "PROCESS"  # and the message with our header fields
     HEADERS = "HEADERS"  # and its header section with them
     TELL = "TELL"  # to train
+
+
+_REQUEST_LINE = re.compile(rf"({'|'.join(SpamdMethod)}) SPAMC/1\.([1-9])".encode())
 
 
 class SpamdCode(StrEnum):
@@ -120,7 +122,7 @@ class SpamdRequest(NamedTuple):
 def parse_request_line(line: bytes) -> SpamdRequest:
     """The request in its first line, without line end. SpamdError."""
     match = _REQUEST_LINE.fullmatch(line)
-    if match is None or match[1].decode() not in SpamdMethod.__members__:
+    if match is None:
         raise SpamdError
     return SpamdRequest(SpamdMethod(match[1].decode()), int(match[2]))
 
