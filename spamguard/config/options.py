@@ -323,10 +323,9 @@ class Web:
     def page_url(self) -> str:
         """The page's address, without a slash at the end; "" where it is not known."""
         host = self.hosts[0] if self.hosts else self.listen.host
-        host = f"[{host}]" if ":" in host else host
         if self.proxy is not None:  # it is assumed to speak HTTPS on the usual port
             return f"https://{host}{self.proxy.path}" if self.hosts else ""
-        return f"{'https' if self.tls else 'http'}://{host}:{self.listen.port}"
+        return f"{'https' if self.tls else 'http'}://{HostPort(host, self.listen.port)}"
 
 
 # ---- the whole

@@ -208,8 +208,7 @@ def _check_secret_file(value: object) -> Path:
         if os.fstat(file.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ValueError(f"expected a file that no others can read: chmod 0640 {path}")
         if not file.readline(_MAX_SECRET_BYTES).strip():
-            expected = "expected a file with a password in its first line"
-            raise ValueError(f"{expected}, found nothing there in {describe_value(value)}")
+            raise _mismatch("a file with a password in its first line", value)
     return path
 
 

@@ -217,8 +217,12 @@ class MilterSession:
             reader, self._writer = await asyncio.open_connection(sock=connected)
             if refused is None:
                 timeout = self._context.limits.data_timeout
-                self._connection = MilterConnection(reader, self._writer, timeout)
-                await self._handle_commands(self._connection)
+                self._connection = connection = MilterConnection(reader, self._writer, timeout)
+                while True:
+                    command, data = await connection.read_packet(self._deadline())
+                    if command is MilterCommand.QUIT:
+                        return
+                    await self._handle(command, data, connection)
             else:
                 _log.warning("%s: hanging up: %s", self._peer, refused.name.lower())
         except ConnectionClosed:
@@ -240,13 +244,6 @@ class MilterSession:
     @property
     def _peer(self) -> str:
         return self._address or "a client of the socket"
-
-    async def _handle_commands(self, connection: MilterConnection) -> None:
-        while True:
-            command, data = await connection.read_packet(self._deadline())
-            if command is MilterCommand.QUIT:
-                return
-            await self._handle(command, data, connection)
 
     def _deadline(self) -> float:
         now = asyncio.get_running_loop().time()

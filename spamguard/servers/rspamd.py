@@ -228,12 +228,11 @@ class RspamdSession(Conversation):
         return 200, rspamd_protocol.format_check(result, header, forged, seconds)
 
     async def learn(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
-        scan_request = rspamd_protocol.build_scan_request(
-            request.fields, message, self.address
-        )._replace(user=rspamd_protocol.lesson_user(request.fields))
+        lesson = rspamd_protocol.build_scan_request(request.fields, message, self.address)
+        lesson = lesson._replace(user=lesson.client.login or lesson.user)
         label = "spam" if request.path == "/learnspam" else "ham"
         password = rspamd_protocol.field_text(request.fields, b"password")
-        outcome = await self._service.teach(scan_request, label, password)
+        outcome = await self._service.teach(lesson, label, password)
         return _ANSWER_BY_OUTCOME[outcome]
 
 

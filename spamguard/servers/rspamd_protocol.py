@@ -64,19 +64,10 @@ def build_scan_request(fields: HeaderFields, message: Spool, peer: str) -> ScanR
         sender=bare_address(field_text(fields, b"from")),
         recipients=recipients,
         client=client,
-        user=_delivered_to(fields) or ("" if recipients else login),
+        user=bare_address(field_text(fields, b"deliver-to")) or ("" if recipients else login),
         received_by=field_text(fields, b"mta-name"),
         queue_id=field_text(fields, b"queue-id"),
     )
-
-
-def lesson_user(fields: HeaderFields) -> str:
-    """The user whose lesson a message is."""
-    return field_text(fields, b"user") or _delivered_to(fields)
-
-
-def _delivered_to(fields: HeaderFields) -> str:
-    return bare_address(field_text(fields, b"deliver-to"))
 
 
 # ---- answers

@@ -131,8 +131,7 @@ class DataReceiver(IncomingMessage):
         super().__init__(context.spool_directory, context.limits, context.byte_quota, quota_key)
         self.refusal: Reply | None = None
         self.oddities: set[str] = set()
-        self._max_header_bytes = context.limits.header_size
-        self._header_bytes = 0
+        self._header_room = context.limits.header_size
         # The last bytes of the header section so far; None: it has ended, or may have any size, as
         # a refusal behind a queue would bounce.
         is_behind_queue = context.position is Position.AFTER_QUEUE
@@ -156,9 +155,9 @@ class DataReceiver(IncomingMessage):
     def _track_header(self, tail: bytes, data: bytes) -> None:
         """Count the bytes of the header section, which an empty line at the start leaves empty."""
         end = (tail + data).find(b"\r\n\r\n")
-        self._header_bytes += len(data) if end < 0 else end - len(tail) + 2
+        self._header_room -= len(data) if end < 0 else end - len(tail) + 2
         self._header_tail = (tail + data)[-3:] if end < 0 else None
-        if self._header_bytes > self._max_header_bytes:
+        if self._header_room < 0:
             self.refuse(Replies.SIZE_LIMIT)
 
 

@@ -259,18 +259,16 @@ class SpamdSession(Conversation):
             self.client_may_send = True  # some clients send an empty line behind it
             await self.send(PONG)
             return
-        request = await self._read_fields(request)
+        for _ in range(MAX_FIELDS):
+            if not (line := await self._read_line()):
+                break
+            request = apply_field(request, line)
+        else:
+            raise SpamdError
+        check_request(request)
         with closing(self._context.incoming_message(self.address)) as message:
             await self._receive(request, message)
             await self._answer(request, message.spool)
-
-    async def _read_fields(self, request: SpamdRequest) -> SpamdRequest:
-        for _ in range(MAX_FIELDS):
-            if not (line := await self._read_line()):
-                check_request(request)
-                return request
-            request = apply_field(request, line)
-        raise SpamdError
 
     async def _read_line(self) -> bytes:
         """The next line without its end. SpamdError: it is too long, or incomplete."""
