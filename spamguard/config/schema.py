@@ -241,7 +241,7 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
     addresses: set[tuple[object, ...]] = set()
     for path, door in _doors(settings):
         listen = door.listen
-        address = listen.path, listen.host, listen.port
+        address = listen[1:]  # whatever is spoken there
         if address in addresses:
             yield (*path, "listen"), "another door listens there already"
         addresses.add(address)

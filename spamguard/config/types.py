@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from spamguard.config import values
 from spamguard.config.values import Endpoint, HostPort, describe_value
@@ -47,8 +47,7 @@ class Option:
     write: Callable[[Any], Any] = lambda value: value
 
 
-@dataclass(frozen=True, slots=True)
-class Shorthand:
+class Shorthand(NamedTuple):
     """A group of options that can be said in one word, which is the value of this key."""
 
     key: str

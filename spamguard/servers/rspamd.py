@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import h11
 import zstandard
 
-from spamguard import __version__
 from spamguard.config.options import FORGED_FIELDS
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingOutcome
@@ -192,11 +191,7 @@ class RspamdSession(Conversation):
             await self.send(content)
             self._http.send_failed()
             return
-        headers = [
-            (b"Content-Type", kind),
-            (b"Content-Length", b"%d" % len(content)),
-            (b"Server", b"spamguard/" + __version__.encode()),
-        ]
+        headers = [(b"Content-Type", kind), (b"Content-Length", b"%d" % len(content))]
         if self.is_draining or self.client_may_send:
             headers.append((b"Connection", b"close"))
         await self._write(

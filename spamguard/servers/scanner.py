@@ -209,8 +209,7 @@ class ScanService:
         is_recorded = not received_by and has_received_on_top(header)
         if is_recorded or not (client.address or client.name or client.helo):
             return b""
-        hostname = received_by or self._hostname
-        return received_field(client, hostname, "", "", record.time) + b"\r\n"
+        return received_field(client, received_by or self._hostname, "", "", record.time) + b"\r\n"
 
     async def _may_teach(self, peer: str, password: str) -> bool:
         """Wrong passwords wait for each other; a listed client, or a right password, never does."""

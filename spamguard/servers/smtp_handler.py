@@ -17,9 +17,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiosmtpd import smtp as aiosmtpd
 
@@ -73,8 +73,7 @@ _ONE_RECIPIENT_WARNING = (
 _HELLO_NAME = re.compile(r"[!-~]{1,255}")  # strange names are accepted, as evidence
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DoorContext:
+class DoorContext(NamedTuple):
     """What all sessions of a door share.
 
     lmtp: the protocol is LMTP, not SMTP. position: of the listener. on_data_received: called with
