@@ -97,7 +97,7 @@ def run_run(options: argparse.Namespace) -> int:
 
     def read_and_warn() -> Settings:
         settings = read()
-        unknown = [problem.text for problem in schema.unknown_classes(settings, None)]
+        unknown = [text for _, text in schema.unknown_classes(settings, None)]
         for warning in (*schema.find_warnings(settings), *unknown):
             _log.warning("%s", warning)
         return settings

@@ -17,14 +17,15 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from spamguard.config import schema, types
+from spamguard.config import schema
 from spamguard.config.options import Position, Settings
 from spamguard.config.schema import FILE_PART, ConfigProblem, KeyPath, Part, all_parts, part_in
 from spamguard.config.values import describe_value
@@ -139,18 +140,17 @@ class _Document:
         """Where a path stands: to sort by, and in words."""
         for length in range(len(path), 0, -1):
             if option := self.overrides.get(path[:length]):
-                return TextPosition(0, 0), option
+                return (0, 0), option
         place = self.tree.position(path)
         if not self.name:
             return place, "without a configuration file"
-        return place, f"{self.name}:{place.line}:{place.column}"
+        return place, f"{self.name}:{place[0]}:{place[1]}"
 
 
 def _build_settings(document: _Document, find_classes: ClassFinder | None = None) -> Settings:
     tree = document.tree
     problems = [
-        (place, f"{document.name}:{place.line}:{place.column}: {text}")
-        for place, text in tree.problems
+        (place, f"{document.name}:{place[0]}:{place[1]}: {text}") for place, text in tree.problems
     ]
     unreadable = {place for place, _ in tree.problems}  # what has no value has no wrong one either
     found, settings = ([], None) if tree.broken else _examine(tree.value, find_classes)
@@ -189,9 +189,9 @@ def _examine(
                 path = _path_in_file(place, rest, origins)
                 places.add(place)
                 if not is_missing:
-                    problems.append(ConfigProblem(path, _describe_problem(details, place)))
+                    problems.append((path, _describe_problem(details, place)))
                 elif (*path, found[-1]) not in wrong:
-                    problems.append(ConfigProblem(path, f"expected the key {found[-1]!r}"))
+                    problems.append((path, f"expected the key {found[-1]!r}"))
             if () in places:
                 return problems, None
             for place in sorted(places, reverse=True):  # of a list the last entries first
@@ -202,16 +202,13 @@ def _examine(
         part = FILE_PART.model_validate(rest | {"state": "/"})
     settings: Settings = part.build()
     if "state" not in value:
-        problems.append(ConfigProblem((), "expected the key 'state', the directory of the filter"))
+        problems.append(((), "expected the key 'state', the directory of the filter"))
     if not value.get("listeners") and not value.get("scanners"):
-        problems.append(ConfigProblem((), "expected the key 'listeners', or 'scanners'"))
+        problems.append(((), "expected the key 'listeners', or 'scanners'"))
     contradictions = list(schema.find_contradictions(settings))
     if find_classes and has_state:
         contradictions += schema.unknown_classes(settings, find_classes(settings.state))
-    problems += [
-        ConfigProblem(_path_in_file(problem.path, rest, origins), problem.text)
-        for problem in contradictions
-    ]
+    problems += [(_path_in_file(path, rest, origins), text) for path, text in contradictions]
     return problems, settings if has_state else None
 
 
@@ -297,12 +294,12 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
         case "extra_forbidden":
             part = _part_at(path[:-1])
             instead = GONE.get(".".join(part for part in path if isinstance(part, str)))
-            if not instead and part and part.fills.__annotations__.get(key) in ("int", "float"):
+            option = part.fills.__dataclass_fields__.get(key) if part else None
+            if not instead and option and option.type in ("int", "float"):
                 instead = _IS_CONSTANT
             if instead:
                 return f"{key} is gone: {instead}"
-            keys = _keys(part)
-            return f"unknown key {describe_value(path[-1])}{_key_hint(str(path[-1]), keys)}"
+            return f"unknown key {describe_value(key)}{_key_hint(key, part)}"
         case "value_error":
             return f"{key}: {error['ctx']['error']}"
         case "too_short":
@@ -311,21 +308,24 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
             return f"{key}: expected a list as in [a, b], found {describe_value(value)}"
     part = _part_at(path)
     options = part.model_fields.items() if part else ()
-    required = [name for name, option in options if option.is_required()] or ["key"]
-    example = ", ".join(f"{name}: …" for name in required)
+    required = [f"{name}: …" for name, option in options if option.is_required()] or ["key: …"]
+    example = ", ".join(required)
     return f"{key}: expected a mapping as in {{{example}}}, found {describe_value(value)}"
 
 
-def _key_hint(key: str, known_keys: list[str]) -> str:
+def _key_hint(key: str, part: type[Part] | None) -> str:
     """What somebody who wrote this unknown key may have wanted."""
-    places = [
-        f"in {place}" if place else "at the top level"
-        for part, place in all_parts().items()
-        if key in part.model_fields
-    ]
+    places = {
+        f"in {place}" if place else "at the top level": None
+        for other, place in all_parts().items()
+        if key in other.model_fields
+    }
     if places:
-        return f" here: it stands {' or '.join(dict.fromkeys(places))}"
-    return types.did_you_mean(key, known_keys) or f": expected one of {', '.join(known_keys)}"
+        return f" here: it stands {' or '.join(places)}"
+    known_keys = list(part.model_fields) if part else []
+    if near := get_close_matches(key.lower(), known_keys, 1, 0.6):
+        return f": did you mean {near[0]!r}?"
+    return f": expected one of {', '.join(known_keys)}"
 
 
 def _part_at(path: KeyPath) -> type[Part] | None:
@@ -336,10 +336,6 @@ def _part_at(path: KeyPath) -> type[Part] | None:
             option = part.model_fields.get(key)
             part = part_in(option.annotation) if option else None
     return part
-
-
-def _keys(part: type[Part] | None) -> list[str]:
-    return [] if part is None else list(part.model_fields)
 
 
 # ---- YAML as plain values, and where each of them stands
@@ -353,11 +349,8 @@ _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
 
 
-class TextPosition(NamedTuple):
-    """Line and column, from 1 on."""
-
-    line: int
-    column: int
+TextPosition = tuple[int, int]
+"""Line and column, from 1 on."""
 
 
 @dataclass(slots=True)
@@ -371,76 +364,19 @@ class YamlTree:
     value_positions: dict[KeyPath, TextPosition] = field(default_factory=dict)
     problems: list[tuple[TextPosition, str]] = field(default_factory=list)
     broken: bool = False
+    _open: set[int] = field(default_factory=set)
 
     def position(self, path: KeyPath) -> TextPosition:
         """Where a path stands, or the nearest thing around it: the key, if there is one."""
         while path not in self.value_positions and path:
             path = path[:-1]
-        return self.key_positions.get(path) or self.value_positions.get(path) or TextPosition(1, 1)
-
-
-class _BoundedLoader(yaml.SafeLoader):
-    """Composes nodes within bounds, and leaves plain words to `_plain`."""
-
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  the base class has it
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = self._aliases = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]  # of PyYAML
-        self._depth += 1
-        self._aliases += isinstance(event, yaml.AliasEvent)
-        if self._depth > _MAX_DEPTH or self._aliases > _MAX_ALIASES:
-            raise yaml.MarkedYAMLError(
-                problem=f"more than {_MAX_DEPTH} levels or {_MAX_ALIASES} aliases",
-                problem_mark=event.start_mark,
-            )
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-
-def parse_yaml(data: bytes) -> YamlTree:
-    """The one document of a file; problems instead of exceptions, for any bytes."""
-    if len(data) > MAX_BYTES:
-        return _broken_tree(TextPosition(1, 1), f"the file is larger than {MAX_BYTES:,} bytes")
-    text = data.decode("utf-8-sig", "replace").replace("\ufffd", "\0")
-    try:
-        node = yaml.compose(text, Loader=_BoundedLoader)
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        return _broken_tree(TextPosition(line, 1), "expected printable text in UTF-8: save it so")
-    except yaml.MarkedYAMLError as error:
-        is_late = "could not find expected ':'" in (error.problem or "")  # seen in the next line
-        mark = error.context_mark if is_late else error.problem_mark or error.context_mark
-        place = TextPosition(1, 1) if mark is None else _position(mark)
-        text = f"is not YAML here: {error.problem or error.context}: check indentation and quotes"
-        return _broken_tree(place, text)
-    tree = YamlTree()
-    tree.value = None if node is None else _ValueBuilder(tree).build(node, ())
-    return tree
-
-
-def _broken_tree(place: TextPosition, text: str) -> YamlTree:
-    return YamlTree(problems=[(place, text)], broken=True)
-
-
-def _position(mark: yaml.Mark) -> TextPosition:
-    return TextPosition(mark.line + 1, mark.column + 1)
-
-
-class _ValueBuilder:
-    """Plain values of nodes. An alias that stands inside what it names is refused."""
-
-    def __init__(self, tree: YamlTree) -> None:
-        self._tree = tree
-        self._open: set[int] = set()
+        return self.key_positions.get(path) or self.value_positions.get(path) or (1, 1)
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
-        """The value of a node, its place and those below it noted."""
-        self._tree.value_positions[path] = _position(node.start_mark)
+        """The value of a node, its place and those below it noted. An alias that stands inside what
+        it names is refused.
+        """
+        self.value_positions[path] = _position(node.start_mark)
         if node.tag not in _PLAIN_TAGS:
             return self._refuse(node, f"the tag {node.tag!r} has no meaning here: leave it out")
         if isinstance(node, yaml.ScalarNode):
@@ -464,12 +400,61 @@ class _ValueBuilder:
             elif key.value in values:
                 self._refuse(key, f"the key {key.value!r} is there twice")
             else:
-                self._tree.key_positions[(*path, key.value)] = _position(key.start_mark)
+                self.key_positions[(*path, key.value)] = _position(key.start_mark)
                 values[key.value] = self.build(child, (*path, key.value))
         return values
 
     def _refuse(self, node: yaml.Node, text: str) -> None:
-        self._tree.problems.append((_position(node.start_mark), text))
+        self.problems.append((_position(node.start_mark), text))
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Composes nodes within bounds, and leaves plain words to `_plain`."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  the base class has it
+    _depth = _aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # of PyYAML
+        self._depth += 1
+        self._aliases += isinstance(event, yaml.AliasEvent)
+        if self._depth > _MAX_DEPTH or self._aliases > _MAX_ALIASES:
+            raise yaml.MarkedYAMLError(
+                problem=f"more than {_MAX_DEPTH} levels or {_MAX_ALIASES} aliases",
+                problem_mark=event.start_mark,
+            )
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def parse_yaml(data: bytes) -> YamlTree:
+    """The one document of a file; problems instead of exceptions, for any bytes."""
+    if len(data) > MAX_BYTES:
+        return _broken_tree((1, 1), f"the file is larger than {MAX_BYTES:,} bytes")
+    text = data.decode("utf-8-sig", "replace").replace("\ufffd", "\0")
+    try:
+        node = yaml.compose(text, Loader=_BoundedLoader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        return _broken_tree((line, 1), "expected printable text in UTF-8: save it so")
+    except yaml.MarkedYAMLError as error:
+        is_late = "could not find expected ':'" in (error.problem or "")  # seen in the next line
+        mark = error.context_mark if is_late else error.problem_mark or error.context_mark
+        place = (1, 1) if mark is None else _position(mark)
+        text = f"is not YAML here: {error.problem or error.context}: check indentation and quotes"
+        return _broken_tree(place, text)
+    tree = YamlTree()
+    tree.value = None if node is None else tree.build(node, ())
+    return tree
+
+
+def _broken_tree(place: TextPosition, text: str) -> YamlTree:
+    return YamlTree(problems=[(place, text)], broken=True)
+
+
+def _position(mark: yaml.Mark) -> TextPosition:
+    return mark.line + 1, mark.column + 1
 
 
 def _plain_value(text: str) -> str | int | float | bool | None:

@@ -33,11 +33,9 @@ from spamguard.config.values import (
 )
 
 __all__ = [
-    "FORGED_FIELDS", "LOOPBACK_NETWORKS", "Action", "Certificate", "DigestPeriod", "DoorLimits",
-    "Endpoint", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes",
-    "OnError", "Policy", "Position", "Protocol", "Rule", "Scanner", "ScannerLimits", "Scoring",
-    "Settings", "SharedSettings", "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch",
-    "Web", "WebProxy", "parse_endpoint", "parse_scanner",
+    "Action", "DigestPeriod", "Endpoint", "HostPort", "OddBytes", "OnError", "Position", "Protocol",
+    "SharedSettings", "TeachSettings", "TeachingUser", "Tls", "Watch", "parse_endpoint",
+    "parse_scanner",
 ]  # fmt: skip
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
@@ -101,21 +99,29 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class DoorLimits:
-    """What one listener's clients may use, in each worker process."""
+class ScannerLimits:
+    """What the clients of one scanner may use, in each worker process."""
 
-    message_size: Annotated[types.Size, "Maximum size of a message; announced as SIZE"] = 64 << 20
-    recipients: Annotated[types.Count, "Maximum of recipients of a message"] = 5000
+    message_size: Annotated[types.Size, "Maximum size of a message"] = 64 << 20
     connections: Annotated[types.Count, "Maximum of connections"] = 500
     connections_per_client: Annotated[
         types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
     ] = 250
+    size_in_flight: int = 1 << 30  # of all messages being received, judged or passed on
+    command_timeout: float = 300.0  # for the next request or command
+    data_timeout: float = 60.0  # between two pieces of a message
+    message_timeout: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits(ScannerLimits):
+    """What one listener's clients may use, in each worker process; SIZE says `message_size`."""
+
+    recipients: Annotated[types.Count, "Maximum of recipients of a message"] = 5000
     header_size: int = 1 << 20
     idle_commands: int = 100  # NOOP, RSET, VRFY … since the last message
     wrong_commands: int = 20  # refused or unknown, since the last message
-    size_in_flight: int = 1 << 30  # of all messages being received or passed on
-    command_timeout: float = 300.0
-    data_timeout: float = 180.0  # between two pieces of a message
+    data_timeout: float = 180.0
     message_timeout: float = 1800.0
 
 
@@ -145,7 +151,7 @@ class TeachByMail:
         AT_LEAST_ONE,
         "Senders who may teach: addresses, or *@DOMAIN",
     ]
-    clients: Annotated[tuple[types.Network, ...], "Where it must come from"] = LOOPBACK_NETWORKS
+    clients: Annotated[types.Networks, "Where it must come from"] = LOOPBACK_NETWORKS
     user: Annotated[
         types.TeachingUser, "The user of the lesson: the sender's address, or its local-part"
     ] = TeachingUser.ADDRESS
@@ -177,10 +183,10 @@ class Listener:
         "Messages with bare CR, bare LF or NUL, which serve to smuggle; auto: normalise them "
         "after the queue, refuse them elsewhere",
     ] = None
-    trusted: Annotated[
-        tuple[types.Network, ...], "Networks whose XFORWARD and XCLIENT are trusted"
-    ] = LOOPBACK_NETWORKS
-    clients: Annotated[tuple[types.Network, ...], "Networks that may connect"] = LOOPBACK_NETWORKS
+    trusted: Annotated[types.Networks, "Networks whose XFORWARD and XCLIENT are trusted"] = (
+        LOOPBACK_NETWORKS
+    )
+    clients: Annotated[types.Networks, "Networks that may connect"] = LOOPBACK_NETWORKS
     tls: Annotated[Certificate | None, "STARTTLS at this listener; null: not offered"] = None
     hostname: Annotated[
         types.HostName, "Name in the greeting, EHLO and Received; empty: this machine's name"
@@ -199,21 +205,6 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class ScannerLimits:
-    """What the clients of one scanner may use, in each worker process."""
-
-    message_size: Annotated[types.Size, "Maximum size of a message"] = 64 << 20
-    connections: Annotated[types.Count, "Maximum of connections"] = 500
-    connections_per_client: Annotated[
-        types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
-    ] = 250
-    size_in_flight: int = 1 << 30  # of all messages being received or judged
-    command_timeout: float = 300.0  # for the next request or command
-    data_timeout: float = 60.0  # between two pieces of a message
-    message_timeout: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
 class Scanner:
     """A door at which programs ask as they ask rspamd, SpamAssassin or a milter."""
 
@@ -226,12 +217,12 @@ class Scanner:
     limits: Annotated[ScannerLimits, "Limits for clients, in each worker"] = field(
         default_factory=ScannerLimits
     )
-    clients: Annotated[tuple[types.Network, ...], "Networks that may connect"] = LOOPBACK_NETWORKS
+    clients: Annotated[types.Networks, "Networks that may connect"] = LOOPBACK_NETWORKS
     trusted: Annotated[
-        tuple[types.Network, ...],
+        types.Networks,
         "Networks that may name the recipient's user and the original client",
     ] = LOOPBACK_NETWORKS
-    teachers: Annotated[tuple[types.Network, ...], "Networks that may teach"] = ()
+    teachers: Annotated[types.Networks, "Networks that may teach"] = ()
     password_file: Annotated[
         types.SecretFile | None, "File whose first line is a password for teaching; null: none"
     ] = None
@@ -293,7 +284,7 @@ class WebProxy:
     """
 
     networks: Annotated[
-        tuple[types.Network, ...], AT_LEAST_ONE, "Networks from which the reverse proxy connects"
+        types.Networks, AT_LEAST_ONE, "Networks from which the reverse proxy connects"
     ]
     user_header: Annotated[types.HttpField, "Header field that names the user; empty: none"] = ""
     operators: Annotated[tuple[types.PersonName, ...], "Users who are operators"] = ()
@@ -332,10 +323,9 @@ class Web:
     def page_url(self) -> str:
         """The page's address, without a slash at the end; "" where it is not known."""
         host = self.hosts[0] if self.hosts else self.listen.host
-        host = f"[{host}]" if ":" in host else host
         if self.proxy is not None:  # it is assumed to speak HTTPS on the usual port
             return f"https://{host}{self.proxy.path}" if self.hosts else ""
-        return f"{'https' if self.tls else 'http'}://{host}:{self.listen.port}"
+        return f"{'https' if self.tls else 'http'}://{HostPort(host, self.listen.port)}"
 
 
 # ---- the whole

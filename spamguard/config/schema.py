@@ -24,7 +24,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    NamedTuple,
     Self,
     Union,
     get_args,
@@ -47,11 +46,8 @@ MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for e
 KeyPath = tuple[str | int, ...]
 
 
-class ConfigProblem(NamedTuple):
-    """What is wrong at a path."""
-
-    path: KeyPath
-    text: str
+ConfigProblem = tuple[KeyPath, str]
+"""A path, and what is wrong there."""
 
 
 # ---- the models, option by option
@@ -65,15 +61,14 @@ class Part(BaseModel):
 
     def build(self) -> Any:
         """The dataclass, with its own defaults for what was not said."""
-        values_in_file = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
-        values: dict[str, Any] = {"listeners": ()} if self.fills is Settings else {}
+        said = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
+        if self.fills is Settings:
+            said.setdefault("listeners", ())
         for name, kind, is_inline in _options(self.fills):
             if is_inline:
-                keys = {field.name for field in fields(kind)} & values_in_file.keys()
-                values[name] = kind(**{key: values_in_file[key] for key in keys})
-            elif name in values_in_file:
-                values[name] = values_in_file[name]
-        return self.fills(**values)
+                keys = {field.name for field in fields(kind)} & said.keys()
+                said[name] = kind(**{key: said.pop(key) for key in keys})
+        return self.fills(**said)
 
     @pydantic.model_validator(mode="after")
     def _check_whole(self) -> Self:
@@ -246,39 +241,40 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
     addresses: set[tuple[object, ...]] = set()
     for path, door in _doors(settings):
         listen = door.listen
-        address = listen.path, listen.host, listen.port
+        address = listen[1:]  # whatever is spoken there
         if address in addresses:
-            yield ConfigProblem((*path, "listen"), "another door listens there already")
+            yield (*path, "listen"), "another door listens there already"
         addresses.add(address)
         is_exposed = listen.path is None and not ip_address(listen.host).is_loopback
         if is_exposed and door.clients == LOOPBACK_NETWORKS:
-            text = (
+            yield (
+                (*path, "listen"),
                 f"{listen} can be reached from other machines: list the networks that may connect, "
-                "as in clients: [192.0.2.0/24]"
+                "as in clients: [192.0.2.0/24]",
             )
-            yield ConfigProblem((*path, "listen"), text)
         for number, rule in enumerate(door.policy.rules):
             for text in _rule_problems(rule, door):
-                yield ConfigProblem((*path, "rules", number, "action"), text)
+                yield (*path, "rules", number, "action"), text
         if isinstance(door, Scanner):
             for key, text in _scanner_problems(door):
-                yield ConfigProblem((*path, key), text)
+                yield (*path, key), text
             continue
         target = door.next_hop.to
         if target.port == 0 and target.path is None:
-            yield ConfigProblem((*path, "next_hop"), "expected a port from 1 to 65535")
+            yield (*path, "next_hop"), "expected a port from 1 to 65535"
         if any(reaches(target, other.listen) for other in settings.listeners):
-            text = f"mail would come back: {target} is where this daemon listens"
-            yield ConfigProblem((*path, "next_hop"), text)
+            yield (
+                (*path, "next_hop"),
+                f"mail would come back: {target} is where this daemon listens",
+            )
     if settings.web is not None:
         yield from _web_problems(settings.web, has_next_hop=bool(settings.listeners))
 
 
 def _doors(settings: Settings) -> Iterator[tuple[KeyPath, Listener | Scanner]]:
-    for number, listener in enumerate(settings.listeners):
-        yield ("listeners", number), listener
-    for number, scanner in enumerate(settings.scanners):
-        yield ("scanners", number), scanner
+    for key in ("listeners", "scanners"):
+        for number, door in enumerate(getattr(settings, key)):
+            yield (key, number), door
 
 
 _SCANNER_ACTIONS = {
@@ -318,26 +314,23 @@ def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
     """A page that is open without a secret way, or does not know its names; mail without a hop."""
     address, here = ip_address(web.listen.host), ("web", "listen")
     if web.tls is None and web.proxy is None and not address.is_loopback:
-        yield ConfigProblem(
+        yield (
             here,
             f"{web.listen} can be reached from other machines: give it a certificate with tls, "
             "or name the reverse proxy with proxy",
         )
     if not web.hosts and (address.is_unspecified or web.proxy is not None):
-        yield ConfigProblem(
+        yield (
             here,
             "say by which names it is asked for, as in hosts: [spam.example.org]: others are "
             "refused",
         )
     if web.proxy is not None and web.proxy.operators and not web.proxy.user_header:
-        text = "nobody is named without user_header"
-        yield ConfigProblem(("web", "proxy", "operators"), text)
+        yield ("web", "proxy", "operators"), "nobody is named without user_header"
     if web.mail_from and not has_next_hop:
-        text = "mail needs the next hop of a listener, and there is none"
-        yield ConfigProblem(("web", "mail_from"), text)
+        yield ("web", "mail_from"), "mail needs the next hop of a listener, and there is none"
     if web.digest and not web.mail_from:
-        text = "say who sends it, as in mail_from: spamguard@example.org"
-        yield ConfigProblem(("web", "digest"), text)
+        yield ("web", "digest"), "say who sends it, as in mail_from: spamguard@example.org"
 
 
 _USUAL_CLASSES = ("spam", "ham", "unsure")
@@ -356,7 +349,7 @@ def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterat
                 continue
             if known is not None or get_close_matches(label, _USUAL_CLASSES, 1, 0.7):
                 text = f"there is no class {label}: make it with `spamguard learn --as CLASS`"
-                yield ConfigProblem((*path, "rules", number, "when"), text)
+                yield (*path, "rules", number, "when"), text
 
 
 # ---- warnings

@@ -9,13 +9,10 @@ Must never import the driver, because every process imports this.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from spamguard.config import types
 from spamguard.config.types import JsonSchema, Option
@@ -37,9 +34,12 @@ VERIFIED_TLS = DatabaseTls()
 
 # ---- checks
 
-_NAME = re.compile(r"[ -~\u00a1-\U0010ffff]{1,60}")
-_URI = re.compile(r"postgres(?:ql)?://[!-~]+")
-_PAIR = re.compile(r"\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s'\\]+)(?=\s|\Z)")
+_URI = re.compile(r"postgres(?:ql)?://(?:[^:@/]*(:[^@/]*)?@)?[^/]*(/[^?]+)?\S*")  # password, dbname
+_KEY = re.compile(r"(?:^|[\s?&])([a-z_]+)\s*=")
+_URL = re.compile(
+    r"(?:https://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])|http://(?:127\.[0-9.]+|\[::1\]))"
+    r"(?::[1-9][0-9]{0,4})?(?:/[!-~]*)?"
+)
 # Other options say these, or the daemon sets them itself.
 _OWN_KEYS = {
     "password", "passfile", "sslmode", "sslrootcert", "options", "application_name",
@@ -49,37 +49,20 @@ _OWN_KEYS = {
 
 def check_database(value: object) -> str:
     """A connection string of PostgreSQL without password. ValueError."""
-    if not isinstance(value, str) or not value.isprintable():
-        raise _database_error(value)
-    keys = set(_connection_keys(value))
+    text = value if isinstance(value, str) and value.isprintable() else ""
+    keys = set(_KEY.findall(text))
+    if uri := _URI.fullmatch(text):
+        keys |= {
+            name for name, part in zip(("password", "dbname"), uri.groups(), strict=True) if part
+        }
     for key in sorted(keys & _OWN_KEYS):  # the value may hold the password: it is not shown
         raise ValueError(f"expected no {key} here: use password_file and tls, or leave it out")
     if not keys & {"dbname", "service"}:
-        raise _database_error(value)
-    return value
-
-
-def _connection_keys(text: str) -> Iterator[str]:
-    """The keywords of a connection string (libpq, "Connection Strings"). ValueError."""
-    if _URI.fullmatch(text):
-        parts = urlsplit(text)
-        yield from ["password"] * (parts.password is not None)
-        yield from ["dbname"] * (len(parts.path) > 1)
-        yield from (key for key, _ in parse_qsl(parts.query, keep_blank_values=True))
-        return
-    end = 0
-    while match := _PAIR.match(text, end):
-        yield match[1]
-        end = match.end()
-    if not end or text[end:].strip():
-        raise _database_error("what is none" if "password" in text else text)
-
-
-def _database_error(value: object) -> ValueError:
-    example = "host=db.example dbname=spamguard user=spamguard_node"
-    return ValueError(
-        f"expected a connection string such as {example!r}, found {describe_value(value)}"
-    )
+        example = "host=db.example dbname=spamguard user=spamguard_node"
+        raise ValueError(
+            f"expected a connection string such as {example!r}, found {describe_value(value)}"
+        )
+    return text
 
 
 def _check_tls(value: object) -> DatabaseTls:
@@ -90,31 +73,13 @@ def _check_tls(value: object) -> DatabaseTls:
     raise ValueError(f"expected verify, no or {{ca: FILE}}, found {describe_value(value)}")
 
 
-def _write_tls(tls: DatabaseTls) -> object:
-    return {"ca": str(tls.ca)} if tls.ca else "verify" if tls.verify else "no"
-
-
 def _check_url(value: object) -> str:
-    try:
-        url = urlsplit(value if isinstance(value, str) and value.isprintable() else "")
-        is_valid = bool(url.hostname) and url.port != 0 and not (url.query or url.fragment)
-    except ValueError:
-        is_valid = False
-    if value == "":
-        return ""
-    if not is_valid or not (url.scheme == "https" or _is_loopback(url)) or "@" in url.netloc:
-        raise ValueError(
-            "expected the page's address on this node, such as https://mx1.example:8443, found "
-            f"{describe_value(value)}"
-        )
-    return str(value).rstrip("/")
-
-
-def _is_loopback(url: SplitResult) -> bool:
-    try:
-        return url.scheme == "http" and ip_address(url.hostname or "").is_loopback
-    except ValueError:
-        return False
+    if isinstance(value, str) and (not value or _URL.fullmatch(value)):
+        return value.rstrip("/")
+    raise ValueError(
+        "expected the page's address on this node, such as https://mx1.example:8443, found "
+        f"{describe_value(value)}"
+    )
 
 
 _TLS_SCHEMA: JsonSchema = {
@@ -128,18 +93,28 @@ _TLS_SCHEMA: JsonSchema = {
         },
     ]
 }
-_URL_SCHEMA: JsonSchema = {"type": "string", "pattern": "^(https?://.*)?$"}
-_DATABASE_SCHEMA: JsonSchema = {"type": "string", "pattern": "(^postgres(ql)?://)|="}
 
-Database = Annotated[str, Option(check_database, _DATABASE_SCHEMA)]
-Tls = Annotated[DatabaseTls, Option(_check_tls, _TLS_SCHEMA, _write_tls)]
+Database = Annotated[
+    str, Option(check_database, {"type": "string", "pattern": "(^postgres(ql)?://)|="})
+]
+Tls = Annotated[
+    DatabaseTls,
+    Option(
+        _check_tls,
+        _TLS_SCHEMA,
+        lambda tls: {"ca": str(tls.ca)} if tls.ca else "verify" if tls.verify else "no",
+    ),
+]
 NodeName = Annotated[
     str,
     types.pattern_option(
-        _NAME, "at most 60 printable characters such as mx1", empty=True, editors=".{0,60}"
+        r"[ -~\u00a1-\U0010ffff]{1,60}",
+        "at most 60 printable characters such as mx1",
+        empty=True,
+        editors=".{0,60}",
     ),
 ]
-NodeUrl = Annotated[str, Option(_check_url, _URL_SCHEMA)]
+NodeUrl = Annotated[str, Option(_check_url, {"type": "string", "pattern": "^(https?://.*)?$"})]
 
 # ---- the options
 

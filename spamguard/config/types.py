@@ -17,11 +17,10 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from spamguard.config import values
 from spamguard.config.values import Endpoint, HostPort, describe_value
@@ -48,8 +47,7 @@ class Option:
     write: Callable[[Any], Any] = lambda value: value
 
 
-@dataclass(frozen=True, slots=True)
-class Shorthand:
+class Shorthand(NamedTuple):
     """A group of options that can be said in one word, which is the value of this key."""
 
     key: str
@@ -65,12 +63,6 @@ AT_LEAST_ONE: Final = object()
 """Metadata of a list or mapping that may not be empty."""
 
 
-def did_you_mean(word: object, names: list[str]) -> str:
-    """`: did you mean 'x'?`, or nothing."""
-    near = get_close_matches(str(word).lower(), names, 1, 0.6)
-    return f": did you mean {near[0]!r}?" if near else ""
-
-
 def _mismatch(expected: str, value: object) -> ValueError:
     """The error about a value that is something else than what was expected."""
     return ValueError(f"expected {expected}, found {describe_value(value)}")
@@ -82,7 +74,7 @@ def _text_schema(pattern: str) -> JsonSchema:
 
 def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
     """One of some words; the word `unset` stands for None."""
-    names = [*([unset] if unset else []), *(member.value for member in kind)]
+    names = [*filter(None, [unset]), *(member.value for member in kind)]
 
     def check(value: object) -> StrEnum | None:
         if isinstance(value, str) and value in names:
@@ -93,17 +85,18 @@ def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
 
 
 def pattern_option(
-    pattern: re.Pattern[str], expected: str, *, empty: bool = False, editors: str = ""
+    pattern: str, expected: str, *, empty: bool = False, editors: str = ""
 ) -> Option:
     """A text. empty: it may be empty, too. editors: their pattern where it is another one."""
+    if empty:
+        pattern = f"({pattern})?"
 
     def check(value: object) -> str:
-        if isinstance(value, str) and (pattern.fullmatch(value) or (empty and not value)):
+        if isinstance(value, str) and re.fullmatch(pattern, value):
             return value
         raise _mismatch(expected, value)
 
-    text = f"({pattern.pattern})?" if empty else pattern.pattern
-    return Option(check, _text_schema(editors or text))
+    return Option(check, _text_schema(editors or pattern))
 
 
 def _integer_option(minimum: int, maximum: int) -> Option:
@@ -127,7 +120,7 @@ def _class_option(*other_names: str) -> Option:
             return value
         raise _mismatch(expected, value)
 
-    return Option(check, _text_schema(_LABEL.pattern))
+    return Option(check, _text_schema(_LABEL))
 
 
 # ---- numbers, choices and truth values
@@ -139,28 +132,23 @@ def _check_flag(value: object) -> bool:
     raise _mismatch("true or false", value)
 
 
-def _check_probability(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
-    raise _mismatch("a probability from 0 to 1 such as 0.95", value)
+def _probability_option(minimum: float, maximum: float) -> Option:
+    def check(value: object) -> float:
+        if isinstance(value, int | float) and value is not True and minimum <= value <= maximum:
+            return float(value)
+        raise _mismatch(f"a probability from {minimum} to {maximum} such as 0.95", value)
+
+    return Option(check, {"type": "number", "minimum": minimum, "maximum": maximum})
 
 
-def _check_spam_threshold(value: object) -> float:
-    if isinstance(value, int | float) and 0.5 <= value <= _MAX_THRESHOLD:  # True is above it
-        return float(value)
-    raise _mismatch(f"a probability from 0.5 to {_MAX_THRESHOLD} such as 0.95", value)
-
-
-_MAX_THRESHOLD = 0.999999  # some mail must be spam
 _DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
-_SIZE_SCHEMA = _text_schema(values.SIZE_PATTERN)
 _KEPT_SCHEMA = _text_schema(values.KEPT_PATTERN) | {"type": ["integer", "string"], "minimum": 1000}
-_SHARE_SCHEMA: JsonSchema = {"type": "number", "minimum": 0, "maximum": 1}
-_THRESHOLD_SCHEMA = _SHARE_SCHEMA | {"minimum": 0.5, "maximum": _MAX_THRESHOLD}
 
 Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, values.duration_text)]
 Days = Annotated[int, Option(values.parse_days, _DURATION_SCHEMA, lambda value: f"{value}d")]
-Size = Annotated[int, Option(values.parse_size, _SIZE_SCHEMA, values.size_text)]
+Size = Annotated[
+    int, Option(values.parse_size, _text_schema(values.SIZE_PATTERN), values.size_text)
+]
 KeptLessons = Annotated[
     values.KeptLessons,
     Option(values.parse_kept_lessons, _KEPT_SCHEMA, lambda value: value.number or str(value)),
@@ -169,8 +157,8 @@ Count = Annotated[int, _integer_option(1, 1_000_000)]
 DailyLimit = Annotated[int, _integer_option(0, 1_000_000)]
 Processes = Annotated[int, _integer_option(0, 1024)]
 Flag = Annotated[bool, Option(_check_flag, {"type": "boolean"})]
-Probability = Annotated[float, Option(_check_probability, _SHARE_SCHEMA)]
-SpamThreshold = Annotated[float, Option(_check_spam_threshold, _THRESHOLD_SCHEMA)]
+Probability = Annotated[float, _probability_option(0, 1)]
+SpamThreshold = Annotated[float, _probability_option(0.5, 0.999999)]  # some mail must be spam
 Position = Annotated[values.Position, _enum_option(values.Position)]
 Tls = Annotated[values.Tls, _enum_option(values.Tls)]
 Action = Annotated[values.Action, _enum_option(values.Action)]
@@ -182,7 +170,6 @@ TeachingUser = Annotated[values.TeachingUser, _enum_option(values.TeachingUser)]
 
 # ---- paths
 
-_MAILDIR_PATTERN = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
 _VARIABLE_PATTERN = re.compile(r"%(?:[A-Za-z]|\{[^}]*\})")  # as Dovecot writes the name of a user
 _MAX_SECRET_BYTES = 1000
 _MAX_SOCKET_PATH = 80  # the kernel takes 107, and a new socket first gets a longer name
@@ -220,8 +207,7 @@ def _check_secret_file(value: object) -> Path:
         if os.fstat(file.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ValueError(f"expected a file that no others can read: chmod 0640 {path}")
         if not file.readline(_MAX_SECRET_BYTES).strip():
-            expected = "expected a file with a password in its first line"
-            raise ValueError(f"{expected}, found nothing there in {describe_value(value)}")
+            raise _mismatch("a file with a password in its first line", value)
     return path
 
 
@@ -242,7 +228,7 @@ def check_key_pair(certificate: Path, key: Path) -> None:
 def _check_maildir(value: object) -> str:
     if (
         isinstance(value, str)
-        and _MAILDIR_PATTERN.fullmatch(value)
+        and re.fullmatch(r"/[^\0\n]*[^\0\n/][^\0\n]*", value)
         and ".." not in value.split("/")
         and not _VARIABLE_PATTERN.search(value)
     ):
@@ -252,19 +238,21 @@ def _check_maildir(value: object) -> str:
 
 
 _PATH_SCHEMA = _text_schema("/.*")
-_MAILDIR_SCHEMA = _text_schema(rf"/(?!.*{_VARIABLE_PATTERN.pattern}).*")
 
 AbsolutePath = Annotated[Path, Option(_check_path, _PATH_SCHEMA, str)]
 ReadableFile = Annotated[Path, Option(check_file, _PATH_SCHEMA, str)]
 SecretFile = Annotated[Path, Option(_check_secret_file, _PATH_SCHEMA, str)]
 SocketPath = Annotated[Path, Option(_check_socket_path, _PATH_SCHEMA, str)]
-MaildirPattern = Annotated[str, Option(_check_maildir, _MAILDIR_SCHEMA)]
+MaildirPattern = Annotated[
+    str,
+    Option(_check_maildir, _text_schema(rf"/(?!.*{_VARIABLE_PATTERN.pattern}).*")),
+]
 
 
 # ---- addresses: where to listen, where mail goes on, who may connect
 
-_HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
-_HOST_PORT_PATTERN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
+_HOST_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
+_HOST_PORT = r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})"
 
 
 def _check_listener(value: object) -> Endpoint:
@@ -295,7 +283,7 @@ def _check_network(value: object) -> str:
 
 
 def check_host_port(value: object) -> HostPort:
-    match = _HOST_PORT_PATTERN.fullmatch(value) if isinstance(value, str) else None
+    match = re.fullmatch(_HOST_PORT, value) if isinstance(value, str) else None
     with suppress(ValueError):
         if match and 1 <= int(match[3]) <= 65535:
             return HostPort(str(ip_address(match[1] or match[2])), int(match[3]))
@@ -306,51 +294,57 @@ def _check_host(value: object) -> str:
     text = value.lower() if isinstance(value, str) else ""
     with suppress(ValueError):
         return str(ip_address(text))
-    if _HOST_NAME_PATTERN.fullmatch(text):
+    if re.fullmatch(_HOST_NAME, text):
         return text
     raise _mismatch("a host name or an IP address, without a port", value)
 
 
 _ADDRESS = r"([0-9.]+|\[[0-9A-Fa-f:.]+\])"
-_NETWORK_SCHEMA = _text_schema(r"[0-9A-Fa-f:.]+(/[0-9]+)?")
-_HOST_SCHEMA = _text_schema(
-    rf"{_HOST_NAME_PATTERN.pattern}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*"
-)
-_LISTENER_SCHEMA = _text_schema(rf"(smtp|lmtp)://{_ADDRESS}:[0-9]+")
-_SCANNER_SCHEMA = _text_schema(rf"(rspamd|spamd|milter)://{_ADDRESS}:[0-9]+|milter:/.*")
-_NEXT_HOP_SCHEMA = _text_schema(
-    r"(smtp|lmtp)://(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):[0-9]+|(lmtp|maildir):/.*"
-)
-_HOST_PORT_SCHEMA = _text_schema(_HOST_PORT_PATTERN.pattern)
 
-ListenerEndpoint = Annotated[Endpoint, Option(_check_listener, _LISTENER_SCHEMA, str)]
-ScannerEndpoint = Annotated[Endpoint, Option(_check_scanner, _SCANNER_SCHEMA, str)]
-NextHopEndpoint = Annotated[Endpoint, Option(values.parse_endpoint, _NEXT_HOP_SCHEMA, str)]
-ListenAddress = Annotated[HostPort, Option(check_host_port, _HOST_PORT_SCHEMA, str)]
-Network = Annotated[str, Option(_check_network, _NETWORK_SCHEMA)]
-Host = Annotated[str, Option(_check_host, _HOST_SCHEMA)]
-ServerName = Annotated[str, pattern_option(_HOST_NAME_PATTERN, "a host name")]
-HostName = Annotated[str, pattern_option(_HOST_NAME_PATTERN, "a host name", empty=True)]
+ListenerEndpoint = Annotated[
+    Endpoint, Option(_check_listener, _text_schema(rf"(smtp|lmtp)://{_ADDRESS}:[0-9]+"), str)
+]
+ScannerEndpoint = Annotated[
+    Endpoint,
+    Option(
+        _check_scanner,
+        _text_schema(rf"(rspamd|spamd|milter)://{_ADDRESS}:[0-9]+|milter:/.*"),
+        str,
+    ),
+]
+NextHopEndpoint = Annotated[
+    Endpoint,
+    Option(
+        values.parse_endpoint,
+        _text_schema(r"(smtp|lmtp)://(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):[0-9]+|(lmtp|maildir):/.*"),
+        str,
+    ),
+]
+ListenAddress = Annotated[HostPort, Option(check_host_port, _text_schema(_HOST_PORT), str)]
+Networks = tuple[
+    Annotated[str, Option(_check_network, _text_schema(r"[0-9A-Fa-f:.]+(/[0-9]+)?"))], ...
+]
+Host = Annotated[
+    str,
+    Option(_check_host, _text_schema(rf"{_HOST_NAME}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")),
+]
+ServerName = Annotated[str, pattern_option(_HOST_NAME, "a host name")]
+HostName = Annotated[str, pattern_option(_HOST_NAME, "a host name", empty=True)]
 
 
 # ---- names and texts
 
 _LOCAL_PART = r"[!#-'*+\-./0-9=?A-Z^-~]{1,64}"
-_DOMAIN = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
-MAILBOX = re.compile(f"{_LOCAL_PART}@{_DOMAIN}")
-_SENDER = re.compile(rf"(?:\*|{_LOCAL_PART})@{_DOMAIN}")
-_ALIAS = re.compile(f"{_SENDER.pattern}|{_LOCAL_PART}")
-_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_VERDICT = re.compile(rf"unsure|(?!(?:{'|'.join(RESERVED_CLASSES)})\Z){_LABEL.pattern}")
-_ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
-_MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # blanks within it only
-_SUBJECT_PREFIX = re.compile(r"[ -~]{1,60}")
-_URL_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,60}){1,9}")  # stands as it is in URLs
-_HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
+MAILBOX = re.compile(f"{_LOCAL_PART}@{_HOST_NAME}")
+_SENDER = rf"(?:\*|{_LOCAL_PART})@{_HOST_NAME}"
+_LABEL = r"[a-z][a-z0-9_-]{0,31}"
+_VERDICT = rf"unsure|(?!(?:{'|'.join(RESERVED_CLASSES)})\Z){_LABEL}"
+_ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?"
+_MAIL_USER = r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )"  # blanks within it only
 
 Label = Annotated[
     str,
-    pattern_option(_VERDICT, "the name of a class, spam or unsure", editors=_LABEL.pattern),
+    pattern_option(_VERDICT, "the name of a class, spam or unsure", editors=_LABEL),
 ]
 ClassName = Annotated[str, _class_option()]
 FolderRole = Annotated[str, _class_option(*NON_TEACHING_ROLES)]
@@ -364,9 +358,11 @@ PersonName = Annotated[
     str, pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
 ]
 MailAddress = Annotated[
-    str, pattern_option(MAILBOX, "an address such as held@example.org", empty=True)
+    str, pattern_option(MAILBOX.pattern, "an address such as held@example.org", empty=True)
 ]
-TeachingAddress = Annotated[str, pattern_option(MAILBOX, "an address such as spam@example.org")]
+TeachingAddress = Annotated[
+    str, pattern_option(MAILBOX.pattern, "an address such as spam@example.org")
+]
 SenderPattern = Annotated[
     str,
     pattern_option(
@@ -376,15 +372,24 @@ SenderPattern = Annotated[
 Alias = Annotated[
     str,
     pattern_option(
-        _ALIAS, "an address, *@example.org for all of a domain, or what stands before the @"
+        f"{_SENDER}|{_LOCAL_PART}",
+        "an address, *@example.org for all of a domain, or what stands before the @",
     ),
 ]
 HttpField = Annotated[
-    str, pattern_option(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)
+    str,
+    pattern_option(
+        r"[A-Za-z][A-Za-z0-9-]{0,69}", "the name of a field such as X-Remote-User", empty=True
+    ),
 ]
 UrlPath = Annotated[
-    str, pattern_option(_URL_PATH, "a path such as /spam, without / at its end", empty=True)
+    str,
+    pattern_option(
+        r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,60}){1,9}",  # stands as it is in URLs
+        "a path such as /spam, without / at its end",
+        empty=True,
+    ),
 ]
 SubjectPrefix = Annotated[
-    str, pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
+    str, pattern_option(r"[ -~]{1,60}", "at most 60 characters of ASCII", empty=True)
 ]

@@ -9,10 +9,10 @@ sentence: what was expected, and what was found.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 # ---- endpoints
 
@@ -28,39 +28,32 @@ class Protocol(StrEnum):
     MILTER = "milter"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Where to listen or where to hand mail on: a path for a socket or a Maildir, else host and
-    port. `text` is how people write it; the log has it for each message, so it is made once.
+    port. `text` is how people write it.
     """
 
     protocol: Protocol
     host: str = ""
     port: int = 0
     path: Path | None = None
-    text: str = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        place = self.path or f"//{_host_and_port(self.host, self.port)}"
-        object.__setattr__(self, "text", f"{self.protocol}:{place}")
+    @property
+    def text(self) -> str:
+        return f"{self.protocol}:{self.path or f'//{HostPort(self.host, self.port)}'}"
 
     def __str__(self) -> str:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(NamedTuple):
     """An address and a port of this machine."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        return _host_and_port(self.host, self.port)
-
-
-def _host_and_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_endpoint(text: object) -> Endpoint:
@@ -160,12 +153,10 @@ class TeachingUser(StrEnum):
 
 KEPT_PATTERN = r"([1-9][0-9]{0,4}) ?([dD]|days?|weeks?|months?|years?)"  # for editors
 MIN_KEPT_LESSONS = 1000  # until then verdicts are careful (corpora/RESULTS.md, "The first days")
-MAX_KEPT_LESSONS = 10**9
-_DAYS_OF_UNIT = {"d": 1.0, "day": 1.0, "week": 7.0, "month": 365 / 12, "year": 365.0}
+_DAYS_OF_UNIT = {"d": 1.0, "w": 7.0, "m": 365 / 12, "y": 365.0}
 
 
-@dataclass(frozen=True, slots=True)
-class KeptLessons:
+class KeptLessons(NamedTuple):
     """Which lessons are kept: so many of the youngest, or those that are not older than so many
     days. One of the two is 0.
     """
@@ -188,11 +179,10 @@ def parse_kept_lessons(value: object) -> KeptLessons:
     >>> parse_kept_lessons(2_000_000), parse_kept_lessons("6 months")
     (KeptLessons(number=2000000, days=0), KeptLessons(number=0, days=182))
     """
-    if isinstance(value, int) and MIN_KEPT_LESSONS <= value <= MAX_KEPT_LESSONS:
+    if isinstance(value, int) and value >= MIN_KEPT_LESSONS:
         return KeptLessons(number=value)
     if isinstance(value, str) and (match := re.fullmatch(KEPT_PATTERN, value)):
-        unit = match[2].lower() if len(match[2]) == 1 else match[2].removesuffix("s")
-        return KeptLessons(days=int(int(match[1]) * _DAYS_OF_UNIT[unit]))
+        return KeptLessons(days=int(int(match[1]) * _DAYS_OF_UNIT[match[2][0].lower()]))
     expected = 'a number of lessons from 1000 on, or a time such as "2 years" or 90d'
     raise ValueError(f"expected {expected}, found {describe_value(value)}")
 

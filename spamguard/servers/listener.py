@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -36,7 +36,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from spamguard.config.options import Certificate, DoorLimits, ScannerLimits
+from spamguard.config.options import Certificate, ScannerLimits
 from spamguard.errors import StartError
 from spamguard.smtp.envelope import (
     Networks,
@@ -96,7 +96,7 @@ class Door:
         make_session: Callable[[str, str], ServerSession],
         sockets: Sequence[socket.socket],
         clients: Networks,
-        limits: DoorLimits | ScannerLimits,
+        limits: ScannerLimits,
     ) -> None:
         self._make_session = make_session
         self._sockets = sockets
@@ -256,30 +256,22 @@ class ConnectionLimits:
         self._max_per_client = per_client
         self._evict = evict
         self._clients: dict[ServerSession, str] = {}
-        self._client_counts: Counter[str] = Counter()
 
     def enter(self, connection: ServerSession, address: str) -> LimitExceeded | None:
         """Count a connection in, or say why it is refused."""
         client = client_prefix(address)
-        rivals: list[ServerSession] | None = None
-        if self._client_counts[client] >= self._max_per_client:
-            rivals = [other for other, owner in self._clients.items() if owner == client]
-        elif len(self._clients) >= self._max_connections:
-            rivals = list(self._clients)
-        if rivals is not None and not self._evict_longest_idle(rivals):
+        rivals = [other for other, owner in self._clients.items() if owner == client]
+        is_full = len(rivals) >= self._max_per_client
+        if not is_full:
+            is_full, rivals = len(self._clients) >= self._max_connections, list(self._clients)
+        if is_full and not self._evict_longest_idle(rivals):
             return LimitExceeded.TOO_MANY
         self._clients[connection] = client
-        self._client_counts[client] += 1
         return None
 
     def leave(self, connection: ServerSession) -> None:
         """Count it out, if it was counted in and has not been evicted."""
-        client = self._clients.pop(connection, None)
-        if client is None:
-            return
-        self._client_counts[client] -= 1
-        if not self._client_counts[client]:
-            del self._client_counts[client]
+        self._clients.pop(connection, None)
 
     def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
         """Evict the longest idle connection; False if none may be evicted now."""
@@ -298,7 +290,7 @@ class ConnectionLimits:
 class ByteQuota:
     """Bytes in flight of all connections of one door, in this process. Safe for threads."""
 
-    def __init__(self, limits: DoorLimits | ScannerLimits) -> None:
+    def __init__(self, limits: ScannerLimits) -> None:
         self._limits = limits
         self._client_bytes: Counter[str] = Counter()  # without the client ""
         self.bytes_in_flight = 0
@@ -335,11 +327,11 @@ class ByteQuota:
 # ---- messages
 
 
-class Rejection(Enum):
-    """Why a message is not accepted."""
+class Rejection(StrEnum):
+    """Why a message is not accepted: the reason that is recorded."""
 
-    TOO_LARGE = auto()  # for ever
-    TRY_LATER = auto()  # too much is under way, or the disk is full
+    TOO_LARGE = "too-large"  # for ever
+    TRY_LATER = "no-room"  # too much is under way, or the disk is full
 
 
 class IncomingMessage:
@@ -352,7 +344,7 @@ class IncomingMessage:
     def __init__(
         self,
         directory: Path,
-        limits: DoorLimits | ScannerLimits,
+        limits: ScannerLimits,
         byte_quota: ByteQuota,
         quota_key: str = "",
     ) -> None:
@@ -393,33 +385,28 @@ class IncomingMessage:
 # ---- TLS
 
 
-def _server_context(certificate: Certificate) -> ssl.SSLContext:
+def _server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """A context with this certificate, which asks no client for one. StartError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load_certificate(context, certificate)
-    return context
-
-
-def _load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Use a certificate from now on. StartError: the files are unreadable or do not match."""
     try:
         # With a password, nobody is asked for one.
-        context.load_cert_chain(certificate.certificate, certificate.key, password="")
+        context.load_cert_chain(certificate, key, password="")
     except OSError as error:  # ssl.SSLError is one
-        files = f"{certificate.certificate}, {certificate.key}"
-        remedy = "name a certificate and its key, in PEM files that the daemon's user can read"
         raise StartError(
-            f"{files}: cannot be used for TLS ({error.strerror or error}): {remedy}"
+            f"{certificate}, {key}: cannot be used for TLS "
+            f"({error.strerror or error}): name a certificate and its key, in PEM files that the "
+            "daemon's user can read"
         ) from error
+    return context
 
 
 class CertificateReloader:
     """A TLS context whose certificate follows its files. StartError: they cannot be used."""
 
     def __init__(self, files: Certificate) -> None:
-        self._files = files
-        self.context = _server_context(files)
+        self._files = files.certificate, files.key
+        self.context = _server_context(*self._files)
         self._loaded_times = self._change_times()
 
     def reload(self) -> None:
@@ -429,19 +416,14 @@ class CertificateReloader:
             if change_times != self._loaded_times:
                 self._loaded_times = change_times
                 # On trial: with a wrong key the old certificate would be lost before the error.
-                _server_context(self._files)
-                _load_certificate(self.context, self._files)
-                _tls_log.info("handshakes use the new certificate in %s", self._files.certificate)
-        except StartError as error:
+                _server_context(*self._files)
+                self.context.load_cert_chain(*self._files, password="")
+                _tls_log.info("handshakes use the new certificate in %s", self._files[0])
+        except (StartError, OSError) as error:
             _tls_log.error("the new certificate cannot be used: the old one is (%s)", error)
 
-    def _change_times(self) -> tuple[int, ...]:
-        return _change_time(self._files.certificate), _change_time(self._files.key)
-
-
-def _change_time(path: Path) -> int:
-    """When its contents or rights changed, in nanoseconds; 0: the file cannot be seen."""
-    try:
-        return path.stat().st_ctime_ns
-    except OSError:
-        return 0
+    def _change_times(self) -> list[int]:
+        """When contents or rights changed, in nanoseconds; none: a file cannot be seen."""
+        with suppress(OSError):
+            return [path.stat().st_ctime_ns for path in self._files]
+        return []

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +28,6 @@ from spamguard.servers.listener import (
     ConnectionClosed,
     IncomingMessage,
     LimitExceeded,
-    Rejection,
     close_stream,
 )
 from spamguard.servers.milter_protocol import (
@@ -44,7 +43,7 @@ from spamguard.servers.milter_protocol import (
     Steps,
     encode_remove_field,
 )
-from spamguard.servers.scanner import TOO_LARGE, ScannerContext, ScanRequest, ScanResult
+from spamguard.servers.scanner import ScannerContext, ScanRequest, ScanResult
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 
 _log = logging.getLogger("spamguard.doors")
@@ -66,7 +65,6 @@ _MAX_RECIPIENTS = 5000  # that are remembered
 _USED_MACROS = frozenset(("i", "j", "auth_authen", "tls_version"))
 _CLIENT_COMMANDS = (MilterCommand.CONNECT.value, MilterCommand.HELLO.value)
 _CRLF = b"\r\n"
-_PROBLEM_BY_REJECTION = {Rejection.TOO_LARGE: TOO_LARGE, Rejection.TRY_LATER: "no-room"}
 
 
 class MilterConnection:
@@ -119,7 +117,7 @@ class MilterConnection:
         with suppress(OSError):  # a Unix socket, or lost, as the next read will show
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
-    def write(self, packets: Iterable[bytes]) -> None:
+    def write(self, *packets: bytes) -> None:
         """Send packets before the next wait."""
         self._unsent += b"".join(packets)
 
@@ -138,22 +136,19 @@ class ForgedHeaderFilter:
     def __init__(self, names: FieldNameSet) -> None:
         self._names = names
         self._counts: Counter[bytes] = Counter()
-        self._forged_fields: list[tuple[bytes, int]] = []
+        self._removals: list[bytes] = []
 
     def add_field(self, name: bytes) -> None:
         """Note the name of the next field."""
         lower = name.strip(b" \t").lower()
-        has_room = len(self._forged_fields) < MAX_REMOVALS and len(lower) <= MAX_NAME_BYTES
+        has_room = len(self._removals) < MAX_REMOVALS and len(lower) <= MAX_NAME_BYTES
         if has_room and lower in self._names:
             self._counts[lower] += 1
-            self._forged_fields.append((lower, self._counts[lower]))
+            self._removals.append(encode_remove_field(lower, self._counts[lower]))
 
     def removal_packets(self) -> list[bytes]:
         """The packets that remove them, last field first: no removal renumbers another one."""
-        return [
-            encode_remove_field(name, occurrence)
-            for name, occurrence in reversed(self._forged_fields)
-        ]
+        return self._removals[::-1]
 
 
 @dataclass(slots=True)
@@ -222,8 +217,12 @@ class MilterSession:
             reader, self._writer = await asyncio.open_connection(sock=connected)
             if refused is None:
                 timeout = self._context.limits.data_timeout
-                self._connection = MilterConnection(reader, self._writer, timeout)
-                await self._handle_commands(self._connection)
+                self._connection = connection = MilterConnection(reader, self._writer, timeout)
+                while True:
+                    command, data = await connection.read_packet(self._deadline())
+                    if command is MilterCommand.QUIT:
+                        return
+                    await self._handle(command, data, connection)
             else:
                 _log.warning("%s: hanging up: %s", self._peer, refused.name.lower())
         except ConnectionClosed:
@@ -245,13 +244,6 @@ class MilterSession:
     @property
     def _peer(self) -> str:
         return self._address or "a client of the socket"
-
-    async def _handle_commands(self, connection: MilterConnection) -> None:
-        while True:
-            command, data = await connection.read_packet(self._deadline())
-            if command is MilterCommand.QUIT:
-                return
-            await self._handle(command, data, connection)
 
     def _deadline(self) -> float:
         now = asyncio.get_running_loop().time()
@@ -303,9 +295,9 @@ class MilterSession:
                 self._client, self._client_macros = Client(), {}
         self._state = TRANSITIONS[self._state, command]
         if command is MilterCommand.OFFER:
-            connection.write([self._negotiated.encode()])
+            connection.write(self._negotiated.encode())
         elif self._negotiated.answers(command):
-            connection.write([milter_protocol.CONTINUE])
+            connection.write(milter_protocol.CONTINUE)
 
     def _negotiate(self, data: bytes) -> None:
         holds = any(rule.action is Action.QUARANTINE for rule in self._scanner.policy.rules)
@@ -322,8 +314,7 @@ class MilterSession:
             return  # Postfix repeats the macros at each
         if command == MilterCommand.SENDER.value:
             self._reset_message()  # they belong to the message that begins now
-        is_about_client = command in _CLIENT_COMMANDS
-        macros = self._client_macros if is_about_client else self._message.macros
+        macros = self._client_macros if command in _CLIENT_COMMANDS else self._message.macros
         for name, value in milter_protocol.parse_macros(data).items():
             if name in _USED_MACROS:
                 macros[name] = value[:MAX_ADDRESS_LENGTH]
@@ -365,7 +356,7 @@ class MilterSession:
         try:
             scan = self._context.service.scan(self._scan_request(content))
             result = await _wait_with_progress(scan, connection)
-            connection.write(self._reply_packets(result))
+            connection.write(*self._reply_packets(result))
         finally:
             self._reset_message()
 
@@ -382,7 +373,7 @@ class MilterSession:
             client=replace(self._client, protocol=protocol, login=login),
             received_by=macros.get("j", ""),
             queue_id=macros.get("i", ""),
-            problem=_PROBLEM_BY_REJECTION[content.rejection] if content.rejection else "",
+            problem=str(content.rejection or ""),
         )
 
     def _reply_packets(self, result: ScanResult) -> list[bytes]:
@@ -408,7 +399,7 @@ async def _wait_with_progress(
     task = asyncio.create_task(scan)
     try:
         while not (await asyncio.wait([task], timeout=_PROGRESS_SECONDS))[0]:
-            connection.write([milter_protocol.PROGRESS])
+            connection.write(milter_protocol.PROGRESS)
             await connection.flush()
         return task.result()
     finally:

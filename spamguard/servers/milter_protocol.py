@@ -141,20 +141,14 @@ class Steps(IntFlag):
     LEADING_SPACE = 0x100000  # values of fields keep the blanks behind the colon
 
 
-_NO_REPLY_STEPS: Mapping[MilterCommand, Steps] = {
-    MilterCommand.CONNECT: Steps.NO_REPLY_TO_CONNECT,
-    MilterCommand.HELLO: Steps.NO_REPLY_TO_HELLO,
-    MilterCommand.SENDER: Steps.NO_REPLY_TO_SENDER,
-    MilterCommand.RECIPIENT: Steps.NO_REPLY_TO_RECIPIENT,
-    MilterCommand.DATA: Steps.NO_REPLY_TO_DATA,
-    MilterCommand.FIELD: Steps.NO_REPLY_TO_FIELD,
-    MilterCommand.END_OF_HEADER: Steps.NO_REPLY_TO_END_OF_HEADER,
-    MilterCommand.BODY: Steps.NO_REPLY_TO_BODY,
-    MilterCommand.UNKNOWN: Steps.NO_REPLY_TO_UNKNOWN,
+_NO_REPLY_STEPS = {
+    command: Steps[name]
+    for command in MilterCommand
+    if (name := f"NO_REPLY_TO_{command.name}") in Steps.__members__
 }
 """Commands that are answered at once, unless this step was negotiated."""
 
-_WANTED_STEPS = Steps(sum({step.value for step in Steps}))
+_WANTED_STEPS = Steps(sum(Steps))
 _NEEDED_ACTIONS = Actions.ADD_FIELDS | Actions.CHANGE_FIELDS
 
 
@@ -196,11 +190,8 @@ def negotiate(offer: Offer, optional: Actions) -> Offer:
         raise MilterProtocolError(f"version {offer.version} of the protocol")
     if offer.actions & _NEEDED_ACTIONS != _NEEDED_ACTIONS:
         raise MilterProtocolError("a server that lets no filter add and remove header fields")
-    return Offer(
-        min(offer.version, VERSION),
-        offer.actions & (_NEEDED_ACTIONS | optional),
-        offer.steps & _WANTED_STEPS,
-    )
+    actions = offer.actions & (_NEEDED_ACTIONS | optional)
+    return Offer(min(offer.version, VERSION), actions, offer.steps & _WANTED_STEPS)
 
 
 # ---- commands
@@ -235,7 +226,7 @@ def parse_field(data: bytes) -> tuple[bytes, bytes]:
     """
     name, rest = _split_text(data)
     if not rest.endswith(b"\0"):
-        raise MilterProtocolError("a header field without its end")
+        raise MilterProtocolError("a text without its end")
     return name, rest[:-1]
 
 
@@ -317,11 +308,17 @@ TRANSITIONS: Mapping[tuple[MilterState, MilterCommand], MilterState] = {
     (MilterState.BODY, MilterCommand.BODY): MilterState.BODY,
     (MilterState.BODY, MilterCommand.END_OF_MESSAGE): MilterState.CLIENT,
     (MilterState.READY, MilterCommand.ABORT): MilterState.READY,
-    **{(state, MilterCommand.HELLO): MilterState.CLIENT for state in _CLIENT_STATES},
     **{(state, MilterCommand.SENDER): MilterState.ENVELOPE for state in _CLIENT_STATES},
-    **{(state, MilterCommand.ABORT): MilterState.CLIENT for state in _CLIENT_STATES},
-    **{(state, MilterCommand.MACROS): state for state in _NEGOTIATED_STATES},
-    **{(state, MilterCommand.UNKNOWN): state for state in _NEGOTIATED_STATES},
+    **{
+        (state, command): MilterState.CLIENT
+        for state in _CLIENT_STATES
+        for command in (MilterCommand.HELLO, MilterCommand.ABORT)
+    },
+    **{
+        (state, command): state
+        for state in _NEGOTIATED_STATES
+        for command in (MilterCommand.MACROS, MilterCommand.UNKNOWN)
+    },
     **{(state, MilterCommand.NEXT_CLIENT): MilterState.READY for state in _NEGOTIATED_STATES},
     **{(state, MilterCommand.QUIT): MilterState.NEW for state in MilterState},
 }

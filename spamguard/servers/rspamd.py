@@ -13,9 +13,9 @@ import json
 import logging
 import re
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import h11
 import zstandard
 
-from spamguard import __version__
 from spamguard.config.options import FORGED_FIELDS
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingOutcome
@@ -95,17 +94,14 @@ class RspamdSession(Conversation):
 
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
-        self._policy = context.service.scanner.policy
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._is_rspamc = False
 
-    def rejection(self, refused: LimitExceeded) -> bytes:
-        status, error = "503 Service Unavailable", "too many connections"
+    async def reject(self, refused: LimitExceeded) -> None:
         if refused is LimitExceeded.NOT_LISTED:
-            status, error = "403 Forbidden", "not a client"
-        body = json.dumps({"error": error})
-        head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-        return f"{head}{body}".encode("ascii")
+            await self._fail(403, "not a client")
+        else:
+            await self._fail(503, "too many connections")
 
     async def handle_requests(self) -> None:
         """Answer requests for as long as the client keeps the connection."""
@@ -156,8 +152,9 @@ class RspamdSession(Conversation):
         if not isinstance(event, h11.Request):
             raise ConnectionClosed
         path = event.target.partition(b"?")[0].decode("ascii", "replace")
-        fields = rspamd_protocol.collect_fields(event.headers)
-        request = _RspamdRequest(path, fields)
+        request = _RspamdRequest(path, defaultdict(list))
+        for name, value in event.headers:
+            request.fields[name].append(value)
         _check_request(request, event.method)
         with ExitStack() as stack:
             message = stack.enter_context(closing(self._context.incoming_message(self.address)))
@@ -194,11 +191,7 @@ class RspamdSession(Conversation):
             await self.send(content)
             self._http.send_failed()
             return
-        headers = [
-            (b"Content-Type", kind),
-            (b"Content-Length", b"%d" % len(content)),
-            (b"Server", b"spamguard/" + __version__.encode()),
-        ]
+        headers = [(b"Content-Type", kind), (b"Content-Length", b"%d" % len(content))]
         if self.is_draining or self.client_may_send:
             headers.append((b"Connection", b"close"))
         await self._write(
@@ -227,19 +220,14 @@ class RspamdSession(Conversation):
             return 200, rspamd_protocol.format_rspamc(result, header)
         forged = matching_field_names(header, FORGED_FIELDS)
         seconds = time.perf_counter() - started
-        with_weights = self._policy.tell_probability
-        return 200, rspamd_protocol.format_check(
-            result, header, forged, seconds, with_weights=with_weights
-        )
+        return 200, rspamd_protocol.format_check(result, header, forged, seconds)
 
     async def learn(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
-        scan_request = replace(
-            rspamd_protocol.build_scan_request(request.fields, message, self.address),
-            user=rspamd_protocol.lesson_user(request.fields),
-        )
+        lesson = rspamd_protocol.build_scan_request(request.fields, message, self.address)
+        lesson = lesson._replace(user=lesson.client.login or lesson.user)
         label = "spam" if request.path == "/learnspam" else "ham"
         password = rspamd_protocol.field_text(request.fields, b"password")
-        outcome = await self._service.teach(scan_request, label, password)
+        outcome = await self._service.teach(lesson, label, password)
         return _ANSWER_BY_OUTCOME[outcome]
 
 
@@ -272,14 +260,13 @@ def _check_rejection(message: IncomingMessage) -> None:
 
 def _decompress(compressed: Spool, message: IncomingMessage) -> None:
     """Decompress a zstd frame (RFC 8878) in bounded pieces. _RspamdError: it is none."""
-    try:
+    with suppress(zstandard.ZstdError):
         frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
         for piece in compressed.chunks():
             for start in range(0, len(piece), _DECOMPRESS_BYTES):
                 message.write(frame.decompress(piece[start : start + _DECOMPRESS_BYTES]))
                 if message.rejection is not None:
                     return
-    except zstandard.ZstdError:
-        raise _RspamdError(400, "not compressed as announced") from None
-    if not frame.eof:
-        raise _RspamdError(400, "not compressed as announced")
+        if frame.eof:
+            return
+    raise _RspamdError(400, "not compressed as announced")

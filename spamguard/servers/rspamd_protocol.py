@@ -9,17 +9,16 @@ It is written by hand because no library speaks the server's side of this protoc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
 from spamguard.config.options import Action
 from spamguard.engine.policy import REQUIRED_SCORE
-from spamguard.servers.scanner import ScanRequest, ScanResult, format_words
+from spamguard.servers.scanner import ScanRequest, ScanResult, parse_recipients
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 from spamguard.storage import Spool
 
-_MAX_RECIPIENTS = 1000  # that are remembered
 _MESSAGE_ID = re.compile(
     rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE
 )
@@ -34,14 +33,6 @@ HeaderFields = Mapping[bytes, list[bytes]]
 """Values of header fields by name in lower case."""
 
 
-def collect_fields(headers: Iterable[tuple[bytes, bytes]]) -> HeaderFields:
-    """Header fields as h11 gives them, by name."""
-    fields: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
-        fields.setdefault(name, []).append(value)
-    return fields
-
-
 def field_text(fields: HeaderFields, name: bytes) -> str:
     """The first value of a field, "" if there is none."""
     return fields.get(name, [b""])[0].decode("utf-8", "replace").strip()[:MAX_ADDRESS_LENGTH]
@@ -53,12 +44,7 @@ def build_scan_request(fields: HeaderFields, message: Spool, peer: str) -> ScanR
     Its user is the one it is delivered to. Without that field it is judged for its recipients, and
     without these for the user who is logged in.
     """
-    texts = [
-        text
-        for value in fields.get(b"rcpt", ())
-        for text in value.decode("utf-8", "replace").split(",")
-    ]
-    recipients = [address for address in map(bare_address, texts) if address][:_MAX_RECIPIENTS]
+    recipients = parse_recipients(fields.get(b"rcpt", ()))
     login = field_text(fields, b"user")
     try:
         address = str(ip_address(field_text(fields, b"ip")))
@@ -78,19 +64,10 @@ def build_scan_request(fields: HeaderFields, message: Spool, peer: str) -> ScanR
         sender=bare_address(field_text(fields, b"from")),
         recipients=recipients,
         client=client,
-        user=_delivered_to(fields) or ("" if recipients else login),
+        user=bare_address(field_text(fields, b"deliver-to")) or ("" if recipients else login),
         received_by=field_text(fields, b"mta-name"),
         queue_id=field_text(fields, b"queue-id"),
     )
-
-
-def lesson_user(fields: HeaderFields) -> str:
-    """The user whose lesson a message is."""
-    return field_text(fields, b"user") or _delivered_to(fields)
-
-
-def _delivered_to(fields: HeaderFields) -> str:
-    return bare_address(field_text(fields, b"deliver-to"))
 
 
 # ---- answers
@@ -103,7 +80,7 @@ def action_name(result: ScanResult) -> str:
 
 
 def format_check(
-    result: ScanResult, header: bytes, forged: Sequence[str], seconds: float, *, with_weights: bool
+    result: ScanResult, header: bytes, forged: Sequence[str], seconds: float
 ) -> dict[str, Any]:
     """The answer of /checkv2. header: of the message. forged: names in it that are to go."""
     fields = [line.decode("ascii", "replace").partition(":") for line in result.fields]
@@ -112,10 +89,10 @@ def format_check(
         "name": result.symbol,
         "score": score,
         "metric_score": score,
-        "options": [result.id, *format_words(result, with_weights=with_weights)],
+        "options": [result.id, *result.words],
     }
     return {
-        "is_skipped": result.scan is None,
+        "is_skipped": bool(result.reason),
         "score": score,
         "required_score": REQUIRED_SCORE,
         "action": action_name(result),

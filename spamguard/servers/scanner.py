@@ -15,11 +15,11 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
+from typing import NamedTuple
 
 from spamguard.config.options import Action, OnError, Scanner, ScannerLimits
 from spamguard.delivery.next_hop import run_in_thread
@@ -41,6 +41,7 @@ from spamguard.servers.listener import (
     ConversationEnded,
     IncomingMessage,
     LimitExceeded,
+    Rejection,
     close_stream,
     drain_input,
 )
@@ -50,6 +51,7 @@ from spamguard.smtp.envelope import (
     Networks,
     Recipient,
     Sender,
+    bare_address,
     client_prefix,
     received_field,
 )
@@ -67,12 +69,10 @@ _OUTCOME_BY_REASON = {
     "timeout": TrainingOutcome.TRY_LATER,
 }
 
-TOO_LARGE = "too-large"
-"""The `problem` of a message beyond the limit of its door."""
+_MAX_WORDS_TOLD = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ScanRequest:
+class ScanRequest(NamedTuple):
     """A message, and what its client says about it.
 
     message: its bytes, any line ends. peer: address of the connection, "" for a Unix socket.
@@ -86,28 +86,27 @@ class ScanRequest:
     peer: str
     sender: str = ""
     recipients: Sequence[str] = ()
-    client: Client = field(default_factory=Client)
+    client: Client = Client()
     user: str = ""
     received_by: str = ""
     queue_id: str = ""
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanResult:
+class ScanResult(NamedTuple):
     """The answer to a request.
 
     id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
-    scan: None where there is only a reason. action: TAG, REJECT, QUARANTINE or DEFER. label: of the
-    verdict, "" if there is none. score: as in X-Spam-Status, `policy.REQUIRED_SCORE` at the
-    threshold; 0.0 without scan.
+    reason: why it was not judged, else "". words: those that weighed most, printable. action: TAG,
+    REJECT, QUARANTINE or DEFER. label: of the verdict, "" if there is none. score: as in
+    X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without verdict.
     """
 
     id: str
     fields: Sequence[bytes]
     action: Action
     reason: str = ""
-    scan: Scan | None = None
+    words: Sequence[str] = ()
     label: str = ""
     is_unwanted: bool = False
     score: float = 0.0
@@ -137,7 +136,9 @@ class ScanService:
         self._training = training
         self._hostname = hostname
         self._trusted = Networks(scanner.trusted)
-        self._training_acl = TrainingAcl(scanner)
+        self._password = _read_password(scanner)
+        self._teachers = Networks(scanner.teachers)
+        self._guess_lock = asyncio.Lock()
 
     def trusts(self, peer: str) -> bool:
         """Whether this client is believed about others."""
@@ -162,7 +163,7 @@ class ScanService:
             record.set_failure("error")
         if result is None:
             # A message that is too large would be deferred each time.
-            defer = self._policy.on_error is OnError.DEFER and record.reason != TOO_LARGE
+            defer = self._policy.on_error is OnError.DEFER and record.reason != Rejection.TOO_LARGE
             record.action = Action.DEFER if defer else Action.TAG
             fields = policy.not_scanned_fields(record.reason)
             result = ScanResult(record.id, fields, record.action, record.reason)
@@ -190,11 +191,17 @@ class ScanService:
             id=record.id,
             fields=self._policy_judge.header_fields(group, scan, record.id),
             action=group.decision.action,
-            scan=scan,
+            words=self._format_words(scan),
             label=group.verdict.label,
             is_unwanted=group.decision.is_unwanted,
             score=policy.reported_score(group.verdict, group.decision),
         )
+
+    def _format_words(self, scan: Scan) -> Sequence[str]:
+        """Without weights, unless the policy tells them: they would help spammers to write."""
+        form = "{} {:+.2f}" if self._policy.tell_probability else "{}"
+        words = scan.words[:_MAX_WORDS_TOLD]
+        return [form.format(printable(word.text, lambda _: "?"), word.part) for word in words]
 
     def _client_field(self, record: DeliveryRecord, header: bytes, received_by: str) -> bytes:
         """A Received field about the client; b"" where a server has written one already."""
@@ -202,15 +209,26 @@ class ScanService:
         is_recorded = not received_by and has_received_on_top(header)
         if is_recorded or not (client.address or client.name or client.helo):
             return b""
-        hostname = received_by or self._hostname
-        return received_field(client, hostname, "", "", record.time) + b"\r\n"
+        return received_field(client, received_by or self._hostname, "", "", record.time) + b"\r\n"
+
+    async def _may_teach(self, peer: str, password: str) -> bool:
+        """Wrong passwords wait for each other; a listed client, or a right password, never does."""
+        if self.scanner.teachers and peer in self._teachers:
+            return True
+        if self._password and compare_digest(password.encode("utf-8", "replace"), self._password):
+            return True
+        if password and self._password:
+            _log.warning("%s: a wrong password", peer or "a client of the socket")
+            async with self._guess_lock:
+                await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
+        return False
 
     async def teach(self, request: ScanRequest, label: str, password: str = "") -> TrainingOutcome:
         """Queue a message as a lesson of this class; it is learnt within a second.
 
         label: "" takes earlier lessons of the message back.
         """
-        if not await self._training_acl.admit(request.peer, password):
+        if not await self._may_teach(request.peer, password):
             client = request.peer or "somebody"
             _log.warning("%s: %s wants to teach and may not", self.scanner.listen, client)
             return TrainingOutcome.FORBIDDEN
@@ -236,70 +254,41 @@ class ScanService:
         return TrainingOutcome.TRY_LATER
 
 
-_MAX_WORDS_TOLD = 16
-
-
-def format_words(result: ScanResult, *, with_weights: bool) -> Sequence[str]:
-    """The words that weighed most, printable; weights would help spammers to write."""
-    words = result.scan.words[:_MAX_WORDS_TOLD] if result.scan else ()
-    return [
-        printable(word.text, lambda _: "?") + (f" {word.part:+.2f}" if with_weights else "")
-        for word in words
-    ]
-
-
 # ---- who may teach
 
 _MAX_PASSWORD_BYTES = 512  # as much as is read of what a client sends
 _WRONG_PASSWORD_SECONDS = 1.0  # that each wrong password takes, one after the other
 
 
-class TrainingAcl:
-    """Admits clients of listed networks, and those that know the password, to teach at a scanner.
-
-    The password is read once. If it cannot be read there is none, and mail is judged all the same.
-    """
-
-    def __init__(self, scanner: Scanner) -> None:
-        self._networks = Networks(scanner.teachers)
-        self._has_networks = bool(scanner.teachers)
-        self._password = b""
-        self._guess_lock = asyncio.Lock()
-        try:
-            if scanner.password_file is not None:
-                with scanner.password_file.open("rb") as file:
-                    self._password = file.readline(_MAX_PASSWORD_BYTES).strip()
-        except OSError as error:
-            _log.error(
-                "%s: cannot be read (%s), so nobody can teach by a password: "
-                "the daemon's user must be able to read it",
-                scanner.password_file,
-                error.strerror,
-            )
-
-    async def admit(self, peer: str, password: str) -> bool:
-        """Whether this client may teach.
-
-        Wrong passwords wait for each other; a listed client, or a right password, never does.
-        """
-        if self._has_networks and peer in self._networks:
-            return True
-        if self._password and compare_digest(password.encode("utf-8", "replace"), self._password):
-            return True
-        if password and self._password:
-            _log.warning("%s: a wrong password", peer or "a client of the socket")
-            async with self._guess_lock:
-                await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
-        return False
+def _read_password(scanner: Scanner) -> bytes:
+    """The password of teachers, b"" for none: mail is judged even if it cannot be read."""
+    try:
+        if scanner.password_file is not None:
+            with scanner.password_file.open("rb") as file:
+                return file.readline(_MAX_PASSWORD_BYTES).strip()
+    except OSError as error:
+        _log.error(
+            "%s: cannot be read (%s), so nobody can teach by a password: "
+            "the daemon's user must be able to read it",
+            scanner.password_file,
+            error.strerror,
+        )
+    return b""
 
 
 # ---- sessions
 
+_MAX_RECIPIENTS = 1000
 _DRAIN_GRACE_SECONDS = 1.0  # in which a draining door still accepts a request
 
 
-@dataclass(frozen=True, slots=True)
-class ScannerContext:
+def parse_recipients(fields: Iterable[bytes]) -> list[str]:
+    """The addresses in fields that name recipients, of which some are remembered."""
+    texts = b",".join(fields).decode("utf-8", "replace").split(",")
+    return list(filter(None, map(bare_address, texts)))[:_MAX_RECIPIENTS]
+
+
+class ScannerContext(NamedTuple):
     """What all sessions of one scanner door share."""
 
     service: ScanService
@@ -337,28 +326,25 @@ class Conversation(ABC):
         """Answer requests until there are no more of them."""
 
     @abstractmethod
-    def rejection(self, refused: LimitExceeded) -> bytes:
-        """The answer to a client that is not served."""
+    async def reject(self, refused: LimitExceeded) -> None:
+        """Answer a client that is not served."""
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        loop = asyncio.get_running_loop()
-        self.evictable_from = loop.time()
-        self._reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(self._reader, loop=loop)
+        self.evictable_from = asyncio.get_running_loop().time()
         try:
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connected)
+            self._reader, self._writer = await asyncio.open_connection(
+                sock=connected, limit=CHUNK_BYTES
+            )
         except OSError as error:
             _session_log.info("connection lost at once: %s", error)
             connected.close()
             return
-        self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
         self._is_open = True
         try:
             if refused is None:
                 await self.handle_requests()
             else:
-                self.client_may_send = True
-                await self.send(self.rejection(refused))
+                await self.reject(refused)
         except ConversationEnded:
             pass
         except Exception:  # noqa: BLE001  a fault of ours must not end the door

@@ -226,7 +226,7 @@ class SmtpSession(SMTP):
             return
         if isinstance(status, str):
             if status.startswith(("4", "5")):
-                self._handler.budget.count_wrong()
+                self._handler.wrong_left -= 1
             line = with_enhanced_code(status)
             self._write(line.encode("ascii", "replace") + b"\r\n")
         else:
@@ -287,7 +287,7 @@ class SmtpSession(SMTP):
     def _check_command(self, line: bytes) -> bytes:
         """The line, if it is a command. CommandRefusedError."""
         self._line_deadline = None
-        if self._handler.budget.is_exhausted:
+        if min(self._handler.idle_left, self._handler.wrong_left) < 0:
             raise CommandRefusedError(Replies.TOO_MANY_COMMANDS, ends_session=True)
         verb = line[:-2].partition(b" ")[0].upper().decode("latin-1")
         if _ODD_BYTE.search(line, 0, len(line) - 2):
@@ -297,7 +297,7 @@ class SmtpSession(SMTP):
         if verb not in self._smtp_methods:
             raise CommandRefusedError(Replies.UNKNOWN_COMMAND)
         if verb in _IDLE_VERBS:
-            self._handler.budget.count_idle()
+            self._handler.idle_left -= 1
         elif line[:-2].upper() == b"QUIT":
             self._reader.clear()  # nothing may follow it, and `push` sends the reply at once
         return line
@@ -325,9 +325,7 @@ class SmtpSession(SMTP):
         if sender is None:
             raise CommandRefusedError(Replies.BAD_SEQUENCE)
         self.envelope.rcpt_count += 1
-        may_be_wide = self._context.is_behind_server or any(
-            parameter.keyword == "SMTPUTF8" for parameter in sender.parameters
-        )
+        may_be_wide = self._context.is_behind_server or "SMTPUTF8" in dict(sender.parameters)
         recipient = parse_rcpt(_encode(arg), smtputf8=may_be_wide)
         if isinstance(recipient, Reply):
             raise CommandRefusedError(recipient)
@@ -352,7 +350,7 @@ class SmtpSession(SMTP):
         self._flush()  # first of all: a client without a reply may send the message again
         await self._handler.end_transaction(self.session)
         self._set_post_data_state()
-        self._handler.budget.reset()
+        self._handler.reset_budget()
 
     async def _receive_data(self, incoming: DataReceiver) -> None:
         """Read to the end of the data, even if the message is refused."""

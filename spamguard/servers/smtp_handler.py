@@ -17,9 +17,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiosmtpd import smtp as aiosmtpd
 
@@ -73,8 +73,7 @@ _ONE_RECIPIENT_WARNING = (
 _HELLO_NAME = re.compile(r"[!-~]{1,255}")  # strange names are accepted, as evidence
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DoorContext:
+class DoorContext(NamedTuple):
     """What all sessions of a door share.
 
     lmtp: the protocol is LMTP, not SMTP. position: of the listener. on_data_received: called with
@@ -131,8 +130,7 @@ class DataReceiver(IncomingMessage):
         super().__init__(context.spool_directory, context.limits, context.byte_quota, quota_key)
         self.refusal: Reply | None = None
         self.oddities: set[str] = set()
-        self._max_header_bytes = context.limits.header_size
-        self._header_bytes = 0
+        self._header_room = context.limits.header_size
         # The last bytes of the header section so far; None: it has ended, or may have any size, as
         # a refusal behind a queue would bounce.
         is_behind_queue = context.position is Position.AFTER_QUEUE
@@ -156,9 +154,9 @@ class DataReceiver(IncomingMessage):
     def _track_header(self, tail: bytes, data: bytes) -> None:
         """Count the bytes of the header section, which an empty line at the start leaves empty."""
         end = (tail + data).find(b"\r\n\r\n")
-        self._header_bytes += len(data) if end < 0 else end - len(tail) + 2
+        self._header_room -= len(data) if end < 0 else end - len(tail) + 2
         self._header_tail = (tail + data)[-3:] if end < 0 else None
-        if self._header_bytes > self._max_header_bytes:
+        if self._header_room < 0:
             self.refuse(Replies.SIZE_LIMIT)
 
 
@@ -245,31 +243,6 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
             self.clear_deadline()
 
 
-class CommandBudget:
-    """Counts idle and wrong commands, of which a client may send some before its next message."""
-
-    def __init__(self, limits: DoorLimits) -> None:
-        self._limits = limits
-        self.reset()
-
-    def reset(self) -> None:
-        self._idle_left = self._limits.idle_commands
-        self._wrong_left = self._limits.wrong_commands
-
-    def count_idle(self) -> None:
-        """Count a command that does nothing for a message."""
-        self._idle_left -= 1
-
-    def count_wrong(self) -> None:
-        """Count a command that was refused or not understood."""
-        self._wrong_left -= 1
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the client has sent too many."""
-        return self._idle_left < 0 or self._wrong_left < 0
-
-
 class ProxyHandler:
     """The handler of one connection. peer: the client as the connection shows it.
 
@@ -283,12 +256,17 @@ class ProxyHandler:
         self.context = context
         self.peer = Client(address=address, port=port, peer=address)
         self.is_trusted = address in context.trusted
-        self.budget = CommandBudget(context.limits)
+        self.reset_budget()
         self.transaction: MailTransaction | None = None
         self.idle_since: float | None = loop.time()
         self.last_message_end: float | None = None
         self._loop = loop
         self.quota_key = "" if self.is_trusted else client_prefix(address)
+
+    def reset_budget(self) -> None:
+        """So many idle and wrong commands a client may send before its next message."""
+        self.idle_left = self.context.limits.idle_commands
+        self.wrong_left = self.context.limits.wrong_commands
 
     # ---- hooks; their names and arguments are aiosmtpd's
 
@@ -359,7 +337,7 @@ class ProxyHandler:
         limit = self._recipient_limit(envelope)
         if limit is not None:
             if envelope.rcpt_count > 2 * self.context.limits.recipients:
-                self.budget.count_wrong()  # only far beyond the limit it is a mistake
+                self.wrong_left -= 1  # only far beyond the limit it is a mistake
             return limit
         reply = await self._open_transaction().recipient(recipient)
         if not reply.is_positive:
@@ -384,19 +362,15 @@ class ProxyHandler:
             )
             replies: Sequence[Reply] = [incoming.refusal]
         else:
-            replies = await self._submit(incoming)
-        count = len(envelope.rcpt_tos) if self.context.lmtp else 1
-        return repeat_reply(replies, count)
-
-    async def _submit(self, incoming: DataReceiver) -> Sequence[Reply]:
-        if incoming.oddities:
-            oddities = ", ".join(sorted(incoming.oddities))
-            _log.info("%s: message with %s taken", self.peer.address, oddities)
-        try:
-            return await self._open_transaction().data(incoming.spool, frozenset(incoming.oddities))
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("%s: a fault in handing on a message", self.peer.address)
-            return [Replies.LOCAL_ERROR]
+            odd = frozenset(incoming.oddities)
+            if odd:
+                _log.info("%s: message with %s taken", self.peer.address, ", ".join(sorted(odd)))
+            try:
+                replies = await self._open_transaction().data(incoming.spool, odd)
+            except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
+                _log.exception("%s: a fault in handing on a message", self.peer.address)
+                replies = [Replies.LOCAL_ERROR]
+        return repeat_reply(replies, len(envelope.rcpt_tos) if self.context.lmtp else 1)
 
     def _open_transaction(self) -> MailTransaction:
         if self.transaction is None:
@@ -405,7 +379,7 @@ class ProxyHandler:
 
     def refuse(self, reply: Reply) -> Reply:
         """Count a mistake of the client."""
-        self.budget.count_wrong()
+        self.wrong_left -= 1
         return reply
 
     def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:

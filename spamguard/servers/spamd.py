@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
@@ -38,7 +38,7 @@ from spamguard.servers.scanner import (
     ScannerContext,
     ScanRequest,
     ScanResult,
-    format_words,
+    parse_recipients,
 )
 from spamguard.smtp.envelope import bare_address
 from spamguard.storage import Spool
@@ -48,12 +48,10 @@ _log = logging.getLogger("spamguard.doors")
 MAX_LINE_BYTES = 8192  # of a request, line end included
 MAX_FIELDS = 255
 MAX_HEAD_BYTES = 64 << 10  # of a message, in which its envelope fields are looked for
-_MAX_RECIPIENTS = 1000  # that are remembered
 _MBOX_LINE = re.compile(rb"From [^\n]*+\n")  # Exim sends a mailbox of one message
 _ENVELOPE_FIELD = re.compile(
     rb"X-Envelope-(From|To):((?:[^\n]*+\n(?=[ \t])|)*+[^\n]*+)\n", re.IGNORECASE
 )
-_REQUEST_LINE = re.compile(rb"([A-Z_]{1,20}) SPAMC/1\.([1-9])")
 _REQUEST_FIELD = re.compile(rb"([A-Za-z-]{1,40})[ \t]*:[ \t]*(.*)", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,12}")
 
@@ -74,6 +72,9 @@ class SpamdMethod(StrEnum):
     TELL = "TELL"  # to train
 
 
+_REQUEST_LINE = re.compile(rf"({'|'.join(SpamdMethod)}) SPAMC/1\.([1-9])".encode())
+
+
 class SpamdCode(StrEnum):
     """Codes of answers (sysexits.h), each with a fixed text."""
 
@@ -87,7 +88,7 @@ class SpamdCode(StrEnum):
 class SpamdError(Exception):
     """A request is refused."""
 
-    def __init__(self, code: SpamdCode) -> None:
+    def __init__(self, code: SpamdCode = SpamdCode.PROTOCOL) -> None:
         super().__init__(code)
         self.code = code
 
@@ -121,48 +122,49 @@ class SpamdRequest(NamedTuple):
 def parse_request_line(line: bytes) -> SpamdRequest:
     """The request in its first line, without line end. SpamdError."""
     match = _REQUEST_LINE.fullmatch(line)
-    if match is None or match[1].decode() not in SpamdMethod.__members__:
-        raise SpamdError(SpamdCode.PROTOCOL)
+    if match is None:
+        raise SpamdError
     return SpamdRequest(SpamdMethod(match[1].decode()), int(match[2]))
 
 
-def apply_field(request: SpamdRequest, line: bytes) -> SpamdRequest:
+def apply_field(  # noqa: PLR0911  one for each field
+    request: SpamdRequest, line: bytes
+) -> SpamdRequest:
     """The request with one more header field, without line end; unknown fields change nothing.
     SpamdError.
     """
     match = _REQUEST_FIELD.fullmatch(line)
     if match is None:
-        raise SpamdError(SpamdCode.PROTOCOL)
+        raise SpamdError
     value = match[2].strip()
+    lower = value.lower()
     match match[1].lower():
-        case b"content-length":
-            if not _LENGTH.fullmatch(value):
-                raise SpamdError(SpamdCode.PROTOCOL)
-            request = request._replace(length=int(value))
-        case b"compress":
-            if value.lower() != b"zlib":
-                raise SpamdError(SpamdCode.PROTOCOL)
-            request = request._replace(compressed=True)
+        case b"content-length" if _LENGTH.fullmatch(value):
+            return request._replace(length=int(value))
+        case b"compress" if lower == b"zlib":
+            return request._replace(compressed=True)
+        case b"content-length" | b"compress":
+            raise SpamdError
         case b"user":
-            request = request._replace(user=value.decode("utf-8", "replace"))
+            return request._replace(user=value.decode("utf-8", "replace"))
         case b"message-class":
-            request = request._replace(label=value.decode("latin-1").lower())
+            return request._replace(label=lower.decode("latin-1"))
         case b"set":
-            request = request._replace(set=b"local" in value.lower())
+            return request._replace(set=b"local" in lower)
         case b"remove":
-            request = request._replace(remove=b"local" in value.lower())
+            return request._replace(remove=b"local" in lower)
     return request
 
 
 def check_request(request: SpamdRequest) -> None:
     """SpamdError for a request that contradicts itself, once all its fields are there."""
     if request.compressed and request.length is None:
-        raise SpamdError(SpamdCode.PROTOCOL)
+        raise SpamdError
     if request.method is not SpamdMethod.TELL:
         return
     is_known = request.remove or request.label in ("spam", "ham")
     if request.set == request.remove or not is_known:
-        raise SpamdError(SpamdCode.PROTOCOL)
+        raise SpamdError
 
 
 def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
@@ -176,13 +178,8 @@ def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
     while match := _ENVELOPE_FIELD.match(head, position):
         values[match[1].lower()].append(match[2])
         position = match.end()
-    recipients = [
-        bare_address(text)
-        for value in values[b"to"]
-        for text in value.decode("utf-8", "replace").split(",")
-    ]
     sender = b"".join(values[b"from"][:1]).decode("utf-8", "replace")
-    return bare_address(sender), tuple(filter(None, recipients))[:_MAX_RECIPIENTS]
+    return bare_address(sender), tuple(parse_recipients(values[b"to"]))
 
 
 # ---- answers
@@ -201,14 +198,13 @@ def encode_answer_head(request: SpamdRequest, spam: str, length: int | None) -> 
     return f"SPAMD/1.1 0 EX_OK\r\n{field}Spam: {spam}\r\n\r\n".encode("ascii")
 
 
-def format_report(result: ScanResult, *, with_weights: bool) -> str:
+def format_report(result: ScanResult) -> str:
     """The verdict in words, in some lines that end in CRLF. A message cannot forge a line of it."""
     lines = [f"spamguard: not judged ({result.reason}), id {result.id}"]
-    if result.scan is not None:
+    if not result.reason:
         score = f"{result.score:.1f} points of {REQUIRED_SCORE:.1f} required"
-        words = format_words(result, with_weights=with_weights)
         lines = [f"spamguard: {result.label}, {score}, id {result.id}", "words:"]
-        lines += [f"    {word}" for word in words]
+        lines += [f"    {word}" for word in result.words]
     return "".join(f"{line}\r\n" for line in lines)
 
 
@@ -232,10 +228,9 @@ class SpamdSession(Conversation):
         super().__init__(context, address)
         self._buffer = bytearray()
 
-    def rejection(self, refused: LimitExceeded) -> bytes:
-        if refused is LimitExceeded.NOT_LISTED:
-            return SpamdError(SpamdCode.FORBIDDEN).encode()
-        return SpamdError(SpamdCode.TEMPORARY).encode()
+    async def reject(self, refused: LimitExceeded) -> None:
+        is_listed = refused is not LimitExceeded.NOT_LISTED
+        await self._refuse(SpamdError(SpamdCode.TEMPORARY if is_listed else SpamdCode.FORBIDDEN))
 
     async def handle_requests(self) -> None:
         self._buffer += await self.next_request()
@@ -264,26 +259,22 @@ class SpamdSession(Conversation):
             self.client_may_send = True  # some clients send an empty line behind it
             await self.send(PONG)
             return
-        request = await self._read_fields(request)
+        for _ in range(MAX_FIELDS):
+            if not (line := await self._read_line()):
+                break
+            request = apply_field(request, line)
+        else:
+            raise SpamdError
+        check_request(request)
         with closing(self._context.incoming_message(self.address)) as message:
             await self._receive(request, message)
             await self._answer(request, message.spool)
 
-    async def _read_fields(self, request: SpamdRequest) -> SpamdRequest:
-        for _ in range(MAX_FIELDS):
-            if not (line := await self._read_line()):
-                check_request(request)
-                return request
-            request = apply_field(request, line)
-        raise SpamdError(SpamdCode.PROTOCOL)
-
     async def _read_line(self) -> bytes:
         """The next line without its end. SpamdError: it is too long, or incomplete."""
         while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > MAX_LINE_BYTES:
-                raise SpamdError(SpamdCode.PROTOCOL)
-            if not await self._fill_buffer():
-                raise SpamdError(SpamdCode.PROTOCOL)
+            if len(self._buffer) > MAX_LINE_BYTES or not await self._fill_buffer():
+                raise SpamdError
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line.removesuffix(b"\r")
@@ -297,19 +288,19 @@ class SpamdSession(Conversation):
     async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
         """Read the whole message. SpamdError: it is too large, or not as long as announced."""
         remaining = request.length
-        inflater = _Inflater() if request.compressed else None
+        stream = zlib.decompressobj() if request.compressed else None
         while remaining != 0 and (self._buffer or await self._fill_buffer()):
             size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
             piece = bytes(self._buffer[:size])
             del self._buffer[:size]
             if remaining is not None:
                 remaining -= len(piece)
-            for content in inflater.inflate(piece) if inflater else (piece,):
+            for content in _inflate(stream, piece) if stream else (piece,):
                 message.write(content)
                 if message.rejection is not None:
                     raise SpamdError(_ERROR_BY_REJECTION[message.rejection])
-        if remaining or self._buffer or (inflater and not inflater.is_complete):
-            raise SpamdError(SpamdCode.PROTOCOL)
+        if remaining or self._buffer or (stream and not stream.eof):
+            raise SpamdError
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
@@ -321,7 +312,6 @@ class SpamdSession(Conversation):
         if result.action is Action.DEFER:
             raise SpamdError(SpamdCode.TEMPORARY)
         spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"
-        policy = self._service.scanner.policy
         content: bytes | None
         if request.wants_message:
             tagged = tag_message(message, result.fields, FORGED_FIELDS)
@@ -332,7 +322,7 @@ class SpamdSession(Conversation):
                 return
             content = tagged.head
         else:
-            content = _answer_text(request, result, with_weights=policy.tell_probability)
+            content = _answer_text(request, result)
         length = None if content is None else len(content)
         await self.send(encode_answer_head(request, spam, length) + (content or b""))
 
@@ -345,34 +335,26 @@ class SpamdSession(Conversation):
         await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
 
 
-def _answer_text(request: SpamdRequest, result: ScanResult, *, with_weights: bool) -> bytes | None:
+def _answer_text(request: SpamdRequest, result: ScanResult) -> bytes | None:
     """The text that goes with the verdict; None where the method has none."""
     if request.method is SpamdMethod.CHECK:
         return None
     if request.method is SpamdMethod.SYMBOLS:
         return result.symbol.encode()
     if request.method is SpamdMethod.REPORT or result.is_unwanted:
-        return format_report(result, with_weights=with_weights).encode()
+        return format_report(result).encode()
     return b""
 
 
-class _Inflater:
-    """Inflates a zlib stream (RFC 1950) in bounded pieces."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj()
-
-    @property
-    def is_complete(self) -> bool:
-        return self._stream.eof
-
-    def inflate(self, data: bytes) -> Iterator[bytes]:
-        """The content of these bytes of the stream. SpamdError: they are no zlib."""
-        while data:
-            try:
-                yield self._stream.decompress(data, CHUNK_BYTES)
-            except zlib.error:
-                raise SpamdError(SpamdCode.DATA) from None
-            data = self._stream.unconsumed_tail
-            if self._stream.unused_data:
-                raise SpamdError(SpamdCode.DATA)
+def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:
+    """The content of these bytes of a zlib stream (RFC 1950), in bounded pieces. SpamdError: they
+    are no zlib.
+    """
+    while data:
+        try:
+            yield stream.decompress(data, CHUNK_BYTES)
+        except zlib.error:
+            raise SpamdError(SpamdCode.DATA) from None
+        data = stream.unconsumed_tail
+        if stream.unused_data:
+            raise SpamdError(SpamdCode.DATA)

@@ -84,8 +84,7 @@ def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender | Reply:
         else:
             address, rest = _parse_address(path)
         parameters = _parse_parameters(rest, _MAIL_PARAMETERS)
-        announced = any(parameter.keyword == "SMTPUTF8" for parameter in parameters)
-        _check_ascii(address, parameters, smtputf8=smtputf8 or announced)
+        _check_ascii(address, parameters, smtputf8=smtputf8 or "SMTPUTF8" in dict(parameters))
     except _SyntaxRefusedError as refusal:
         return refusal.reply
     return Sender(address, parameters)
@@ -191,7 +190,7 @@ CLIENT_FIELDS: Mapping[str, str] = {
 """The field of `Client` that holds each attribute."""
 
 # Those of XFORWARD, in Postfix's order; LOGIN is of XCLIENT only.
-_XFORWARD_NAMES = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "IDENT", "SOURCE")
+_XFORWARD_NAMES = tuple(CLIENT_FIELDS)[:-1]
 _MAX_LINE_BYTES = 512  # line end included (RFC 5321, section 4.5.3.1.4)
 _MAX_VALUE_LENGTH = 255  # characters: no host name is longer
 _UNAVAILABLE = "[UNAVAILABLE]"

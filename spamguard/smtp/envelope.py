@@ -55,45 +55,40 @@ def repeat_reply(replies: Sequence[Reply], count: int) -> Sequence[Reply]:
     return replies if len(replies) == count else [replies[0]] * count
 
 
+_reply = Reply.from_text
+
+
 class Replies:
     """Our own fixed replies (RFC 5321, section 4.2; RFC 3463).
 
     A 421 ends the session. None may tell more of a fault than that there is one.
     """
 
-    OK = Reply.from_text(250, "2.0.0 Ok")
-    CANNOT_VERIFY = Reply.from_text(252, "2.0.0 Cannot verify, but will accept a message and try")
-    GO_AHEAD = Reply.from_text(354, "End data with <CR><LF>.<CR><LF>")
-    LOCAL_ERROR_IN_DATA = Reply.from_text(
-        421, "4.3.0 Local trouble, closing connection, try again later"
-    )
-    TIMED_OUT = Reply.from_text(421, "4.4.2 Timeout, closing connection")
-    SHUTTING_DOWN = Reply.from_text(421, "4.3.2 Shutting down, try again later")
-    EVICTED = Reply.from_text(421, "4.3.2 Idle while others wait to be served, closing connection")
-    TOO_MANY_COMMANDS = Reply.from_text(
-        421, "4.7.0 Too many commands without a message, closing connection"
-    )
-    NOT_SMTP = Reply.from_text(421, "4.7.0 This is no SMTP, closing connection")
-    LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
-    NO_SPACE = Reply.from_text(452, "4.3.1 No space left for this message now, try again later")
-    ONE_RECIPIENT = Reply.from_text(
+    OK = _reply(250, "2.0.0 Ok")
+    CANNOT_VERIFY = _reply(252, "2.0.0 Cannot verify, but will accept a message and try")
+    GO_AHEAD = _reply(354, "End data with <CR><LF>.<CR><LF>")
+    LOCAL_ERROR_IN_DATA = _reply(421, "4.3.0 Local trouble, closing connection, try again later")
+    TIMED_OUT = _reply(421, "4.4.2 Timeout, closing connection")
+    SHUTTING_DOWN = _reply(421, "4.3.2 Shutting down, try again later")
+    EVICTED = _reply(421, "4.3.2 Idle while others wait to be served, closing connection")
+    TOO_MANY_COMMANDS = _reply(421, "4.7.0 Too many commands without a message, closing connection")
+    NOT_SMTP = _reply(421, "4.7.0 This is no SMTP, closing connection")
+    LOCAL_ERROR = _reply(451, "4.3.0 Local trouble, try again later")
+    NO_SPACE = _reply(452, "4.3.1 No space left for this message now, try again later")
+    ONE_RECIPIENT = _reply(
         452, "4.5.3 One recipient for each message here, send it again for the others"
     )
-    TOO_MANY_RECIPIENTS = Reply.from_text(
-        452, "4.5.3 Too many recipients, send it again for the others"
-    )
-    BAD_LINE = Reply.from_text(500, "5.5.2 Line has bare CR, bare LF or NUL in it")
-    BARE_LF = Reply.from_text(
-        500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection"
-    )
-    UNKNOWN_COMMAND = Reply.from_text(500, "5.5.2 Command not recognised")
-    BAD_ARGUMENT = Reply.from_text(501, "5.5.4 Syntax error in the argument")
-    BAD_SEQUENCE = Reply.from_text(503, "5.5.1 Bad sequence of commands")
-    NOT_ALLOWED = Reply.from_text(550, "5.7.0 Command not allowed for this client")
-    SIZE_LIMIT = Reply.from_text(552, "5.3.4 Message is too big")
-    NO_RECIPIENTS = Reply.from_text(554, "5.5.1 No valid recipients")
-    CLIENT_REFUSED = Reply.from_text(554, "5.7.1 This server accepts no mail from you")
-    ODD_BYTES = Reply.from_text(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
+    TOO_MANY_RECIPIENTS = _reply(452, "4.5.3 Too many recipients, send it again for the others")
+    BAD_LINE = _reply(500, "5.5.2 Line has bare CR, bare LF or NUL in it")
+    BARE_LF = _reply(500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection")
+    UNKNOWN_COMMAND = _reply(500, "5.5.2 Command not recognised")
+    BAD_ARGUMENT = _reply(501, "5.5.4 Syntax error in the argument")
+    BAD_SEQUENCE = _reply(503, "5.5.1 Bad sequence of commands")
+    NOT_ALLOWED = _reply(550, "5.7.0 Command not allowed for this client")
+    SIZE_LIMIT = _reply(552, "5.3.4 Message is too big")
+    NO_RECIPIENTS = _reply(554, "5.5.1 No valid recipients")
+    CLIENT_REFUSED = _reply(554, "5.7.1 This server accepts no mail from you")
+    ODD_BYTES = _reply(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
 
 
 _HAS_ENHANCED_CODE = re.compile(r"\d\d\d[ -]\d\.\d+\.\d+ |220 |3")
@@ -198,19 +193,19 @@ def received_field(client: Client, hostname: str, name: str, recipient: str, now
     recipient : for `for`; "" when there are several.
     now : seconds since 1970.
     """
-    literal = _address_literal(client.address)
     comment = ""
-    if literal:
-        comment = (
-            f" ({client.name} {literal})" if _DOMAIN.fullmatch(client.name) else f" ({literal})"
-        )
+    if literal := _address_literal(client.address):
+        name_of_client = f"{client.name} " if _DOMAIN.fullmatch(client.name) else ""
+        comment = f" ({name_of_client}{literal})"
     parts = [
         f"Received: from {_host_name(client.helo)}{comment}",
         f"by {_host_name(hostname)} with {_safe_atom(client.protocol)} id {_safe_atom(name)}",
     ]
     if _PATH.fullmatch(recipient):
         parts.append(f"for <{recipient}>")
-    return ("\r\n\t".join(parts) + f"; {_format_date(int(now))}").encode("ascii")
+    # A date of RFC 5322; its "-0000" would say that we do not know our zone.
+    date = formatdate(int(now)).replace("-0000", "+0000")
+    return ("\r\n\t".join(parts) + f"; {date}").encode("ascii")
 
 
 def count_hops(header: bytes) -> int:
@@ -218,17 +213,11 @@ def count_hops(header: bytes) -> int:
     return len(_RECEIVED.findall(header))
 
 
-def _format_date(second: int) -> str:
-    """A date of RFC 5322; its "-0000" would say that we do not know our zone."""
-    return formatdate(second).replace("-0000", "+0000")
-
-
 def _host_name(text: str) -> str:
     """A domain or an address literal; "unknown" for anything else."""
-    inside = text[1:-1] if text.startswith("[") and text.endswith("]") else ""
     if _DOMAIN.fullmatch(text):
         return text
-    return _address_literal(inside.removeprefix("IPv6:")) or "unknown"
+    return _address_literal(text.strip("[]").removeprefix("IPv6:")) or "unknown"
 
 
 def _address_literal(address: str) -> str:
@@ -345,7 +334,7 @@ class Networks:
     def __contains__(self, address: str) -> bool:
         if not address:
             return True
-        parsed = _parse_address(address)
+        parsed = ipaddress.ip_address(address)
         return any(parsed in network for network in self._networks)
 
 
@@ -355,13 +344,8 @@ def normalise_address(address: str) -> str:
     >>> normalise_address("::ffff:192.0.2.1")
     '192.0.2.1'
     """
-    parsed = _parse_address(address.partition("%")[0])
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
-
-
-def _parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.ip_address(address)
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 def client_prefix(address: str) -> str:

@@ -74,7 +74,11 @@ def test_scanners_need_no_listener(load):
 
 @pytest.mark.parametrize(
     ("text", "mode", "told"),
-    [("secret\n", 0o640, ""), ("secret", 0o644, "chmod 0640"), ("\n", 0o600, "nothing there")],
+    [
+        ("secret\n", 0o640, ""),
+        ("secret", 0o644, "chmod 0640"),
+        ("\n", 0o600, "a password in its first line"),
+    ],
 )
 def test_a_password_is_read_from_a_private_file(load, tmp_path, text, mode, told):
     file = tmp_path / "password"

@@ -52,7 +52,7 @@ def test_kept_lessons_there_and_back(value, kept):
 
 
 @pytest.mark.parametrize(
-    "value", [999, 0, 10**9 + 1, "2000000", "2 decades", "0 years", "10h", True, 2.5, None, []]
+    "value", [999, 0, "2000000", "2 decades", "0 years", "10h", True, 2.5, None, []]
 )
 def test_invalid_kept_lessons(value):
     with pytest.raises(ValueError, match="expected a number of lessons"):

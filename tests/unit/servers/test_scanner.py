@@ -87,11 +87,11 @@ def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
     assert (
         status == b"X-Spam-Status: Yes, score=%.1f required=5.0 tests=SPAMGUARD_SPAM" % result.score
     )
-    assert result.scan is not None
-    verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], result.scan.digest)
+    (entry,) = case.entries
+    assert entry.scan is not None
+    verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], entry.scan.digest)
     assert verified is not None
     assert (verified.id, verified.label) == (result.id, "spam")
-    (entry,) = case.entries
     row = entry.row("f")
     assert (row.id, row.label, row.subject, row.client, row.sender) == (
         result.id,
