@@ -19,7 +19,6 @@ profile changes nothing that is learnt.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -251,8 +250,7 @@ JudgeFunction = Callable[[Tables, ExpertParameters, Evidence], list[float]]
 """Returns the unnormalised log-probability of each class."""
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """One way to judge."""
 
     name: str
@@ -324,8 +322,7 @@ _MAX_FACTOR = 2.0
 _LOGISTIC = slice(N_TOKEN_SETS, 2 * N_TOKEN_SETS)
 
 
-@dataclass(frozen=True, slots=True)
-class LogOddsBreakdown:
+class LogOddsBreakdown(NamedTuple):
     """The parts, in nats, of unwanted mail against wanted; together they sum to `log_odds`.
 
     prior is what no message has a part in. experts (EXPERTS,) are the experts' shares, each the sum

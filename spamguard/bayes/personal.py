@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +51,7 @@ class UserVoteCounts:
     counts: NDArray[np.uint16]
 
 
-@dataclass(frozen=True, slots=True)
-class UserCorrection:
+class UserCorrection(NamedTuple):
     """How far a user's votes move the log-odds of each class but the first, in nats.
 
     evidence (K-1,) is damped; shifts (K-1,) are as far as it is believed. parts (K-1, h) are those

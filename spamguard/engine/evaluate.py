@@ -17,7 +17,6 @@ import heapq
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -61,16 +60,14 @@ class ScoredMessage(NamedTuple):
     trained: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """One message judged: its row of scores, and its probability of being unwanted."""
 
     row: ScoredMessage
     probability: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrialSettings:
+class TrialSettings(NamedTuple):
     """Settings of a trial.
 
     profile: of the filter. share: the part that is taught first, in `split`. unwanted: whether a

@@ -244,8 +244,6 @@ _CLUE_NAMES = {
     "id_passed_on": "a server of the Message-ID's domain passed it on",
     "id_not_passed_on": "no server of the Message-ID's domain passed it on",
 }
-_HOST_SECTIONS = frozenset(("host", "id-host", "address"))  # whose tokens have "_" for "."
-_NAMED_BY_SECTION = ("header field", "structure")  # kinds
 _GRAMS = TOKEN_SETS[3]
 Said = TypeVar("Said")
 _GAP = " … "  # of a pair that is no gram
@@ -338,11 +336,11 @@ def describe_clue(clue: Clue) -> tuple[str, str]:
         return kind, _CLUE_NAMES.get(token) or token.replace("_", " ")
     if section == "names":
         return "header field", f"{token.replace('_', '-')} is there"
-    if section in _HOST_SECTIONS:
+    if section in {"host", "id-host", "address"}:  # whose tokens have "_" for "."
         return _SECTION_KINDS[section], token.replace("-at-", "@", 1).replace("_", ".")
     usual = "structure" if section.startswith("part ") else "header field"
     kind = _SECTION_KINDS.get(section, usual)
-    return kind, f"{section}: {token}" if kind in _NAMED_BY_SECTION else token
+    return kind, f"{section}: {token}" if kind in {"header field", "structure"} else token
 
 
 # ---- how much to show at first

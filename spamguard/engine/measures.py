@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 import sklearn.metrics
@@ -37,8 +38,7 @@ RESAMPLES = 1000
 BINS = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """An estimate with the bounds of its 95 % interval."""
 
     value: float
@@ -229,8 +229,7 @@ def log_loss(gold: ArrayLike, probability: ArrayLike | None) -> float:
 # ---- classes, and the course of learning
 
 
-@dataclass(frozen=True, slots=True)
-class Confusion:
+class Confusion(NamedTuple):
     """Answers by true class. counts: int, (predicted, actual); the last answer is "unsure"."""
 
     predicted: tuple[str, ...]
@@ -253,7 +252,7 @@ def report_document(runs: Mapping[str, Measures], matrix: Confusion) -> dict[str
     """Everything as one JSON-ready dictionary; undefined values are None."""
     return {
         "runs": {name: run.as_dict() for name, run in runs.items()},
-        "confusion": asdict(matrix) | {"counts": matrix.counts.tolist()},
+        "confusion": matrix._asdict() | {"counts": matrix.counts.tolist()},
     }
 
 

@@ -10,7 +10,6 @@ raises the threshold of spam while few good messages have been taught (`Caution`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
 from math import exp, inf, log, log1p
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -222,8 +221,7 @@ def compute_caution(good: int, confidence: float) -> Caution | None:
 # ---- actions
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What is done with a message.
 
     is_unwanted: its label is that of an unwanted class. rule: the rule that decided, if any.

@@ -18,10 +18,9 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from spamguard import keys
 from spamguard.errors import SpamguardError
@@ -41,8 +40,7 @@ BATCH_BYTES = 1 << 20  # of mail
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(NamedTuple):
     """One message ready for teaching: its digest and its features."""
 
     digest: bytes
@@ -151,8 +149,7 @@ _MAX_PROCESSES = 8
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledExample:
+class LabelledExample(NamedTuple):
     """An example, and the class its source gives it, if any."""
 
     label: str | None

@@ -40,7 +40,6 @@ _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
 _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
 # What stands before the last @ is a user (URL Standard).
 _URL_HOST = re.compile(r"(?:https?://|(?!https?://))(?:[^/\\?#@]*+@|)*+([^/\\?#:@]++)")
-_MAX_URLS = 300
 
 
 @dataclass(slots=True)
@@ -117,14 +116,12 @@ _TEXT_TYPES = frozenset(
     b"message/delivery-status message/disposition-notification application/xhtml+xml"
     b" application/pgp".split()
 )
-_HTML_TYPES = frozenset((b"text/html", b"application/xhtml+xml", b"text/x-amp-html"))
 # Files that open as a page, whatever their type is.
 _PAGE_EXTENSIONS = (b".htm", b".html", b".shtml", b".xhtml", b".svg")
 _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br|p|div)\b")
 # Between two lines, or within a word, where the text says so (RFC 3676 section 4.2).
 _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")
 _CALENDAR_FOLD = re.compile(r"\r?\n[ \t]")  # within any word (RFC 5545 section 3.1)
-_NO_CHARSET_NAMES = frozenset((b"", b"us-ascii", b"ascii"))  # of programs that know of none
 _MIN_PART_SHARE = 32  # this part of `text_bytes` is read of every leaf, whatever stands before it
 _SAMPLE_BYTES = 4096  # of each text part, whose characters are counted
 
@@ -138,7 +135,7 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
         is_text = media.startswith((b"text/", b"multipart/")) or media in _TEXT_TYPES
         if name or not is_text:
             content.attachments.append((media, name))
-        is_page = media in _HTML_TYPES or (
+        is_page = media in {b"text/html", b"application/xhtml+xml", b"text/x-amp-html"} or (
             name.endswith(_PAGE_EXTENSIONS) and not media.startswith(b"text/")
         )
         if is_page or is_text:
@@ -178,7 +175,7 @@ def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page
         ]
     content.samples.append(data[:_SAMPLE_BYTES])
     charset = parameters.get(b"charset", b"")
-    if charset[:8].lower() in _NO_CHARSET_NAMES:
+    if charset[:8].lower() in {b"", b"us-ascii", b"ascii"}:  # of programs that know of none
         charset = decode.sniff_charset(data) or charset
     text, charset_defects = decode.decode_text(data, charset)
     if parameters.get(b"delsp", b"").lower() == b"yes":
@@ -275,7 +272,7 @@ def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
 
 def _add_links(content: MessageContent) -> list[str]:
     """Add the sections of links and hosts; returns the hosts."""
-    urls = list(dict.fromkeys(content.urls))[:_MAX_URLS]
+    urls = list(dict.fromkeys(content.urls))[:300]
     if not urls:
         return []
     written = dict.fromkeys([match[1] for url in urls if (match := _URL_HOST.match(url))])

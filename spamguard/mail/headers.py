@@ -151,7 +151,6 @@ _RESERVED_SECTIONS = frozenset(  # that are no fields
     b"address names date-shape zone id-shape id-host hidden tags url host clue attachment"
     b" footer".split()
 )
-_ADDRESS_FIELDS = frozenset((b"from", b"to", b"cc", b"reply-to", b"sender"))
 _ADDRESS = re.compile(rb"([\w+=/!$%&'*-]{1,64}+)@([\w-]{1,190}+)")  # its dots replaced
 _TIME_ZONE = re.compile(rb"[+-]\d{4}\b|\b[a-zA-Z]{3,4}\s*\Z")
 _SHAPE_TABLE = bytes.maketrans(
@@ -194,7 +193,7 @@ def field_sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Sect
             sections += _SHAPED_FIELDS[name](value)
         else:
             sections.append((name, text))
-            if name in _ADDRESS_FIELDS:
+            if name in {b"from", b"to", b"cc", b"reply-to", b"sender"}:
                 sections.append((b"address", address_tokens(text)))
     names = b" ".join(dict.fromkeys([name for name, _ in evidence])).replace(b"-", b"_")
     return [*sections, (b"names", names)], defects

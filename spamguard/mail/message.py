@@ -79,7 +79,7 @@ def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
         data, encoding = leaf.body, leaf.encoding
         if encoding in _CHANGED_ENCODINGS:
             data = decode_transfer_encoding(data, encoding)[0]
-        if leaf.content_type.main == b"text" and len(data) <= _MAX_TEXT_BYTES:
+        if leaf.content_type.media.startswith(b"text/") and len(data) <= _MAX_TEXT_BYTES:
             charset = leaf.content_type.parameters.get(b"charset", b"")
             data = decode_text(data, charset)[0].encode("utf-8", "replace")
         yield data.translate(None, _WHITE_SPACE)

@@ -40,8 +40,7 @@ _FLOOD_OPEN_FACTOR = 5  # times `ParseLimits.parts`: parts taken out of multipar
 _MAX_ALIKE = 2000  # lines that begin like a delimiter and are none; what follows is one part
 
 
-@dataclass(frozen=True, slots=True)
-class ParseLimits:
+class ParseLimits(NamedTuple):
     """How much of a message is looked at; what lies beyond leaves a defect and is not scanned.
 
     Parameters
@@ -76,11 +75,6 @@ class ContentType(NamedTuple):
 
     media: bytes
     parameters: dict[bytes, bytes]
-
-    @property
-    def main(self) -> bytes:
-        """The main type, in front of the slash."""
-        return self.media.partition(b"/")[0]
 
 
 class Leaf(NamedTuple):

@@ -116,7 +116,6 @@ _ATTRIBUTE_SIGNS = (
     ("hidden", _HIDDEN_ATTRIBUTE),
     ("&", re.compile("&(?:#(?!39;|34;)|colon|tab|newline)")),
 )
-_HIDING_ATTRIBUTE_NAMES = frozenset(("style", "color", "hidden", "class", "id"))
 _WHITE_TEXT = re.compile(
     r"color(?<![\w-]color)\s*+[:=]\s*+[\"']?\s*+"
     rf"(?:white|#?f(?:ff|[a-f0-9]f[a-f0-9]f[a-f0-9])|{styles.BRIGHT})"
@@ -141,7 +140,6 @@ _RESTORING_TAGS = {
 }
 _RESTORING_TAGS[ON_WHITE] = _RESTORING_TAGS[UNTIL_COLOURED]
 _SELECTOR_MARKS = (".", "#")
-_NOT_HIDDEN: frozenset[str] = frozenset()
 _NOTHING_RESTORED = RestoredStyles({}, {})
 _MAX_SEARCHED_NAMES = 50  # at once; with more of them every tag counts
 _MAX_SEARCHES = 10  # with more, one look at all tags costs less
@@ -171,7 +169,7 @@ def remove_hidden(source: str, attributes: Collection[str], style: str) -> tuple
     def ways_of(name: str, text: str) -> frozenset[str]:
         if name in elements:
             return _hiding_ways(text, rules, name, restored)
-        ways = hiding.get(text, _NOT_HIDDEN)
+        ways = hiding.get(text, frozenset())
         if ways and (rules or any(restored)):
             ways &= _hiding_ways(text, rules, name, restored)
         return ways
@@ -237,7 +235,7 @@ def _hiding_ways(
     """
     values: dict[str, str] = {}
     for match in _ATTRIBUTE.finditer(attributes):
-        if match[1] in _HIDING_ATTRIBUTE_NAMES:
+        if match[1] in {"style", "color", "hidden", "class", "id"}:
             values.setdefault(match[1], attribute_value(match[match.lastindex or 1]))
     names = ["." + name for name in values.get("class", "").split()]
     names.append("#" + values.get("id", "").strip())
