@@ -44,6 +44,8 @@ _log = logging.getLogger("spamguard.folders")
 
 _REFUSAL = "only the user of the daemon, as `user` or the owner of `state` tells, may ask"
 
+# The daemon needs one; the next one may come before this process notices that the last has gone.
+_MAX_SESSIONS = 16
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
 
@@ -124,10 +126,13 @@ class MailboxBroker:
             time.sleep(0.1)  # after a connection could not be accepted
             return
         _, account = process.peer_credentials(channel)
-        if self._is_refused(account):
+        refusal = _REFUSAL if self._is_refused(account) else ""
+        if len(self._sessions) >= _MAX_SESSIONS:
+            refusal = "there are too many connections"
+        if refusal:
             with channel, suppress(OSError):
                 channel.setblocking(False)
-                channel.send(broker.pack_error(OSError(errno.EACCES, _REFUSAL)))
+                channel.send(broker.pack_error(OSError(errno.EACCES, refusal)))
             return
         with self._lock:
             self._sessions.add(channel)

@@ -234,7 +234,8 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
     account = service_account(settings)
     if account.pw_uid == 0:
         doors = (door.listen for door in settings.doors if door.listen.path is None)
-        for address in (*doors, settings.metrics, settings.web and settings.web.listen):
+        page = settings.web.listen if settings.web else None
+        for address in (*doors, settings.metrics, page):
             if address and not ip_address(address.host).is_loopback:
                 raise StartError(
                     f"will not run as root with {address} open to others: "

@@ -381,7 +381,7 @@ class ScorerPool:
     async def _blame_message(self, job: ScanJob, scorer: ScorerHandle) -> None:
         """Remember the message at which a scorer ended, unless the disk is to blame.
 
-        Another scorer gets it once more if the first one crashed.
+        Another scorer gets it once more if the first one died on the spot.
         """
         if await scorer.wait() == -signal.SIGBUS:  # the tables, which it maps
             text = (
@@ -399,7 +399,7 @@ class ScorerPool:
                 self._poison_records.popitem(last=False)
         if self._closing:
             job.finish(NotScanned("stopping"))
-        elif times < _POISON_COUNT and scorer.end_reason == "crashed":
+        elif times < _POISON_COUNT and scorer.end_reason == "crashed" and not scorer.is_stuck:
             self._queue.appendleft(job)
             self._dispatch()
         else:

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 
 import pytest
 
 from spamguard.engine.filter import Filter
 from tests.e2e.commands.command import (
-    BITS,
     COMMAND,
     ENVIRONMENT,
     assert_receipts_and_tables_agree,
     spamguard,
 )
-from tests.support.processes import children, has_open
+from tests.support.processes import has_open
 from tests.support.waiting import eventually
 
 
@@ -76,29 +72,6 @@ import os, runpy
 os.sched_getaffinity = lambda _: {0, 1}
 runpy.run_module("spamguard", run_name="__main__", alter_sys=True)
 """
-
-
-@pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.5])
-def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, corpus, delay):
-    """It reaches every process of the terminal, also those that are just starting."""
-    state = tmp_path / "state"
-    Filter.open(
-        state, _bits=BITS + 1, _durable=False
-    ).close()  # large enough for however much is learnt by then
-    line = [sys.executable, "-c", ON_TWO_CORES, "--state", str(state), "learn", *[str(corpus)] * 60]
-    with subprocess.Popen(
-        line,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    ) as learn:
-        eventually(lambda: children(learn.pid), "processes of the pool")
-        time.sleep(delay)
-        os.killpg(learn.pid, signal.SIGINT)
-        assert learn.stderr.read() == b""
-    assert learn.returncode == 130
-    assert_receipts_and_tables_agree(state)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

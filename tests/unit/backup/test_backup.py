@@ -93,8 +93,7 @@ def test_a_disk_that_cannot_be_written(state, tmp_path, capsys):
     with small_disk(tmp_path / "disk", "64k,ro") as disk:
         for word in ("backup", "export"):
             assert command(state, word, disk / "file") == 2
-            told = "Read-only file system: choose a place that can be written\n"
-            assert capsys.readouterr().err.endswith(told)
+            assert "Read-only file system" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from spamguard.config.options import Settings
+from spamguard.counters import CounterSlot
 
 
 class Door:
@@ -86,3 +90,22 @@ class Door:
             return await reader.readline()
         finally:
             self._idle.discard(task)
+
+
+@asynccontextmanager
+async def assemble(
+    settings: Settings,
+    sockets: Sequence[socket.socket],
+    settle: Callable[[], None],
+    counters: CounterSlot,
+) -> AsyncIterator[Sequence[Door]]:
+    """One door for each listening socket. A listener with the hostname "broken" ends the process at
+    once; "slow-SECONDS" delays its start so long.
+    """
+    for listener in settings.listeners:
+        if listener.hostname == "broken":
+            os._exit(7)
+        if listener.hostname.startswith("slow-"):
+            time.sleep(float(listener.hostname.removeprefix("slow-")))
+    counters.beat(time.monotonic_ns())  # it has no scorers to wait for
+    yield [Door(sock, settle) for sock in sockets]

@@ -36,7 +36,8 @@ import logging, os, pwd, sys
 from pathlib import Path
 from spamguard.daemon import startup
 from spamguard.errors import SpamguardError
-from spamguard.config.options import *
+from spamguard.config.options import Certificate, Hop, Listener, Position, Settings
+from spamguard.config.values import Endpoint, Protocol
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 state, user, host, *start = sys.argv[1:]
 if start:

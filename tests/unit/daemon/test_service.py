@@ -28,9 +28,8 @@ SETTINGS = Settings(Path("/nowhere"), ())
 
 @pytest.fixture
 def service(
-    selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
+    selector: selectors.BaseSelector,
 ) -> Iterator[SupervisedProcess]:
-    monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.05)
     process = SupervisedProcess("the sleeper", "tests.unit.daemon.sleeper", selector)
     yield process
     process.end()
@@ -53,7 +52,9 @@ def test_it_is_restarted_with_growing_pauses(service):
         service.maintain()
         assert service.pid is None
         pauses.append(service.next_start())
-    assert pauses == pytest.approx([0.05, 0.1, 0.2], abs=0.03)
+    assert pauses == pytest.approx(
+        [supervisor.FIRST_PAUSE_SECONDS * each for each in (1, 2, 4)], abs=0.1
+    )
     time.sleep(service.next_start())
     assert alive(running(service))
 
@@ -92,7 +93,9 @@ def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(
         eventually(lambda: service.next_start() == 0)
         service.maintain()
         pauses.append(service.next_start())
-    assert pauses == pytest.approx([0.05, 0.1, 0.2], abs=0.03)
+    assert pauses == pytest.approx(
+        [supervisor.FIRST_PAUSE_SECONDS * each for each in (1, 2, 4)], abs=0.1
+    )
     assert caplog.text.count("cannot start the sleeper") == 1
 
 
