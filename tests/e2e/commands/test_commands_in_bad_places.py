@@ -107,7 +107,7 @@ def public():
 
 AS_NOBODY = """
 import json, os, pkgutil, sys
-import spamguard
+import spamguard, tqdm
 for module in pkgutil.walk_packages(spamguard.__path__, "spamguard."):
     if not module.name.endswith(("__main__", "estimators", "naive_bayes")):  # slow, and not needed
         __import__(module.name)  # another user may not be able to read it

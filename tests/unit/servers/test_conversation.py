@@ -47,10 +47,14 @@ def test_a_client_that_reads_no_answer_is_dropped_at_once(
     tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not sent is not waited for once more, when the conversation ends."""
+
     monkeypatch.setattr(listener, "_CLOSE_TIMEOUT", 3600.0)
-    large = b"x" * (64 << 20)
-    monkeypatch.setattr(spamd.SpamdSession, "rejection", lambda *_: large)
-    monkeypatch.setattr(rspamd.RspamdSession, "rejection", lambda *_: large)
+
+    async def reject(session: Conversation, _: listener.LimitExceeded) -> None:
+        await session.send(b"x" * (64 << 20))
+
+    monkeypatch.setattr(spamd.SpamdSession, "reject", reject)
+    monkeypatch.setattr(rspamd.RspamdSession, "reject", reject)
     monkeypatch.setattr(listener, "_DRAIN_INPUT_TIMEOUT", 0.1)
 
     async def main() -> None:
