@@ -14,7 +14,7 @@ about the rest, so:
   has nothing but "-" for a sender, or an empty line precedes an address or a time with seconds. A
   sentence that happens to begin with "From " is then still text, and stores that leave out the
   date or the empty line are read all the same.
-- A mark of the encoding (BOM) in front is left out.
+- A mark of the encoding (BOM) in front is left out, and lines may end in bare CR.
 - A message that an IMAP server keeps there for its own notes is no mail.
 - One level of ">From " quoting is undone. For writers that quote every level (mboxrd) that is
   exact; for those that quote only the bare "From " (mboxo) it is wrong only for lines that were
@@ -44,7 +44,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,6 +58,8 @@ _MESSAGE_DIRECTORIES = ("cur", "new")  # of a Maildir
 
 # "From : a@b" is a header field in the obsolete syntax (RFC 5322, section 4.5).
 _FROM_LINE = re.compile(rb"From (?!\s*:)")
+_BARE_CR_LINE = re.compile(rb"[^\r\n]*\r(?!\n)")
+_ENVELOPE_LINE = re.compile(rb"From [^\r\n]*(?:\r\n|\r|\n)?")  # may end in a bare CR
 # Year and zone: what follows the time in a date.
 _LINE_END = rb"(?:[ \t]++[A-Z0-9()+:-]{1,10}+){0,6}(?: remote from \S++)?[ \t]*+[\r\n]*+\Z"
 _DATED_FROM_LINE = re.compile(
@@ -71,9 +72,9 @@ _UNDATED_FROM_LINE = re.compile(rb"From (?:[^\s@]++@\S++|.{0,400}?\d\d?:\d\d:\d\
 _FIELD_LINE = re.compile(rb">?(?:[!-9;-~]+[ \t]*:|From )")
 _QUOTED_FROM = re.compile(rb">+From ")
 _QUOTED_FROM_LINES = re.compile(rb"^>(>*From )", re.MULTILINE)
-_LAST_EMPTY_LINE = re.compile(rb"(?<=\n)\r?\n\Z")
+_LAST_EMPTY_LINE = re.compile(rb"(?:(?<=\n)\r?\n|(?<=\r)\r)\Z")
 
-_HEADER_END = re.compile(rb"\r?\n\r?\n")
+_HEADER_END = re.compile(rb"\r?\n\r?\n|\r\r")
 _SERVER_NOTES = re.compile(  # of the library c-client, and of Dovecot
     rb"^(?:X-IMAP:|Subject: DON'T DELETE THIS MESSAGE -- FOLDER INTERNAL DATA)", re.M | re.I
 )
@@ -154,9 +155,7 @@ def _split_stream(name: str, stream: BinaryIO, limit: int) -> Iterator[SourceMes
     first = stream.readline(_MAX_LINE_BYTES)
     start, file = first.removeprefix(codecs.BOM_UTF8), name.rpartition("/")[2]
     if _FROM_LINE.match(start):
-        # pieces of those lines that are longer
-        lines = chain((start,), iter(partial(stream.readline, _MAX_LINE_BYTES), b""))
-        for number, raw in enumerate(_split_mbox(lines, limit), 1):
+        for number, raw in enumerate(_split_mbox(_read_lines(start, stream), limit), 1):
             header = _HEADER_END.split(raw[:_MAX_LINE_BYTES], 1)[0]
             if not _SERVER_NOTES.search(header):
                 where = name if number == 1 else f"{name}#{number}"
@@ -193,11 +192,29 @@ def is_deleted(file: str, header: bytes = b"") -> bool:
     )
 
 
+def _read_lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of an mbox, and pieces of those that are longer than _MAX_LINE_BYTES. start: what
+    was read of it.
+    """
+    if not _BARE_CR_LINE.match(start):
+        yield start
+        yield from iter(partial(stream.readline, _MAX_LINE_BYTES), b"")
+        return
+    while start:
+        *lines, last = start.splitlines(keepends=True)
+        yield from lines
+        more = stream.read(_MAX_LINE_BYTES)
+        if len(last) >= _MAX_LINE_BYTES or not more:
+            yield last
+            last = b""
+        start = last + more
+
+
 def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
     """The messages of an mbox."""
     line = next(lines)
     body = bytearray(_strip_envelope(line))
-    was_whole, was_empty = line.endswith(b"\n"), False  # the line before, and no piece of one
+    was_whole, was_empty = _is_whole(line), False  # the line before, and no piece of one
     line = next(lines, b"")
     while line:
         following = next(lines, b"")
@@ -211,15 +228,20 @@ def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
             body = bytearray()
         elif len(body) < limit:
             body += line[1:] if was_whole and _QUOTED_FROM.match(line) else line
-        was_empty = was_whole and line in (b"\n", b"\r\n")
-        was_whole = line.endswith(b"\n")
+        was_empty = was_whole and line in (b"\n", b"\r\n", b"\r")
+        was_whole = _is_whole(line)
         line = following
     if body:
         yield _finish_body(body, limit)
 
 
+def _is_whole(line: bytes) -> bool:
+    """Whether it is no piece of a line."""
+    return line.endswith(b"\n") or (line.endswith(b"\r") and len(line) < _MAX_LINE_BYTES)
+
+
 def _strip_envelope(data: bytes) -> bytes:
-    return data.partition(b"\n")[2] if data.startswith(b"From ") else data
+    return _ENVELOPE_LINE.sub(b"", data, count=1) if data.startswith(b"From ") else data
 
 
 def _finish_body(body: bytes | bytearray, limit: int) -> bytes:

@@ -88,7 +88,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 # ---- mbox
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_what_other_systems_make_of_an_mbox(tmp_path: Path, mark: bytes, end: bytes) -> None:
     long = b"Subject: x\n\n" + b"y" * 200_000 + b"\n>From z\n"
