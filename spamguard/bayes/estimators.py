@@ -221,8 +221,9 @@ class CategoricalNB(NaiveBayes):
         with np.errstate(invalid="ignore"):  # codes beyond int64 are refused below
             categories = X.astype(np.int64)
         if not np.array_equal(categories, X):
-            name = type(self).__name__
-            raise ValueError(f"{name} takes category codes, which are whole numbers.")
+            raise ValueError(
+                f"{type(self).__name__} takes category codes, which are whole numbers."
+            )
         return categories
 
     def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:

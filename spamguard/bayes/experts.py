@@ -221,8 +221,7 @@ def side_confidence(messages: Integers, sides: Sides) -> float:
 # ---- the parts of the sums
 
 
-@dataclass(slots=True)
-class ExpertParts:
+class ExpertParts(NamedTuple):
     """The undamped part of every feature in every expert's sum, for unwanted mail against wanted.
 
     multinomial (1, n) is by bucket; logistic (K-1, n) is of each class but the first. categorical
@@ -406,8 +405,9 @@ def counting_log_odds(
     of_classes = _counting_log_odds(parameters.class_estimates, counts, batch)
     if len(counts) == N_BASE:
         return of_classes
-    by_side = sum_by_side(counts, parameters.sides)
-    of_sides = _counting_log_odds(parameters.side_estimates, by_side, batch)
+    of_sides = _counting_log_odds(
+        parameters.side_estimates, sum_by_side(counts, parameters.sides), batch
+    )
     return np.concatenate((of_classes, of_sides))
 
 
@@ -417,9 +417,8 @@ def _counting_log_odds(
     starts, sizes = batch.runs
     messages = len(batch.sizes)
     parts = multinomial_parts(counts, np.tile(estimates.scales, messages), sizes)
-    sums = run_sums(parts, starts, sizes).reshape(len(parts), messages, N_TOKEN_SETS)
     raw = np.zeros((len(parts), messages, len(EXPERTS)))
-    raw[:, :, :N_TOKEN_SETS] = sums
+    raw[:, :, :N_TOKEN_SETS] = run_sums(parts, starts, sizes).reshape(len(parts), messages, -1)
     raw[:, :, -2] = look_up_ratios(estimates.traits, batch.traits).sum(axis=-1)
     raw[:, :, -1] = look_up_ratios(estimates.numbers, batch.numbers).sum(axis=-1)
     return raw
@@ -442,7 +441,7 @@ def quantise_scores(raw: Floats) -> Integers:
     With more than two classes, scores more than that behind the likeliest class are raised, so that
     classes are told apart however far the first one is from all of them.
     """
-    clipped = np.minimum(np.maximum(raw, -MAX_SCORE_NATS), MAX_SCORE_NATS)
+    clipped = raw.clip(-MAX_SCORE_NATS, MAX_SCORE_NATS)
     if len(raw) > 1:
         floor = np.maximum(raw[:-1].max(axis=0), 0.0) - MAX_SCORE_NATS
         clipped[:-1] = np.maximum(raw[:-1], floor) - np.maximum(floor, 0.0)

@@ -45,12 +45,9 @@ ONE = 1 << 16
 # hold for later mail; header fields and words with one between hold less.
 _MULTINOMIAL_START = (0.3, 0.1, 0.2, 0.1)
 _LOGISTIC_START = (0.4, 0.25, 0.4, 0.25)
-_CATEGORICAL_START = _GAUSSIAN_START = 0.1
+_OTHER_START = (0.1, 0.1)  # categorical, Gaussian
 START_WEIGHTS: Integers = np.array(
-    [
-        round(ONE * weight)
-        for weight in (*_MULTINOMIAL_START, *_LOGISTIC_START, _CATEGORICAL_START, _GAUSSIAN_START)
-    ],
+    [round(ONE * weight) for weight in (*_MULTINOMIAL_START, *_LOGISTIC_START, *_OTHER_START)],
     np.int64,
 )
 _RATE_SHIFT = 7  # rate 2^-7 per nat of score
@@ -61,14 +58,6 @@ KNEE_NATS = 9.0
 One label in some thousands is wrong, so no verdict can be surer than that (corpora/RESULTS.md,
 "Wrong labels and the tail").
 """
-
-if len(START_WEIGHTS) != len(EXPERTS):
-    raise AssertionError("one starting weight for each expert")
-
-
-def make_start_weights(classes: int) -> Integers:
-    """Weights before the first lesson, with more than two classes a second set for those."""
-    return START_WEIGHTS.copy() if classes == 2 else np.concatenate((START_WEIGHTS, START_WEIGHTS))
 
 
 def side_weights(weights: Integers) -> Integers:
@@ -146,11 +135,9 @@ def class_log_shares(tables: Tables, sides: Sides, scores: Integers) -> Floats:
         if len(side) > 1:
             weights = class_weights(tables.fusion_weights)
             biases = tables.fusion_biases[_score_rows(side)]
-            fused = fused_log_odds(_scores_within(scores, side), weights, biases)
             odds = np.zeros((len(scores), len(side)))
-            odds[:, 1:] = to_nats(fused)
-            most_taught = tables.messages[side].argmax()
-            reference = odds[:, [most_taught]]
+            odds[:, 1:] = to_nats(fused_log_odds(_scores_within(scores, side), weights, biases))
+            reference = odds[:, [tables.messages[side].argmax()]]
             odds = reference + trust[side] * (odds - reference)
             shares[:, side] = odds - np.logaddexp.reduce(odds, axis=1, keepdims=True)
     return shares
@@ -246,16 +233,14 @@ def _fuse_batch_scores(
 # ---- profiles
 
 _ALPHA = 1.0  # add-one smoothing
-JudgeFunction = Callable[[Tables, ExpertParameters, Evidence], list[float]]
-"""Returns the unnormalised log-probability of each class."""
 
 
 class Profile(NamedTuple):
-    """One way to judge."""
+    """One way to judge. judge returns the unnormalised log-probability of each class."""
 
     name: str
     about: str
-    judge: JudgeFunction
+    judge: Callable[[Tables, ExpertParameters, Evidence], list[float]]
 
 
 def _word_counts(tables: Tables, evidence: Evidence) -> NDArray[np.int32]:
@@ -394,8 +379,9 @@ def _weigh_experts(
     It is the confidence in the lessons, and in log-odds so high.
     """
     weights, confidence = side_weights(tables.fusion_weights), parameters.confidence
-    fused = fused_nats(message.scores[-1], weights.tolist(), int(tables.fusion_biases[0]))
-    log_odds = confidence * fused
+    log_odds = confidence * fused_nats(
+        message.scores[-1], weights.tolist(), int(tables.fusion_biases[0])
+    )
     if log_odds:
         confidence = confidence * temper_one(log_odds) / log_odds
     return confidence, np.multiply(confidence / ONE, weights, dtype=np.float64)
@@ -410,25 +396,25 @@ def _scale_experts(
     """
     parts, scores = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
     damping = experts.damping_factors(evidence.sizes, len(evidence.traits), len(evidence.numbers))
-    differences = _class_difference(parts.logistic, favoured, against)
+    differences = class_difference(parts.logistic, favoured, against)
     by_set = set_sums(np.stack((parts.multinomial[0], differences)), evidence)
-    counted, weighed = by_set.tolist()
-    of_logistic = [weight / logistic.ONE for weight in weighed]
-    sums = np.array([*counted, *of_logistic, sum(parts.categorical), sum(parts.gaussian)]) * damping
+    by_set[1] /= logistic.ONE
+    sums = np.array([*by_set.ravel(), sum(parts.categorical), sum(parts.gaussian)]) * damping
     biases = np.zeros(len(EXPERTS))
-    biases[_LOGISTIC] = _class_difference(tables.biases, favoured, against) / logistic.ONE
+    biases[_LOGISTIC] = class_difference(tables.biases, favoured, against) / logistic.ONE
     totals = sums + biases
     factors = np.divide(scores, totals, out=np.zeros(len(EXPERTS)), where=totals != 0)
     # With two classes always inside. With more, two of them do not give all of what the logistic
     # experts make of both sides.
     factors = np.minimum(np.maximum(factors, 0.0), _MAX_FACTOR)
-    two_classes = len(tables.classes) == N_BASE
-    return factors * damping, factors * biases if two_classes else scores - factors * sums
+    remainder = factors * biases if len(tables.classes) == N_BASE else scores - factors * sums
+    return factors * damping, remainder
 
 
-def _class_difference(rows: NDArray[Any], favoured: int, against: int) -> NDArray[Any]:
+def class_difference(rows: NDArray[Any], favoured: int, against: int) -> NDArray[Any]:
     """One class against another, from values of each class but the first against the first."""
-    return np.asarray(rows[favoured - 1] - rows[against - 1] if against else rows[favoured - 1])
+    every = np.concatenate((np.zeros_like(rows[:1]), rows))
+    return np.asarray(every[favoured] - every[against])
 
 
 def _token_parts(
@@ -436,6 +422,6 @@ def _token_parts(
 ) -> Floats:
     """What each token adds over all experts."""
     total = parts.multinomial[0] * factors[:N_TOKEN_SETS].repeat(evidence.sizes)
-    weights = _class_difference(parts.logistic, favoured, against)
+    weights = class_difference(parts.logistic, favoured, against)
     total += weights * (factors[_LOGISTIC] / logistic.ONE).repeat(evidence.sizes)
     return np.asarray(total)

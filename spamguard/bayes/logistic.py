@@ -39,7 +39,6 @@ The last entry serves every larger number. A feature that both classes have says
 either: it may fit the lessons at hand, but that does not hold for new kinds of mail.
 """
 _WEIGHT_DECAY = 3  # hundredths of a step's square: the part of itself that a moving weight loses
-_ROUNDING_HALF = ONE // 2
 MIN_ERROR = ONE // 128  # smaller errors teach nothing, which saves half the steps of a replay
 _BIAS_RATE_SHIFT = 4  # rate 2^-4 of the biases
 _ROOT_BITS = 20
@@ -130,7 +129,7 @@ def weight_moves(steps: Ints32, shares: Ints32, weights: Ints32, decay: Ints32) 
     """The moves of weights: steps times shares, less decay where there is a step; rounded."""
     lost = weights * np.where(steps != 0, decay, 0).astype(np.int64)
     moves = steps * shares.astype(np.int64) - lost
-    return np.asarray((moves + _ROUNDING_HALF >> _ONE_BITS).astype(np.int32))
+    return np.asarray((moves + ONE // 2 >> _ONE_BITS).astype(np.int32))
 
 
 def bias_steps(errors: Integers) -> Integers:
@@ -151,8 +150,7 @@ def undo_errors(
     """
     caused = errors(before, targets)
     all_the_way = ((before - log_odds) << (4 + _ONE_BITS)) // (LEARNING_RATE * reach)
-    lower, upper = np.minimum(-caused, 0), np.maximum(-caused, 0)
-    return np.asarray(np.minimum(np.maximum(all_the_way, lower), upper))
+    return np.asarray(all_the_way.clip(np.minimum(-caused, 0), np.maximum(-caused, 0)))
 
 
 def remove_lesson_share(weights: Ints32, lessons: Ints32, sign: int) -> Ints32:
@@ -164,11 +162,6 @@ def remove_lesson_share(weights: Ints32, lessons: Ints32, sign: int) -> Ints32:
     speaking = np.maximum(weights * np.int32(sign), 0)
     # fewer than one lesson: a damaged table
     return np.asarray(weights - np.int32(sign) * -(-speaking // np.maximum(lessons, 1)))
-
-
-def cap_weights(weights: Ints32) -> Ints32:
-    """Weights after a step, bounded."""
-    return np.minimum(np.maximum(weights, -MAX_WEIGHT), MAX_WEIGHT)
 
 
 # ---- the inner loop
@@ -199,7 +192,7 @@ class TableColumn(NamedTuple):
         if compiled is not None:
             compiled.run_sums(self.width, self.cells, self.offset, buckets, sizes, out, most)
             return
-        self.values[buckets] = weights = cap_weights(self.values[buckets])
+        self.values[buckets] = weights = self.values[buckets].clip(-MAX_WEIGHT, MAX_WEIGHT)
         out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
 
     def apply_steps(
@@ -234,9 +227,10 @@ def count_table_column(learnt: Tables, index: int) -> TableColumn:
 
 def weight_table_columns(learnt: Tables) -> list[TableColumn]:
     """The logistic weights of every class but the first."""
-    of_spam = TableColumn(learnt.rows.reshape(-1), learnt.rows.shape[1], np.array([N_BASE]))
-    columns = (TableColumn(column.reshape(-1), 2, np.array([1])) for column in learnt.columns)
-    return [of_spam, *columns]
+    return [
+        TableColumn(learnt.rows.reshape(-1), learnt.rows.shape[1], np.array([N_BASE])),
+        *(TableColumn(column.reshape(-1), 2, np.array([1])) for column in learnt.columns),
+    ]
 
 
 def count_features(rows: Ints32, buckets: Indices, sizes: Indices, columns: Indices) -> None:

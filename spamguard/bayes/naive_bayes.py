@@ -130,8 +130,11 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
             raise TableError(_NEVER_TAUGHT)
         sums = self._combine(sub, self._sum_samples(X, y, self.classes_))
         sizes = sums[0]
-        remainder = any(values[sizes == 0].any() for values in sums)
-        if remainder or (sizes < 0).any() or not self._is_possible(sums):
+        if (
+            any(values[sizes == 0].any() for values in sums)
+            or (sizes < 0).any()
+            or not self._is_possible(sums)
+        ):
             raise TableError(_NEVER_TAUGHT)
         return self._set_sums(sums)
 

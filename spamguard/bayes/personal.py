@@ -68,12 +68,6 @@ class UserCorrection(NamedTuple):
         pairs = zip(joint[1:], self.shifts.tolist(), strict=True)
         return [joint[0], *(value + shift for value, shift in pairs)]
 
-    def class_difference(self, values: Floats, favoured: int, against: int) -> Floats:
-        """One class number against another, from values of each class but the first, (K-1, ...)."""
-        zero = np.zeros(values.shape[1:])
-        favour = values[favoured - 1] if favoured else zero
-        return favour - (values[against - 1] if against else zero)
-
 
 def count_votes(labels: Sequence[str], batch: EvidenceBatch) -> UserVoteCounts:
     """Count at least one vote, and at most 2**16 - 1."""

@@ -16,7 +16,7 @@ about experts, mail, files or time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,7 +223,7 @@ class Tables:
     biases: Counts
     fusion_weights: Counts
     fusion_biases: Counts
-    changes: int = field(default=0, compare=False)
+    changes: int = 0
 
 
 PER_CLASS = ("messages", "totals", "histogram", "trait_counts", "number_sums", "number_products")
@@ -346,9 +346,7 @@ def _update_vocabulary(
     """Keep vocabulary and histogram. counts are those before the change."""
     of_all = np.add.reduce(counts, axis=0)
     changed = of_all == (0 if sign > 0 else 1)  # a first lesson with the feature comes, or goes
-    _, first, second, third = evidence.starts.tolist()
-    parts = (changed[:first], changed[first:second], changed[second:third], changed[third:])
-    by_set = [np.count_nonzero(part) for part in parts]
+    by_set = [np.count_nonzero(part) for part in np.split(changed, evidence.starts[1:])]
     tables.vocabulary += sign * np.array(by_set)
     before = counts[index, : int(evidence.sizes[0])]
     width = int(before.max(initial=0)) + 2

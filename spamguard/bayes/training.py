@@ -177,7 +177,8 @@ def replay(
     np.empty(_TEMPORARY_BYTES, np.uint8)
 
     def play(blocks: Iterable[LessonBlock]) -> _Replayer:
-        start_weights = fusion.make_start_weights(len(classes) + N_BASE)
+        # with more than two classes a second set of weights, for those
+        start_weights = np.tile(fusion.START_WEIGHTS, 2 if classes else 1)
         fresh = tables.empty_tables(bits, traits, numbers, start_weights)
         replayer = _Replayer(lessons, classes, unwanted, fresh)
         for block in blocks:

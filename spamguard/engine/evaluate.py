@@ -84,8 +84,8 @@ def run_trial(protocol: str, messages: Messages, settings: TrialSettings) -> Gen
     with tempfile.TemporaryDirectory(prefix="spamguard-evaluate-") as directory:
         keys.store_key(Path(directory) / "key", _TRIAL_KEY)
         with Filter.open(directory, profile=settings.profile, _durable=False) as subject:
-            trial_filter = _TrialFilter(subject, settings.unwanted)
-            yield from PROTOCOLS[protocol](trial_filter, messages, settings)
+            pupil = _TrialFilter(subject, settings.unwanted)
+            yield from PROTOCOLS[protocol](pupil, messages, settings)
 
 
 class _TrialFilter:
@@ -94,13 +94,9 @@ class _TrialFilter:
     def __init__(self, subject: Filter, unwanted: Callable[[str], bool]) -> None:
         self._filter = subject
         self._unwanted = unwanted
-        self._reader = ExampleReader(subject.key)
+        self.read = ExampleReader(subject.key).read_example
         self._number = 0
         self._classes = {*BASE_CLASSES}
-
-    def read(self, raw: bytes) -> Example:
-        """The message, for judging and for teaching."""
-        return self._reader.read_example(raw)
 
     def judge(self, example: Example, gold: str, *, will_train: bool | None) -> Trial:
         """Judge a message that will be trained; None: only if the verdict is wrong or unsure."""

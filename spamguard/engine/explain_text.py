@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from spamguard.bayes import experts
 from spamguard.bayes.experts import Floats
-from spamguard.bayes.fusion import LogOddsBreakdown
+from spamguard.bayes.fusion import LogOddsBreakdown, class_difference
 from spamguard.bayes.personal import UserCorrection
 from spamguard.bayes.tables import Evidence, Tables
 from spamguard.engine import policy
@@ -64,7 +64,7 @@ def explain_verdict(
         numbers = tables.classes.index(favoured), tables.classes.index(against)
         log_odds = verdict.log_odds
         shares[PERSONAL_EXPERT] = share = verdict.log_odds - sender - parts.log_odds
-        scores[PERSONAL_EXPERT] = float(correction.class_difference(correction.evidence, *numbers))
+        scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, *numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
     clues = _sorted_clues(tables, texts, evidence, parts)
     distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
@@ -98,9 +98,9 @@ def _add_user_parts(
     With more than two classes, what the votes move between these two need not be what they move
     between both sides.
     """
-    shift = float(correction.class_difference(correction.shifts, *numbers))
+    shift = float(class_difference(correction.shifts, *numbers))
     fraction = min(max(share / shift, 0.0), 1.0) if shift else 0.0
-    parts = correction.class_difference(correction.parts, *numbers)
+    parts = class_difference(correction.parts, *numbers)
     buckets[correction.token_indices] += fraction * parts
     return share - fraction * shift
 
@@ -118,13 +118,12 @@ def _sorted_clues(
         parts.counts.T.tolist(),
         strict=True,
     )
-    set_shift = tables.bits - 2  # the two top bits of a bucket name its token set
     clues = [
         Clue(
             text_of.get(bucket, ""),
             part,
             dict(zip(tables.classes, counts, strict=True)),
-            TOKEN_SETS[bucket >> set_shift],
+            TOKEN_SETS[bucket >> tables.bits - 2],  # named by its two top bits
         )
         for bucket, part, counts in columns
     ]
@@ -212,20 +211,25 @@ KINDS = {
 
 _SECTION_KINDS = {
     "subject": "subject",
-    **dict.fromkeys(("footer", "end"), "closing"),
+    "footer": "closing",
+    "end": "closing",
     **dict.fromkeys(("address", "from", "to", "cc", "reply-to", "sender"), "address"),
     "received": "server",
-    **dict.fromkeys(("id-host", "id-shape", "references", "in-reply-to"), "message id"),
-    **dict.fromkeys(("date-shape", "zone"), "date"),
+    "id-host": "message id",
+    "id-shape": "message id",
+    "references": "message id",
+    "in-reply-to": "message id",
+    "date-shape": "date",
+    "zone": "date",
     "url": "link",
     "host": "link host",
     "tags": "markup",
     "hidden": "hidden word",
     "attachment": "attachment",
-    **dict.fromkeys(
-        ("mime-version", "content-type", "content-transfer-encoding", "content-disposition"),
-        "structure",
-    ),
+    "mime-version": "structure",
+    "content-type": "structure",
+    "content-transfer-encoding": "structure",
+    "content-disposition": "structure",
 }
 _CLUE_KINDS = (
     (("links_", "link_"), "link trait"),

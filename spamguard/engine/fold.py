@@ -276,8 +276,9 @@ class UserModels:
         ):
             self._clear()
         elif self._models:
-            voters = self._ledger.users.users_between(self._seq, seq)
-            self._outdated.update(self._models.keys() & voters)
+            self._outdated.update(
+                self._models.keys() & self._ledger.users.users_between(self._seq, seq)
+            )
         self._seq, self._bits = seq, bits
 
     def _evict(self, user: str) -> _UserModel:

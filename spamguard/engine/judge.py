@@ -33,7 +33,6 @@ _SETTLE_SHARE = 0.1
 # A lesson taken back counts as so many, for its step leaves something behind (corpora/RESULTS.md,
 # "Taking back").
 _TAKEN_BACK_WEIGHT = 20
-_Correction = personal.UserCorrection | None
 
 
 class JudgingFilter:
@@ -188,8 +187,7 @@ class JudgingFilter:
             for user in users
             if user in corrections or nats[user] != nats[""]
         }
-        numbers = self._likeliest_sides(verdict)
-        parts = fusion.break_down(scored, learnt, parameters, evidence, *numbers).buckets
+        parts = self._break_down(verdict, scored, evidence).buckets
         chosen = fusion.strongest_parts(parts, words)
         strongest = finder.words(
             evidence.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits
@@ -229,22 +227,20 @@ class JudgingFilter:
         if not self._is_default:
             raise UsageError("explanations are of the default profile: leave --profile out")
         self._refresh()
-        learnt, parameters = self._store.tables, self._parameters()
+        learnt = self._store.tables
         evidence = tables.make_evidence(features, learnt.bits)
         scored, joint = self._score(evidence)
         correction = self._user_corrections([user], evidence, scored).get(user)
         spam_from = self._required_probability(scored, evidence)
         nats = self.senders.find(sender, [user])[user]
         verdict = self._make_verdict(joint, spam_from, nats, correction)
-        numbers = self._likeliest_sides(verdict)
-        parts = fusion.break_down(scored, learnt, parameters, evidence, *numbers)
         return explain_text.explain_verdict(
             learnt,
             verdict,
             self._unwanted,
             spam_from,
             evidence,
-            parts,
+            self._break_down(verdict, scored, evidence),
             correction,
             texts,
             sender=nats,
@@ -291,17 +287,23 @@ class JudgingFilter:
         return scored, fusion.fuse_scores(learnt, parameters, scored.scores)
 
     def _make_verdict(
-        self, joint: list[float], spam_from: float, nats: int = 0, correction: _Correction = None
+        self,
+        joint: list[float],
+        spam_from: float,
+        nats: int = 0,
+        correction: personal.UserCorrection | None = None,
     ) -> Verdict:
         """nats: what a word about the sender adds to the log-odds."""
         joint = correction.apply(joint) if correction else joint
         return policy.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from, nats)
 
-    def _likeliest_sides(self, verdict: Verdict) -> tuple[int, int]:
-        """Numbers of the likeliest unwanted class and the likeliest wanted one."""
-        index = self._store.tables.classes.index
-        favoured, against = policy.likeliest_sides(verdict, self._unwanted)
-        return index(favoured), index(against)
+    def _break_down(
+        self, verdict: Verdict, scored: MessageScores, evidence: Evidence
+    ) -> fusion.LogOddsBreakdown:
+        """Take the log-odds apart, by the likeliest class of each side."""
+        learnt = self._store.tables
+        sides = map(learnt.classes.index, policy.likeliest_sides(verdict, self._unwanted))
+        return fusion.break_down(scored, learnt, self._parameters(), evidence, *sides)
 
     def _user_corrections(
         self, names: Sequence[str], evidence: Evidence, scored: MessageScores

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +45,7 @@ class Interval(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
+class Measures(NamedTuple):
     """One run's measures.
 
     hm: % of ham called spam. sm: % of spam not called spam (unsure included). lam: their logistic
@@ -77,7 +75,9 @@ class Measures:
 
     def as_dict(self) -> dict[str, int | float | None]:
         """Field names to numbers, for JSON; undefined measures are None (JSON has no NaN)."""
-        return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
+        return {
+            name: None if math.isnan(value) else value for name, value in self._asdict().items()
+        }
 
 
 def measures(

@@ -93,7 +93,7 @@ def make_verdict(
     is_clear = probability <= HAM_THRESHOLD or probability >= spam_from
     if is_clear and not has_too_few_lessons(lessons, unwanted):
         side = [name for name in probabilities if (name in unwanted) == (probability >= spam_from)]
-        label = max(side, key=lambda name: probabilities[name])
+        label = max(side, key=probabilities.__getitem__)
     return Verdict(label, probability, log_odds, dict(probabilities))
 
 
@@ -162,15 +162,7 @@ def count_flips(parts: Iterable[float], distance: float) -> int | None:
 
 # ---- the first days
 
-_MIN_THRESHOLD = 0.5  # mail that is more likely good is never called spam
-_MAX_THRESHOLD = 1 - 1e-9  # some mail always can be
-
-
-def _clip_probability(log_odds: float) -> float:
-    """A threshold from log-odds, within its bounds."""
-    return min(max(1.0 / (1.0 + exp(-max(log_odds, -700.0))), _MIN_THRESHOLD), _MAX_THRESHOLD)
-
-
+_MAX_THRESHOLD = 1 - 1e-9  # some mail always can be called spam
 # Tuned on frozen filters: corpora/RESULTS.md, "The first days".
 _CAUTION_HALF_LESSONS = 300  # good messages
 _CAUTION_STEEPNESS = 4  # power
@@ -205,7 +197,7 @@ class Caution(NamedTuple):
         """
         lacking = _UNKNOWN_NATS * unknown + _TEXT_FACTOR * max(_CLEAR_TEXT_NATS - text, 0.0)
         few = logit(SPAM_THRESHOLD) + _FEW_LESSONS_NATS / max(self.good, 1)
-        return _clip_probability(max(few, self.weight * lacking))
+        return min(1.0 / (1.0 + exp(-max(few, self.weight * lacking))), _MAX_THRESHOLD)
 
 
 def compute_caution(good: int, confidence: float) -> Caution | None:

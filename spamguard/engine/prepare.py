@@ -29,7 +29,7 @@ from spamguard.mail.message import header_start, message_digest, remove_subject_
 from spamguard.records import Features
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures import Future
 
     from spamguard.sources import SourceMessage
 
@@ -235,8 +235,14 @@ def _read_in_pool(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     pool = ProcessPoolExecutor(processes, context, _init_pool_process, (key,))
+    in_flight: deque[Future[Result]] = deque()  # in the order of the batches
     try:
-        yield from _submit_in_order(pool, read, batches, 2 * processes)
+        for batch in batches:
+            in_flight.append(pool.submit(_read_in_process, read, batch))
+            if len(in_flight) > 2 * processes:
+                yield in_flight.popleft().result()
+        while in_flight:
+            yield in_flight.popleft().result()
     except BrokenProcessPool as error:
         raise SpamguardError(
             "a process that reads mail was killed (is memory short?): "
@@ -246,22 +252,6 @@ def _read_in_pool(
         # A pool whose processes were killed would wait forever for a result that is half written.
         pool._result_queue._writer.close()  # type: ignore[attr-defined]
         pool.shutdown(cancel_futures=True)
-
-
-def _submit_in_order(
-    pool: ProcessPoolExecutor,
-    read: Callable[[ExampleReader, list[Item]], Result],
-    batches: Iterable[list[Item]],
-    max_batches: int,
-) -> Iterator[Result]:
-    """Results in the order of the batches, of which a bounded number is in flight."""
-    in_flight: deque[Future[Result]] = deque()
-    for batch in batches:
-        in_flight.append(pool.submit(_read_in_process, read, batch))
-        if len(in_flight) > max_batches:
-            yield in_flight.popleft().result()
-    while in_flight:
-        yield in_flight.popleft().result()
 
 
 _pool_readers: list[ExampleReader] = []  # in a process of the pool: one

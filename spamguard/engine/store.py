@@ -51,9 +51,6 @@ _log = logging.getLogger("spamguard.model")
 
 BITS_RANGE = range(8, 29)
 """Sizes of tables: fewer buckets than 2**8 tell no words apart, more than 2**28 take gigabytes."""
-# Notes of the ledger that belong to one extractor: which snapshot counts, how far older votes were
-# renewed.
-_META_PREFIXES = ("tables", "renewed")
 UNDO_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
 _DIRECTORY_REMEDY = "choose a state directory you may write to"
 _WANTED_KEY = "settle"  # note: the events up to this one are to be settled soon
@@ -211,8 +208,10 @@ class TableStore:
             if self._ledger.shared is None:
                 self._position = self.seq
             else:
-                is_long = self._position - self.stamp.seq >= _MAX_TAIL_EVENTS
-                self.has_work = is_long or is_settling_wanted(self._ledger, self.stamp)
+                self.has_work = (
+                    self._position - self.stamp.seq >= _MAX_TAIL_EVENTS
+                    or is_settling_wanted(self._ledger, self.stamp)
+                )
             self._is_current = True
             if self._reset_at:
                 seconds = time.monotonic() - self._reset_at
@@ -244,8 +243,8 @@ class TableStore:
         # A settled state is mapped even if it is ours: it may have been made to mend our file.
         if not is_ours or stamp.seq > self.seq or stamp.seq == stamp.settled:
             self.tables = read_snapshot(self._directory / stamp.file)
-            self.seq, self.taken_back = stamp.seq, stamp.taken_back
-            self._position = stamp.seq
+            self.seq = self._position = stamp.seq
+            self.taken_back = stamp.taken_back
         self._snapshot_line, self.stamp = line, stamp
 
     def save_if_long_tail(self) -> None:
@@ -367,8 +366,8 @@ class TableStore:
         if line is None:
             return False
         self._snapshot_line, self.stamp, self.tables = line, stamp, tables
-        self.seq, self.taken_back = stamp.seq, stamp.taken_back
-        self._position = stamp.seq
+        self.seq = self._position = stamp.seq
+        self.taken_back = stamp.taken_back
         if self._ledger.shared is not None:
             self._ledger.shared.hold("")
         return True
@@ -441,7 +440,8 @@ def tidy_up(directory: Path, ledger: SqliteLedger, settled: int, before: int) ->
     """
     ledger.compact(settled, before)
     older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
-    ledger.drop_meta(f"{note}.{number}" for number in older for note in _META_PREFIXES)
+    # which snapshot counts, and how far older votes were renewed
+    ledger.drop_meta(f"{note}.{number}" for number in older for note in ("tables", "renewed"))
     for number in older:
         for path in directory.glob(f"tables-{number}-*.bin"):
             _remove_file(path)

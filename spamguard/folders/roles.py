@@ -85,8 +85,7 @@ def folder_parts(directory: str) -> tuple[str, ...] | None:
     """
     if not directory:
         return INBOX_NAME
-    flat = directory.startswith(".")
-    pieces = directory[1:].split(".") if flat else directory.split("/")
+    pieces = directory[1:].split(".") if directory.startswith(".") else directory.split("/")
     if "" in pieces or any(piece.startswith(".") or "/" in piece for piece in pieces):
         return None
     return tuple(map(decode_utf7, pieces))

@@ -162,13 +162,11 @@ class Sightings(ClosedOnExit):
 
     def mailboxes(self) -> list[str]:
         """All mailboxes that were ever scanned and are not forgotten."""
-        rows = self._query("SELECT name FROM mailboxes")
-        return sorted(os.fsdecode(name) for (name,) in rows)
+        return sorted(os.fsdecode(name) for (name,) in self._query("SELECT name FROM mailboxes"))
 
     def is_scanned(self, mailbox: str) -> bool:
         """Whether the first scan of a mailbox was finished."""
-        query = "SELECT 1 FROM mailboxes WHERE name = ? AND scanned"
-        return bool(self._query(query, mailbox))
+        return bool(self._query("SELECT 1 FROM mailboxes WHERE name = ? AND scanned", mailbox))
 
     def folders(self, mailbox: str) -> list[str]:
         """The folders that had messages when they were last scanned."""
@@ -335,8 +333,9 @@ class Sightings(ClosedOnExit):
         with self._transaction():
             now = int(self._db.trusted_time(now))
             old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - MAX_GONE_SECONDS,)
-            rows = self._db.execute(f"SELECT DISTINCT folder {old}", before)
-            folders = [number for (number,) in rows]
+            folders = [
+                number for (number,) in self._db.execute(f"SELECT DISTINCT folder {old}", before)
+            ]
             self._db.execute(
                 f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before
             )

@@ -88,8 +88,7 @@ def encode_event(vote: Vote) -> SharedEvent:
         raise LedgerError(
             f"a vote of node {vote.node[:40]!r} has {len(body):,} bytes: no shared log can hold it"
         )
-    subject = _subject(vote)
-    return SharedEvent(subject, vote.clock, vote.node, _content(body), vote.time, body)
+    return SharedEvent(_subject(vote), vote.clock, vote.node, _content(body), vote.time, body)
 
 
 def decode_event(event: SharedEvent) -> Vote:

@@ -231,8 +231,9 @@ class UserQueries:
 
     def outdated_digests(self, extractor: int, after: int, upto: int) -> list[bytes]:
         """Messages with a vote in force, after one event up to another, of an older extractor."""
-        rows = self._query(schema.OUTDATED_DIGESTS, (after, upto, extractor))
-        return [digest for (digest,) in rows]
+        return [
+            digest for (digest,) in self._query(schema.OUTDATED_DIGESTS, (after, upto, extractor))
+        ]
 
     def latest_seqs(self, user: str, upto_seq: int, extractor: int, limit: int) -> list[int]:
         """Events that are a user's votes in force at event `upto_seq`, the latest `limit` of them,
@@ -293,8 +294,7 @@ class AgeQueries:
 
     def keys_of(self, seqs: Sequence[int]) -> list[tuple[bytes, str, int]]:
         """Digest, user and extractor version of the votes of these events that are still there."""
-        statement = schema.KEYS_OF_SEQS.format(",".join("?" * len(seqs)))
-        return self._query(statement, tuple(seqs))
+        return self._query(schema.KEYS_OF_SEQS.format(",".join("?" * len(seqs))), tuple(seqs))
 
     def count_aged(self) -> tuple[int, int]:
         """The number of votes that have aged and are not dropped yet, and when the last one did."""

@@ -213,8 +213,7 @@ class SharedLog(JoinedFile):
     def read_pending(self, max_events: int, max_bytes: int) -> list[SharedEvent]:
         """The oldest events that wait, at least one if there is any."""
         events, size = list[SharedEvent](), 0
-        rows = self._db.query(schema.OLDEST_PENDING, (max_events,))
-        for seq, *identity, kept in rows:
+        for seq, *identity, kept in self._db.query(schema.OLDEST_PENDING, (max_events,)):
             body = kept
             if body is None:
                 found = self._db.query(schema.EVENT_AT, (seq,))

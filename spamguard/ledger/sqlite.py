@@ -237,8 +237,7 @@ class SqliteLedger(LedgerFile):
             if dropped:
                 compacted = max(upto, self._read_number("ledger.compacted"))
                 self._set_meta("ledger.compacted", str(compacted))
-                before = int(self.get_meta(_DROPPED_KEY) or 0)
-                self._set_meta(_DROPPED_KEY, str(before + dropped))
+                self._set_meta(_DROPPED_KEY, str(int(self.get_meta(_DROPPED_KEY) or 0) + dropped))
         return dropped
 
     # ---- reading

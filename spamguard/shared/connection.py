@@ -192,8 +192,7 @@ def _read_password(path: Path) -> str:
 
 def _system_authorities() -> str:
     """The file of the authorities that the system trusts. libpq's own default is another place."""
-    default = ssl.get_default_verify_paths()
-    for path in (default.cafile, *_AUTHORITY_FILES):
+    for path in (ssl.get_default_verify_paths().cafile, *_AUTHORITY_FILES):
         if path and Path(path).is_file():
             return path
     return "system"

@@ -70,8 +70,7 @@ class PeerNode(NamedTuple):
 
 def sign(key: bytes, method: str, target: str, moment: int, node: str) -> str:
     """The MAC of a request, in hexadecimal. target: path with query."""
-    text = "\n".join((method, target, str(moment), node))
-    return hmac.digest(key, text.encode(), "sha256").hex()
+    return hmac.digest(key, "\n".join((method, target, str(moment), node)).encode(), "sha256").hex()
 
 
 def peer_key(installation_key: bytes) -> bytes:

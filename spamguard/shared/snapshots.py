@@ -233,8 +233,7 @@ def keep_tables(ledger: SqliteLedger, line: str) -> None:
     """
     joined_log(ledger).hold(_MENDED)
     stamp = replace(SnapshotStamp.parse(line), seq=0, settled=0, lineage="")
-    expected = ledger.get_meta(SNAPSHOT_KEY)
-    ledger.replace_meta(SNAPSHOT_KEY, expected, json.dumps(asdict(stamp)))
+    ledger.replace_meta(SNAPSHOT_KEY, ledger.get_meta(SNAPSHOT_KEY), json.dumps(asdict(stamp)))
 
 
 def joined_log(ledger: SqliteLedger) -> SharedLog:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.bayes import personal
+from spamguard.bayes.fusion import class_difference
 from spamguard.bayes.personal import (
     UserCorrection,
     UserVoteCounts,
@@ -76,10 +77,7 @@ def test_the_parts_sum_to_what_is_moved(seed, classes, size):
     assert found.shifts == pytest.approx(personal.shrink_evidence(found.evidence))
     for favoured, against in ((1, 0), (0, 1), (len(found.shifts), 1)):
         joint = found.apply([0.0] * (len(found.shifts) + 1))
-        assert (
-            found.class_difference(found.shifts, favoured, against)
-            == joint[favoured] - joint[against]
-        )
+        assert class_difference(found.shifts, favoured, against) == joint[favoured] - joint[against]
 
 
 def with_words(tokens: list[int]) -> list[Taught]:
