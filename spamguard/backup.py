@@ -76,7 +76,7 @@ Advance = Callable[[int], object]
 """Called with the number of bytes that were just written, for a progress bar."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BackupHeader:
     """What the file holds.
 

@@ -256,7 +256,7 @@ class CounterBoard:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CounterTotals:
     """Numbers since the daemon began.
 

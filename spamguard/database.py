@@ -49,7 +49,7 @@ _MAX_JUMP_SECONDS = 86_400.0
 _READ_ERRORS = (sqlite3.OperationalError, sqlite3.DatabaseError)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """What a file of one kind must be."""
 

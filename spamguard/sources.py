@@ -89,7 +89,7 @@ _BOOKKEEPING_FILE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourceMessage:
     """One message of a source.
 

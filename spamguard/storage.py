@@ -271,7 +271,7 @@ class Spool:
             self._file = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SpoolView:
     """A message as it goes out: `head` in the place of the first `skip` bytes of the spool.
 
@@ -302,7 +302,7 @@ def _write_all(file: int, data: bytes | bytearray) -> None:
 # ---- rights
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Owner:
     """A user and groups whose rights root can act with. groups: further ones."""
 

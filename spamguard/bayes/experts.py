@@ -114,7 +114,7 @@ class ExpertEstimates(NamedTuple):
     numbers: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExpertParameters:
     """All parameters of judging.
 

@@ -37,7 +37,7 @@ HALF_BELIEVED_NATS = 24.0  # of evidence, of which half is believed
 MAX_SHIFT_NATS = 40.0  # by which a verdict may move at most
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class UserVoteCounts:
     """The votes of one user, counted.
 

@@ -198,7 +198,7 @@ def run_sums(terms: NDArray[Any], starts: Buckets, sizes: Buckets) -> NDArray[An
 # ---- the tables
 
 
-@dataclass(slots=True)
+@dataclass
 class Tables:
     """Everything that is learnt. K classes in the order of `classes`; the first, ham, is reference.
 
@@ -252,7 +252,7 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -
     )
 
 
-@dataclass(slots=True)
+@dataclass
 class BucketRows:
     """The rows of some buckets: counts int32 (K, n), weights int32 (K-1, n)."""
 

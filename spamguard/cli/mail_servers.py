@@ -36,7 +36,7 @@ _DOVECOT = Path("/etc/dovecot")
 Command = tuple[str, ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class Change:
     """What one server needs. files: their whole text; None: it shall not be there. commands: run in
     this order once the files are there; the first ones check them. ours: texts of which no copy is

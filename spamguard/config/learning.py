@@ -10,7 +10,7 @@ from spamguard.config import types
 from spamguard.users import LESSON_SPOOL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Watch:
     """Maildirs in which moving mail teaches."""
 
@@ -34,7 +34,7 @@ class Watch:
     flagged_is_ham: Annotated[types.Flag, "A flagged message in a ham folder is ham"] = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TeachSettings:
     """Where programs of this machine leave lessons.
 

@@ -104,7 +104,7 @@ def _read_document(path: Path) -> _Document:
     return _Document(str(path), parse_yaml(data))
 
 
-@dataclass(slots=True)
+@dataclass
 class _Document:
     """A file's values, and those that the command line has replaced. name: "" without a file."""
 
@@ -353,7 +353,7 @@ TextPosition = tuple[int, int]
 """Line and column, from 1 on."""
 
 
-@dataclass(slots=True)
+@dataclass
 class YamlTree:
     """A document: its value, where the key and the value at each path stand, and what is wrong with
     the text. A broken document has no value.

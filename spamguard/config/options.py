@@ -47,7 +47,7 @@ FORGED_FIELDS = (
 # ---- listeners: mail comes in, is judged, and goes on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hop:
     """The next hop of a listener."""
 
@@ -65,7 +65,7 @@ class Hop:
     sessions: int = 50  # that are idle, in each worker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     """For messages with this verdict, from this probability of being unwanted on."""
 
@@ -80,7 +80,7 @@ class Rule:
     ] = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
     """What to do about a verdict: the first rule that fits, tagging otherwise."""
 
@@ -98,7 +98,7 @@ class Policy:
     ] = OnError.PASS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScannerLimits:
     """What the clients of one scanner may use, in each worker process."""
 
@@ -113,7 +113,7 @@ class ScannerLimits:
     message_timeout: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DoorLimits(ScannerLimits):
     """What one listener's clients may use, in each worker process; SIZE says `message_size`."""
 
@@ -125,7 +125,7 @@ class DoorLimits(ScannerLimits):
     message_timeout: float = 1800.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Certificate:
     """PEM files for TLS at a door."""
 
@@ -137,7 +137,7 @@ class Certificate:
         types.check_key_pair(self.certificate, self.key)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TeachByMail:
     """Addresses to which people forward mail, as attachments, to say what it is."""
 
@@ -162,7 +162,7 @@ StripsResults = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listener:
     """One door for mail, and where its mail goes."""
 
@@ -204,7 +204,7 @@ class Listener:
 # ---- scanners: other programs ask for verdicts, and hand the mail on themselves
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scanner:
     """A door at which programs ask as they ask rspamd, SpamAssassin or a milter."""
 
@@ -242,7 +242,7 @@ class Scanner:
 # ---- judging, and what is remembered of it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scoring:
     """How messages are judged."""
 
@@ -252,7 +252,7 @@ class Scoring:
     scorers: int = 1  # of each worker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HistorySettings:
     """What `explain ID`, `learn --id` and the page can look up. No bodies are kept."""
 
@@ -264,7 +264,7 @@ class HistorySettings:
     ] = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QuarantineSettings:
     """What becomes of mail that is held back."""
 
@@ -276,7 +276,7 @@ class QuarantineSettings:
 # ---- web page and HTTP API
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WebProxy:
     """The reverse proxy in front of page and API; only its word about a client is believed.
 
@@ -293,7 +293,7 @@ class WebProxy:
     ] = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Web:
     """Where page and API are."""
 
@@ -331,7 +331,7 @@ class Web:
 # ---- the whole
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """The whole configuration."""
 

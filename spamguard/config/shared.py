@@ -119,7 +119,7 @@ NodeUrl = Annotated[str, Option(_check_url, {"type": "string", "pattern": "^(htt
 # ---- the options
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SharedSettings:
     """Several machines learn as one: they share the log of lessons in PostgreSQL."""
 

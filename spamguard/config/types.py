@@ -31,7 +31,7 @@ NON_TEACHING_ROLES = ("neutral", "trash", "ignored")  # of folders that teach no
 JsonSchema = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # metadata of a type must be hashable
+@dataclass(frozen=True, eq=False)  # metadata of a type must be hashable
 class Option:
     """How the values of an option are written.
 

@@ -183,7 +183,7 @@ class SupervisedProcess:
         self.settling_due = self.settling_due or SETTLE_BYTE in data
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerTiming:
     """Periods of the workers, in seconds."""
 
@@ -233,7 +233,7 @@ class WorkerChild(Child):
                 self.process.send_signal(signal.SIGTERM)
 
 
-@dataclass(slots=True)
+@dataclass
 class Supervisor:
     """All workers; after a reload also those of older generations while they drain.
 

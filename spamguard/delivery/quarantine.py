@@ -49,7 +49,7 @@ _ABANDONED_SECONDS = 86_400.0
 _MESSAGE, _NOTE, _DRAFT, _DELETED = ".eml", ".json", ".new", ".deleted"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QuarantineEntry:
     """One message that is held.
 

@@ -60,7 +60,7 @@ _MAX_CLASSES = 1000  # in a file from elsewhere
 _SMALL_ARRAYS = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SnapshotStamp:
     """The contents of a snapshot.
 
@@ -227,7 +227,7 @@ LOSS_ADVICE = (
 LOSS_REMEDY = f"{LOSS_ADVICE}; then `spamguard rebuild` ends this message"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LedgerLoss:
     """A loss, as the ledger's `LastNumber` proves it.
 

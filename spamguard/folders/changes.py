@@ -123,7 +123,7 @@ _EVENT_ERRORS = {
 }
 
 
-@dataclass(slots=True)
+@dataclass
 class _PolledPath:
     """A path without a watch. state: what `look` has last returned; None: nothing is there."""
 
@@ -132,7 +132,7 @@ class _PolledPath:
     targets: set[Hashable]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _WatchTarget:
     """Who wants to know of a watched directory: see `DirectoryMonitor.add`."""
 

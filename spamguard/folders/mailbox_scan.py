@@ -114,7 +114,7 @@ class FilingDetector:
         return len(self._filed) - sum(self._filed) > 2 and not self.is_working
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class MailboxState:
     """What the watcher knows about a mailbox. Times are on the clock of `time.monotonic`.
 

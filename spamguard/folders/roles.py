@@ -312,7 +312,7 @@ class _MailLocation(NamedTuple):
     subdirectory: str  # of a folder, for its messages
 
 
-@dataclass(slots=True)
+@dataclass
 class _Section:
     kind: str = ""
     name: str = ""

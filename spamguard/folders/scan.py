@@ -124,7 +124,7 @@ class StoredMessage(NamedTuple):
         return self.message.digest
 
 
-@dataclass(slots=True)
+@dataclass
 class FolderScan:
     """What one scan of some folders of a mailbox has found.
 

@@ -37,7 +37,7 @@ _JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 # ---- refused lessons
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RefusedLessons:
     """Refused lessons of a user. number: on that day, local time. last: time of the last one,
     seconds since 1970; folder: of the last one, or its origin.
@@ -100,7 +100,7 @@ def _parse_refusals(values: Mapping[str, Any]) -> dict[str, RefusedLessons]:
 # ---- the folder watcher
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WatcherTrouble:
     """Why something teaches nothing.
 
@@ -112,7 +112,7 @@ class WatcherTrouble:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WatcherStatus:
     """The whole file.
 

@@ -42,7 +42,7 @@ _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
 _URL_HOST = re.compile(r"(?:https?://|(?!https?://))(?:[^/\\?#@]*+@|)*+([^/\\?#:@]++)")
 
 
-@dataclass(slots=True)
+@dataclass
 class MessageContent:
     """What a message says. The first section is the text of the body, with what stands in for words
     where there are next to none.

@@ -103,7 +103,7 @@ class Leaf(NamedTuple):
         return _parse_encoding(value[:MAX_VALUE_BYTES])
 
 
-@dataclass(slots=True)
+@dataclass
 class MimeMessage:
     """A message taken apart.
 

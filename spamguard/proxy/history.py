@@ -44,7 +44,7 @@ SMALL_COLUMNS = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
 _JOINERS = frozenset("\u200c\u200d")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HistoryRow:
     """What became of one message. Texts that are too long are cut when the row is kept.
 

@@ -232,7 +232,7 @@ def decode_users(data: bytes) -> tuple[str, ...]:
     return tuple(data.decode("utf-8").split("\0")) if data else ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NotScanned:
     """A message that could not be judged.
 

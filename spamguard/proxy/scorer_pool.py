@@ -50,7 +50,7 @@ _POISON_SECONDS = 3600.0
 _MAX_POISON_RECORDS = 1000
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class ScanJob:
     """A message that waits for its verdict."""
 

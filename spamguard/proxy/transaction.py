@@ -113,7 +113,7 @@ class Proxy(Protocol):
         """A new transaction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProxyContext:
     """The parts that all listeners and scanners of one worker share.
 
@@ -224,7 +224,7 @@ class FilterProxy:
         return FilterTransaction(self, client)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MessageCopy:
     """The message as some recipients get it.
 

@@ -151,7 +151,7 @@ class ForgedHeaderFilter:
         return self._removals[::-1]
 
 
-@dataclass(slots=True)
+@dataclass
 class MilterMessage:
     """What the server has said of one message so far.
 

@@ -29,7 +29,7 @@ _SILENT_SECONDS = 30.0  # then the courier does not run
 _AWAY_SECONDS = 5.0  # a shorter absence is no news
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeStatus:
     """What a node last told the database.
 
@@ -48,7 +48,7 @@ class NodeStatus:
     settings: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SharedStatus:
     """How this node stands to the shared log. Times are seconds since 1970; 0: never.
 

@@ -16,7 +16,7 @@ from email.utils import formatdate
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reply:
     """An SMTP reply.
 
@@ -113,7 +113,7 @@ class EsmtpParameter(NamedTuple):
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sender:
     """The argument of MAIL. address: without angle brackets, case and quoting as sent; "" is the
     null sender.
@@ -123,7 +123,7 @@ class Sender:
     parameters: tuple[EsmtpParameter, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipient:
     """The argument of RCPT. address: without angle brackets."""
 
@@ -131,7 +131,7 @@ class Recipient:
     parameters: tuple[EsmtpParameter, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Client:
     """The host that a message comes from, as far as known; "" means unknown.
 
@@ -152,7 +152,7 @@ class Client:
     forwarded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Envelope:
     """Sender, accepted recipients in order, and the client that handed the message in."""
 

@@ -190,7 +190,7 @@ class AsciiJson(JSONResponse):
         return json.dumps(content, allow_nan=False).encode("ascii")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProblemDetails:
     """What went wrong (RFC 9457)."""
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("spamguard.web")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Person:
     """A person who uses the service.
 

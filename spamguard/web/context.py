@@ -221,7 +221,7 @@ def path_id(request: Request) -> str:
     return verdict_id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SearchQuery:
     """A search of the history as an address or a form has it, as texts.
 

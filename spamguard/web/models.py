@@ -36,7 +36,7 @@ MAX_ROWS = 500  # of one page
 MAX_HOURS = 31 * 24  # of the numbers of the last hours
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WordPart:
     """A word, and what it adds to the log-odds of being unwanted (part)."""
 
@@ -61,7 +61,7 @@ def strongest_words(words: Iterable[Word]) -> tuple[Word, ...]:
     return tuple(explain_text.readable_words(named))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MessageOutcome:
     """What became of a message, as `spamguard explain --json ID` tells it too. label, probability,
     log_odds: the verdict then; personal: other verdicts, by user. next_hop: its reply. from:
@@ -93,7 +93,7 @@ def outcome_fields(row: HistoryRow) -> dict[str, Any]:
     return {field.name: getattr(row, field.name) for field in fields(MessageOutcome)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Judgement(MessageOutcome):
     """A message that passed. taught: its class now, by all votes, or "". own: the class that the
     person has given it. can_teach: its features are there, in this version. held: it waits in the
@@ -107,7 +107,7 @@ class Judgement(MessageOutcome):
     held: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JudgementDetails(Judgement):
     """A message that passed, with its words, strongest first. authenticated: a word of the person
     about its sender would count. sender_word: that word, ham or spam, or "". line: the beginning of
@@ -120,7 +120,7 @@ class JudgementDetails(Judgement):
     line: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JudgementPage:
     """A page of the history, newest first. following: `before` of the next page, "" on the last
     page. A page may be short, or empty, with more to follow: the search stops after some time.
@@ -132,7 +132,7 @@ class JudgementPage:
     absent: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Waiting:
     """How many messages wait for a decision, as the navigation shows it: unsure, and held ones.
 
@@ -143,7 +143,7 @@ class Waiting:
     held: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Opinion(Verdict):
     """The verdict on an uploaded message. digest: the message digest, for `forget`. taught, own: as
     of a judgement. words: strongest first.
@@ -155,7 +155,7 @@ class Opinion(Verdict):
     words: Sequence[WordPart]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LessonReceipt:
     """What a lesson has done. digest: the message digest, with which to forget the lesson. label:
     the class, "" if it was taken back. changed: false if nothing changed. was: the person's class
@@ -169,7 +169,7 @@ class LessonReceipt:
     now: Verdict | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hour:
     """Numbers of an hour. mail: messages by label. lessons: votes. corrections: votes that
     contradict the verdict.
@@ -181,7 +181,7 @@ class Hour:
     corrections: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConfusionCell:
     """The number of messages with a verdict (said) that were taught as a class (taught)."""
 
@@ -190,7 +190,7 @@ class ConfusionCell:
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Today:
     """Numbers of the last hours, oldest first, without gaps. passed: all messages. wrong: messages
     that people have taught, agreement included.
@@ -202,7 +202,7 @@ class Today:
     wrong: Sequence[ConfusionCell]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HeldMessage:
     """A message in the quarantine. from, author, to: as of a judgement. waiting: recipients who
     have not got it. subject: "" if unknown. probability: of being unwanted; null if unknown.
@@ -221,14 +221,14 @@ class HeldMessage:
     probability: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HeldMessageDetails(HeldMessage):
     """A held message with its header section, whose lines end in LF."""
 
     header: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QuarantinePage:
     """A page of the quarantine, newest first. following, absent: as of the history."""
 
@@ -237,7 +237,7 @@ class QuarantinePage:
     absent: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecipientReply:
     """The reply of the next hop for a recipient."""
 
@@ -245,7 +245,7 @@ class RecipientReply:
     reply: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReleaseResult:
     """What a release has done. released: all recipients have the message now. taught: it was learnt
     as ham.
@@ -257,7 +257,7 @@ class ReleaseResult:
     taught: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Class:
     """A class, and the number of its lessons (messages)."""
 
@@ -265,7 +265,7 @@ class Class:
     unwanted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class User:
     """The lessons in force of a user, by class, and the time of the last one, or None."""
 
@@ -274,7 +274,7 @@ class User:
     last: Moment | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """What has been learnt. missing: what leaves much mail unsure, or "". key: its fingerprint.
     users: all for operators, others see themselves.
@@ -289,7 +289,7 @@ class Model:
     users: Sequence[User]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Share:
     """An expert's log-odds (score), and what it adds to the sum (share)."""
 
@@ -297,7 +297,7 @@ class Share:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExplainedWord:
     """A word of an explanation. text: "" for words whose text was not kept. name: readable. kind,
     group: of the word. messages: taught messages with the word, by class; empty for a rare word,
@@ -313,7 +313,7 @@ class ExplainedWord:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExplanationGroup:
     """What all features of a group add. features: how many there are."""
 
@@ -323,7 +323,7 @@ class ExplanationGroup:
     features: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VerdictExplanation(Verdict):
     """The parts of a verdict. The groups' parts sum to `sum`; so do prior and shares of the
     experts, and so do words, other_words, traits, numbers, biases and prior. sentence: verdict and
@@ -347,7 +347,7 @@ class VerdictExplanation(Verdict):
     flip: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VerdictReasons:
     """Why a verdict came about. then: the verdict when the message passed, null for an upload. now:
     the explanation of today's verdict.
@@ -357,7 +357,7 @@ class VerdictReasons:
     now: VerdictExplanation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class UndoResult:
     """Votes that were taken back; with dry_run they still stand."""
 
@@ -368,7 +368,7 @@ class UndoResult:
     receipts: Sequence[LessonReceipt]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeleteResult:
     """The message was deleted."""
 
@@ -376,14 +376,14 @@ class DeleteResult:
     deleted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClassList:
     """The classes that can be taught, and whether each is unwanted."""
 
     classes: Mapping[str, bool]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Health:
     """Whether all processes work. wrong: a line for each fault, for operators."""
 

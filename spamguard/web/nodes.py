@@ -69,7 +69,7 @@ Answer = TypeVar("Answer")
 # ---- what nodes send
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PeerRow:
     """A message that passed a node, as the person may see it. held: it waits there."""
 
@@ -83,7 +83,7 @@ class PeerRow:
         return self.row.id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PeerPage:
     """A page of the history of one node. Its rows have no features, and words if asked for."""
 

@@ -62,7 +62,7 @@ def find_page(
 # ---- history
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Search:
     """A search of the history. Empty fields do not matter; texts match anywhere, in any case.
     sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,

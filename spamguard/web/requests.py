@@ -38,7 +38,7 @@ _RETRY = {"Retry-After": "2"}
 MAX_MESSAGE_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """What went wrong, for the visitor (RFC 9457). headers: for the answer."""
 
