@@ -32,13 +32,13 @@ from ipaddress import ip_address
 
 import uvicorn
 
-from spamguard import keys, process
+from spamguard import process
 from spamguard.config.options import HostPort, Settings, Web
 from spamguard.counters import WEB_SLOT, CounterBoard, CounterSlot
 from spamguard.daemon import status
 from spamguard.errors import SpamguardError, error_text
 from spamguard.servers.listener import CertificateReloader
-from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
+from spamguard.storage import SPOOL_DIRECTORY
 from spamguard.web.monitor import HealthReporter, create_monitor_app, monitor_config, monitor_pages
 
 _log = logging.getLogger("spamguard.web")
@@ -159,9 +159,6 @@ async def _open_page(
         closing(CredentialStore.open(settings.state)) as store,
         closing(process.listen(web.listen.host, web.listen.port)) as listening,
     ):
-        if settings.shared:  # a form of one node's page may be sent to another node
-            key = keys.load_key(settings.state / KEY_FILE, create=False)
-            store.key = keys.derive_key(key, b"forms")
         ask = partial(status.ask_daemon, settings.state)
         service: Service
         peers = None

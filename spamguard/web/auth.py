@@ -23,7 +23,6 @@ import secrets
 import time
 from base64 import b32hexencode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("spamguard.web")
 
 
-@dataclass(frozen=True)
-class Person:
+class Person(NamedTuple):
     """A person who uses the service.
 
     An operator sees and teaches everything, other people only their own mail. name: as `watch`
@@ -87,7 +85,6 @@ CREATE TABLE credentials (
     created INTEGER NOT NULL, expires INTEGER NOT NULL, seen INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX names ON credentials (name) WHERE kind = 'token';
-CREATE TABLE own (key BLOB NOT NULL);
 """,
 )
 _SECRET_TEXT = re.compile(r"([0-9a-v]{16})\.([A-Za-z0-9_-]{43})")
@@ -136,23 +133,13 @@ class CredentialStore:
     All methods may raise AccessError.
     """
 
-    def __init__(self, db: Database, key: bytes) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self.key = key
 
     @classmethod
     def open(cls, state: Path) -> CredentialStore:
-        """Open the store of a state directory, and create it if there is none.
-
-        A new store gets a random key of 32 bytes to sign with.
-        """
-        insert, key = "INSERT INTO own VALUES (?)", secrets.token_bytes(SECRET_BYTES)
-        db = Database.open(
-            state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA, lambda new: new.execute(insert, (key,))
-        )
-        with db.errors(ValueError):
-            ((key,),) = db.query("SELECT key FROM own")
-        return cls(db, key)
+        """Open the store of a state directory, and create it if there is none."""
+        return cls(Database.open(state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA))
 
     def close(self) -> None:
         """Close the file."""
@@ -274,12 +261,11 @@ class AuthMethod(StrEnum):
 class Visitor(NamedTuple):
     """The person or program behind a request.
 
-    csrf_token: programs have none. credential: the id of the token or session, not its secret.
+    credential: the id of the token or session, not its secret.
     """
 
     person: Person
     auth_method: AuthMethod
-    csrf_token: str = ""
     credential: str = ""
 
 
@@ -340,16 +326,15 @@ class SessionManager:
             credential = self._find(CredentialKind.TOKEN, secret.strip(), now)
             if credential is None:
                 raise UnauthenticatedError("this token is wrong, too old or was revoked")
-            return Visitor(credential.person, AuthMethod.TOKEN, credential=credential.id)
+            return Visitor(credential.person, AuthMethod.TOKEN, credential.id)
         if context.user:
-            person, method = Person(context.user, context.user in self._operators), AuthMethod.PROXY
-            return Visitor(person, method, self._csrf_token(method, context.user))
+            is_operator = context.user in self._operators
+            return Visitor(Person(context.user, is_operator), AuthMethod.PROXY)
         secret = context.session_secret
         credential = self._find(CredentialKind.SESSION, secret, now) if secret else None
         if credential is None:  # a session that has ended is no failed attempt
             return None
-        token = self._csrf_token(AuthMethod.SESSION, credential.id)
-        return Visitor(credential.person, AuthMethod.SESSION, token, credential.id)
+        return Visitor(credential.person, AuthMethod.SESSION, credential.id)
 
     def _find(self, kind: CredentialKind, secret: str, now: int) -> Credential | None:
         credential = self._store.find(kind, secret, now)
@@ -359,10 +344,6 @@ class SessionManager:
             except AccessError as error:  # a full disk must not keep anybody out
                 _log.warning("%s", error)
         return credential
-
-    def _csrf_token(self, method: AuthMethod, identity: str) -> str:
-        """The same for the whole session, also after a restart."""
-        return hmac.digest(self._store.key, f"form {method} {identity}".encode(), "sha256").hex()
 
 
 def login_url(page: str, link: str) -> str:

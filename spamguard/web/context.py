@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -41,7 +40,7 @@ from spamguard.web.mailer import Mailer
 from spamguard.web.models import LessonReceipt, ReleaseResult, Waiting
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.queries import Search
-from spamguard.web.requests import CSRF_FIELD, Problem, csrf_token, current_visitor, root_path
+from spamguard.web.requests import Problem, current_visitor, root_path
 from spamguard.web.service import Service
 
 # ---- state between two requests
@@ -325,7 +324,6 @@ NAVIGATION = (
     ("/help", "Help"),
 )
 """The links at the top of each page."""
-_CSRF_INPUT = Markup('<input type="hidden" name="{}" value="{}">')
 # Browsers are strict about these, so they do not come from this machine's configuration.
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # Headings for people. Other statuses have the names that HTTP gives them.
@@ -348,7 +346,6 @@ def render_page(request: Request, name: str, /, status: int, **values: Any) -> H
     common = {
         "person": visitor.person if visitor else None,
         "can_log_out": visitor is not None and visitor.auth_method is AuthMethod.SESSION,
-        "csrf": _CSRF_INPUT.format(CSRF_FIELD, csrf_token(request)),
         "root": root_path(request),
         "here": request.url.path,
         "offers_links": request.scope["state"].get("offers_links", False),

@@ -96,7 +96,13 @@ class CredentialReplica:
         """Take in what has changed elsewhere, in the order of the changes."""
         with self._db.transaction():
             for row in filter(lambda row: row.is_ours, rows):
-                if row.ended or not _is_sound(row):
+                is_sound = (
+                    _ID.fullmatch(row.id)
+                    and row.kind in tuple(CredentialKind)
+                    and len(row.digest) == SECRET_BYTES
+                    and max(len(row.name), len(row.person)) <= 1000
+                )
+                if row.ended or not is_sound:
                     self._db.execute("DELETE FROM credentials WHERE id = ?", (row.id,))
                     self._db.execute("DELETE FROM replicated WHERE id = ?", (row.id,))
                     continue
@@ -104,23 +110,14 @@ class CredentialReplica:
                     update = "UPDATE credentials SET seen = max(seen, ?) WHERE id = ?"
                     self._db.execute(update, (row.seen, row.id))
                 else:
-                    times = (int(row.operator), row.created, row.expires, row.seen)
                     # Two nodes may each have made a token of the same name.
                     for name in (row.name, f"{row.name} ({row.id})"):
-                        values = (row.id, row.kind, row.digest, name, row.person, *times)
+                        who = (row.id, row.kind, row.digest, name, row.person, int(row.operator))
+                        values = (*who, row.created, row.expires, row.seen)
                         if self._db.execute(_INSERT, values).rowcount:
                             break
                 self._db.execute(_NOTE, (row.id, row.seen))
             self._db.execute("UPDATE replication SET changes = ?", (rows[-1].changed,))
-
-
-def _is_sound(row: CredentialRow) -> bool:
-    return (
-        _ID.fullmatch(row.id) is not None
-        and row.kind in tuple(CredentialKind)
-        and len(row.digest) == SECRET_BYTES
-        and max(len(row.name), len(row.person)) <= 1000
-    )
 
 
 async def replicate(database: SharedDatabase, replica: CredentialReplica) -> None:

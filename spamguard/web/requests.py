@@ -10,7 +10,6 @@ tell anything about the inside of the program: file names, SQL, tracebacks.
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable, Mapping
@@ -170,19 +169,8 @@ def root_path(request: Request) -> str:
 
 # ---- forms
 
-CSRF_FIELD = "csrf"
-"""The hidden field of each form with method=post; its value is `csrf_token`."""
 _MAX_FORM_FIELDS = 60  # a list has 50 boxes
 _MAX_FIELD_BYTES = 1 << 20  # of a field that is not a file, such as a pasted message
-
-
-def csrf_token(request: Request) -> str:
-    """Return what forms in the answer must carry; "" on the login page, before there is a visitor.
-
-    There, the browser's own word that the form comes from us is enough.
-    """
-    visitor = current_visitor(request)
-    return visitor.csrf_token if visitor else ""
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
@@ -197,8 +185,8 @@ async def read_form_with_file(
 ) -> AsyncIterator[tuple[Mapping[str, str], UploadFile | None]]:
     """Yield the texts of a form and its file, and close the file at the end.
 
-    Number and size of the fields are limited, the file by the limit for messages. NotAllowedError:
-    the form is not ours. HTTPException: the body is not a form (400), or a field is too long (413).
+    Number and size of the fields are limited, the file by the limit for messages. HTTPException:
+    the body is not a form (400), or a field is too long (413).
     """
     content_type = request.headers.get("content-type", "").lower()
     # No browser names a charset, and some of Python's raise or take minutes for a field.
@@ -212,12 +200,6 @@ async def read_form_with_file(
         too_long = "exceeded maximum size" in error.detail
         raise HTTPException(413 if too_long else error.status_code) from error
     try:
-        token = form.get(CSRF_FIELD, "")
-        expected = csrf_token(request)
-        if not isinstance(token, str) or not hmac.compare_digest(token.encode(), expected.encode()):
-            raise errors.NotAllowedError(
-                "this form is too old or not one of ours: load the page again, then send it again"
-            )
         texts = {name: value for name, value in form.items() if isinstance(value, str)}
         yield texts, next((value for value in form.values() if isinstance(value, UploadFile)), None)
     finally:

@@ -127,7 +127,7 @@
     const own = button.closest("li");
     const chosen = own ? [own] : rows().filter((row) => box(row).checked);
     if (!chosen.length) { go(rows()[0]); return; }
-    const body = new URLSearchParams({ csrf: queue.elements.csrf.value, [button.name]: button.value });
+    const body = new URLSearchParams({ [button.name]: button.value });
     if (!own) for (const row of chosen) body.append(box(row).name, box(row).value);
     const shown = rows();
     const at = shown.indexOf(chosen.at(-1));

@@ -56,7 +56,6 @@ from spamguard.web.service import Service
 NOW = 1_790_000_000.0
 NAME = "06gvk961gretkbe9"
 OTHER = "06gvk975a57i83a0"
-TOKEN = "form-token"
 OPERATOR, ANNA = Person("", True), Person("anna")
 SPAM = Verdict("spam", 0.99871, 6.658, {"ham": 0.00129, "spam": 0.99871})
 HAM = Verdict("ham", 0.02, -3.9, {"ham": 0.98, "spam": 0.02})
@@ -282,7 +281,7 @@ def application(
     service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None
 ) -> Any:
     """The views with the usual access rules; errors that a view raises become pages."""
-    visitor = Visitor(person, AuthMethod.SESSION, TOKEN) if person else None
+    visitor = Visitor(person, AuthMethod.SESSION) if person else None
 
     async def told(request: Request, error: Exception) -> Response:
         return problem_page(request, problem_from_error(error))

@@ -186,7 +186,7 @@ class Listed:
 
 def ask(server: Served, address: str, **fields: str) -> tuple[int, str, str]:
     client = server.client(**{"Sec-Fetch-Site": "same-origin", **fields})
-    answer = client.post("/login/mail", data={"address": address, "csrf": ""})
+    answer = client.post("/login/mail", data={"address": address})
     fields = {name: text for name, text in answer.headers.items() if name != "date"}
     return answer.status_code, answer.text, str(fields)
 
