@@ -255,7 +255,7 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
                 continue
             try:
                 create_private(copies[name]).close()
-                copy_database(state / name, copies[name], 30.0)
+                copy_database(state / name, copies[name])
             except (sqlite3.Error, OSError) as error:
                 raise LedgerError(
                     f"{state / name}: cannot be copied to {directory}: make room there, or look"

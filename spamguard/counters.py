@@ -26,9 +26,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from ctypes import c_char, c_int64
-from dataclasses import dataclass
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 STAGES = ("receive", "judge", "hand_on")
 BUCKET_BOUNDS = (
@@ -256,8 +255,7 @@ class CounterBoard:
         )
 
 
-@dataclass(frozen=True)
-class CounterTotals:
+class CounterTotals(NamedTuple):
     """Numbers since the daemon began.
 
     messages: by verdict and action. stages: as by `CounterSlot.read_stage`, by name.

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from spamguard.errors import SpamguardError, error_text, is_disk_full
@@ -49,8 +49,7 @@ _MAX_JUMP_SECONDS = 86_400.0
 _READ_ERRORS = (sqlite3.OperationalError, sqlite3.DatabaseError)
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(NamedTuple):
     """What a file of one kind must be."""
 
     kind: str  # name of the file in errors
@@ -260,14 +259,14 @@ def open_database(path: Path, busy_seconds: float) -> sqlite3.Connection:
     )
 
 
-def copy_database(path: Path, target: Path, busy_seconds: float) -> None:
+def copy_database(path: Path, target: Path) -> None:
     """Copy a database, as it is at one moment, into an empty file on the disk. Others may write."""
     with ExitStack() as stack:
         with as_directory_owner(path.parent):
-            source = stack.enter_context(closing(open_database(path, busy_seconds)))
+            source = stack.enter_context(closing(open_database(path, 30.0)))
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_schema").fetchone()  # opens its log
-        source.backup(stack.enter_context(closing(open_database(target, busy_seconds))))
+        source.backup(stack.enter_context(closing(open_database(target, 30.0))))
     with target.open("rb") as written:
         os.fsync(written.fileno())
 

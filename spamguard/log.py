@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 _TEXT_FORMAT = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
 # The journal takes a number before a line as its priority and does not show it (sd-daemon(3)).
@@ -42,16 +42,6 @@ def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JournalFormatter() if _is_journal(environment) else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
-
-
-def is_terminal(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether it is a terminal with a cursor that moves."""
-    return stream.isatty() and environment.get("TERM") != "dumb"
-
-
-def supports_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether it is such a terminal, and its user wants colours (https://no-color.org)."""
-    return is_terminal(stream, environment) and not environment.get("NO_COLOR")
 
 
 def line_prefix(environment: Mapping[str, str], level: int) -> str:

@@ -42,10 +42,9 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from spamguard import log
 from spamguard.errors import SourceError, SpamguardError, error_text
@@ -89,8 +88,7 @@ _BOOKKEEPING_FILE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class SourceMessage:
+class SourceMessage(NamedTuple):
     """One message of a source.
 
     name: where it is, printable: the path, and "#2" and so on for later messages of an mbox. raw:

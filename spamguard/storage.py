@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY = "key", "ledger.sqlite", "spool"
 """Names in the state directory that several rooms use. Other names stand where the file is made."""
@@ -302,8 +302,7 @@ def _write_all(file: int, data: bytes | bytearray) -> None:
 # ---- rights
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """A user and groups whose rights root can act with. groups: further ones."""
 
     user: int

@@ -72,7 +72,7 @@ def _run_command(words: Sequence[str]) -> int:
         if stop.code and command == "filter":  # a slip in a delivery recipe must not cost mail
             from spamguard.cli import judge
 
-            return judge.pass_unscanned("wrong usage")
+            return judge.pass_unscanned()
         sys.stdout.flush()  # the help may have no reader either
         raise
     common.choose_service(options)

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -186,7 +185,7 @@ def _label_messages(
             )
         label = options.label or message.label or ""
         open_class(label)
-        yield replace(message, label=label)
+        yield message._replace(label=label)
 
 
 def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[LabelledExample]]:

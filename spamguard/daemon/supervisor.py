@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from typing import NamedTuple
 
 from spamguard import log
 from spamguard import process as children
@@ -183,8 +184,7 @@ class SupervisedProcess:
         self.settling_due = self.settling_due or SETTLE_BYTE in data
 
 
-@dataclass(frozen=True)
-class WorkerTiming:
+class WorkerTiming(NamedTuple):
     """Periods of the workers, in seconds."""
 
     silent: float = 20.0  # a ready worker that has not been heard for so long is killed

@@ -352,15 +352,12 @@ def extract_attached(raw: bytes) -> list[bytes]:
     messages = []
     for leaf in parse_message(raw, _LIMITS, into_messages=False).leaves:
         is_message = leaf.content_type.media in MESSAGE_TYPES
-        if is_message or _is_message_file(leaf.file_name):
+        name = decode_unstructured(leaf.file_name[-300:])[0]
+        if is_message or name.strip().lower().endswith(".eml"):
             message = _decode_leaf(leaf)
             if message.strip() and (is_message or has_header(message)):
                 messages.append(message)
     return messages
-
-
-def _is_message_file(name: bytes) -> bool:
-    return decode_unstructured(name[-300:])[0].strip().lower().endswith(".eml")
 
 
 def _decode_leaf(leaf: Leaf) -> bytes:

@@ -198,7 +198,9 @@ def deobfuscate(utf8: bytes) -> bytes:
     """
     compiled = native.functions
     if compiled is None:
-        text, has_spaced_letters = _unmask_words(utf8), _has_spaced_letters(utf8)
+        text = _unmask_words(utf8)
+        # Whether four letters stand apart, or three and a word; one byte for each character.
+        has_spaced_letters = _SPACED_LETTERS in utf8.translate(_BYTE_KINDS, _CONTINUATION_BYTES)
     else:
         text, has_spaced_letters = compiled.undisguised(
             utf8, _BYTE_KINDS, _UNMASK_TABLE, _MAX_MASKED_BYTES, _MAX_MASKED_WORDS
@@ -209,12 +211,6 @@ def deobfuscate(utf8: bytes) -> bytes:
         lambda word: word[0].replace(word[1], ""), text.decode("utf-8", "replace")
     )
     return words.encode()
-
-
-def _has_spaced_letters(utf8: bytes) -> bool:
-    """Whether four letters stand apart, or three and a word."""
-    # One byte for each character.
-    return _SPACED_LETTERS in utf8.translate(_BYTE_KINDS, _CONTINUATION_BYTES)
 
 
 def _unmask_words(utf8: bytes) -> bytes:

@@ -22,7 +22,6 @@ import struct
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -232,8 +231,7 @@ def decode_users(data: bytes) -> tuple[str, ...]:
     return tuple(data.decode("utf-8").split("\0")) if data else ()
 
 
-@dataclass(frozen=True)
-class NotScanned:
+class NotScanned(NamedTuple):
     """A message that could not be judged.
 
     reason: a word such as "timeout", "crashed", "no-model", "poison".

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spamguard import keys
 from spamguard.config.options import FORGED_FIELDS, Action, Listener, OnError, Policy, Position
@@ -113,8 +113,7 @@ class Proxy(Protocol):
         """A new transaction."""
 
 
-@dataclass(frozen=True)
-class ProxyContext:
+class ProxyContext(NamedTuple):
     """The parts that all listeners and scanners of one worker share.
 
     quarantine: for messages that are held. key: returns the installation key, which signs verdicts;
@@ -224,8 +223,7 @@ class FilterProxy:
         return FilterTransaction(self, client)
 
 
-@dataclass(frozen=True)
-class MessageCopy:
+class MessageCopy(NamedTuple):
     """The message as some recipients get it.
 
     indices: of these among all accepted recipients. record: of this copy. output: the message as it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_what_was_kept_is_found_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_table_has_a_column_for_everything() -> None:
-    assert tuple(HistoryRow.__slots__) == COLUMNS
+    assert tuple(each.name for each in fields(HistoryRow)) == COLUMNS
 
 
 # ---- bounds

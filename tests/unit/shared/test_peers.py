@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from spamguard.shared import peers
 from spamguard.shared.peers import (
     MAX_ANSWER_BYTES,
     PeerAnswers,
@@ -61,6 +62,12 @@ def test_a_request_is_for_one_node(target: str) -> None:
 
 
 # ---- asking
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine makes no node absent."""
+    monkeypatch.setattr(peers, "ASK_SECONDS", PATIENCE)
 
 
 @contextmanager
