@@ -68,17 +68,14 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "instead of what the file says"
     )
     parser.add_argument("--next-hop", metavar="ENDPOINT", help=about)
-    about = (
-        "where moving mail teaches, such as /home/*/Maildir, instead of what the file says; "
-        "may be repeated"
-    )
     parser.add_argument(
         "--watch",
         metavar="MAILDIR",
         type=arguments.parse_directory,
         action="append",
         default=[],
-        help=about,
+        help="where moving mail teaches, such as /home/*/Maildir, instead of what the file says; "
+        "may be repeated",
     )
 
 

@@ -63,8 +63,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     about = "make tables, functions and the role of the nodes in an empty database"
     making = arguments.add_action(actions, "init", _init, about)
     _add_dsn(making)
-    about = "password of the nodes' role; made when absent"
-    _add_password_file(making, about)
+    _add_password_file(making, "password of the nodes' role; made when absent")
     about = "let this machine's filter, a new one or one with lessons, take part"
     joining = arguments.add_action(actions, "join", _join, about)
     _add_dsn(joining)
