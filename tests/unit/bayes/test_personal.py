@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from spamguard.bayes import personal
 from spamguard.bayes.fusion import class_difference
 from spamguard.bayes.personal import (
+    EVIDENCE_SCALE,
+    HALF_BELIEVED_NATS,
     UserCorrection,
     UserVoteCounts,
 )
@@ -87,6 +89,23 @@ def with_words(tokens: list[int]) -> list[Taught]:
         one._replace(label="spam") for one in made_up(2, 9)
     ]
     return [one._replace(features=replace(one.features, tokens=words)) for one in both]
+
+
+def test_by_hand():
+    """One word, in 3 of 9 lessons of ham and in none of 9 of spam; a user has called 2 messages
+    spam, both with it.
+    """
+    some, none = with_words([5]), with_words([])
+    found = corrected([some[0]._replace(label="spam")] * 2, some[0], some[:3] + none[3:])
+    plain = np.array([3 + 0.05 / 2, 0.05 / 2]) / 10
+    spam = 0.9 * plain[1] + 0.1 * plain.mean()
+    ham = 0.9 * plain[0] + 0.1 * plain.mean()
+    assert spam < ham < (2 + spam) / (2 + 1)  # turned round
+    evidence_of_it = EVIDENCE_SCALE * np.log((2 + spam) / (2 + 1) / spam)
+    assert found.evidence == pytest.approx([evidence_of_it])
+    assert found.shifts == pytest.approx(
+        [evidence_of_it**3 / (evidence_of_it**2 + HALF_BELIEVED_NATS**2)]
+    )
 
 
 def test_what_everybody_has_moves_next_to_nothing():

@@ -91,6 +91,3 @@ def test_a_lost_event_makes_everything_suspect(tmp_path):
             pass
         (tmp_path / "x").touch()
         assert monitor.wait(PATIENCE) == ({tmp_path.name}, False)
-
-
-# ---- any system

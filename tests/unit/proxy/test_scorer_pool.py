@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spamguard import process
+from spamguard.engine.filter import Filter
 from spamguard.proxy import scorer_pool
 from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import KEPT_WORDS, SCORER_COMMAND
@@ -323,3 +324,19 @@ def test_a_scorer_dies_with_its_worker(state: Path, busy_with: str) -> None:
         os.kill(number, 0)
         parent.kill()
     eventually(lambda: not alive(number), "the scorer has gone")
+
+
+def test_a_large_message_takes_a_bounded_room(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            before = int((await judge(b"PEAK")).reason)
+            assert await judge(large) == expected
+            assert int((await judge(b"PEAK")).reason) - before < 6 * (20 << 10)  # kB
+
+    large = MAIL[0][
+        1
+    ] + b"twenty megabytes of text in lines of an ordinary length, more or less\n" * (20 * 15_000)
+    assert len(large) > 20 << 20
+    with Filter.open(state) as spam_filter:
+        expected = spam_filter.scan(large, KEPT_WORDS)
+    run(work())

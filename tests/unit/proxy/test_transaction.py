@@ -17,6 +17,7 @@ from spamguard.smtp.envelope import Client, EsmtpParameter, Reply, Sender
 from spamguard.storage import SpoolView
 from tests.support.waiting import PATIENCE
 from tests.unit.proxy.transactions import (
+    HAM,
     NO,
     OK,
     RAW,
@@ -33,6 +34,14 @@ from tests.unit.proxy.transactions import (
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
     return Case(tmp_path)
+
+
+def test_everything_below_our_fields_is_as_it_came_but_for_forged_ones(case: Case) -> None:
+    case.judge.found = scan(HAM)
+    case.send()
+    (content,) = case.hop.contents
+    assert content.endswith(RAW.replace(b"X-Spam-Flag: NO\r\n", b""))
+    assert not any(line.startswith(b"X-Spam-Flag") for line in case.header)
 
 
 def test_a_quarantine_that_cannot_be_written_is_temporary(case: Case) -> None:

@@ -6,6 +6,7 @@ from spamguard.servers.listener import (
     ConnectionLimits,
     LimitExceeded,
 )
+from spamguard.smtp.envelope import normalise_address
 
 
 @dataclass(eq=False)
@@ -21,3 +22,9 @@ def test_a_client_with_too_many_connections_evicts_its_own():
         assert limits.enter(connection, address) is None
     assert [limits.enter(Connection(), "a") for _ in range(2)] == [None, LimitExceeded.TOO_MANY]
     assert evicted == [own]
+
+
+def test_addresses_are_plain():
+    assert normalise_address("::ffff:192.0.2.7") == "192.0.2.7"
+    assert normalise_address("fe80::1%eth0") == "fe80::1"
+    assert normalise_address("2001:DB8::0:1") == "2001:db8::1"

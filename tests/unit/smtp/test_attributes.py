@@ -28,6 +28,32 @@ def understood(lines: list[bytes]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        (
+            b"NAME=spike.example.com ADDR=192.0.2.1",
+            {"NAME": "spike.example.com", "ADDR": "192.0.2.1"},
+        ),
+        (b"addr=IPV6:2001:DB8::1  Port=25 ", {"ADDR": "2001:db8::1", "PORT": "25"}),
+        (b"ADDR=ipv6:fe80::1", {"ADDR": "fe80::1"}),
+        (
+            b"NAME=[UNAVAILABLE] ADDR=[TEMPUNAVAIL] HELO=[unavailable] PORT=",
+            {"NAME": "", "ADDR": "", "HELO": "", "PORT": ""},
+        ),
+        (b"HELO=a+20b+2Bc+3dd", {"HELO": "a b+c=d"}),
+        (b"HELO=a+0D+0Ab+00c+7F", {"HELO": "a??b?c?"}),
+        (b"HELO=+C3+A4 NAME=+FF LOGIN=\xc3\xa4", {"HELO": "ä", "NAME": "\ufffd", "LOGIN": "ä"}),
+        (
+            b"SOURCE=local PROTO=ESMTP IDENT=4bYxQ3",
+            {"SOURCE": "LOCAL", "PROTO": "ESMTP", "IDENT": "4bYxQ3"},
+        ),
+    ],
+)
+def test_attributes_are_understood(argument: bytes, told: dict[str, str]) -> None:
+    assert parse_attributes(argument) == told
+
+
+@pytest.mark.parametrize(
     "argument",
     [
         b"",
@@ -65,6 +91,15 @@ def test_a_client_goes_out_unchanged(client: Client) -> None:
         assert value == getattr(client, CLIENT_FIELDS[name]) or (
             value == "" and len(getattr(client, CLIENT_FIELDS[name])) > 30
         )
+
+
+def test_an_address_goes_out_in_its_form() -> None:
+    assert xforward_commands(Client(address="2001:db8::1"), "ADDR") == [
+        b"XFORWARD ADDR=IPV6:2001:db8::1\r\n"
+    ]
+    assert xforward_commands(Client(address="192.0.2.1"), "addr") == [
+        b"XFORWARD ADDR=192.0.2.1\r\n"
+    ]
 
 
 def test_unknown_values_go_out_as_unavailable() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.smtp.commands import (
+    MAX_PATH_BYTES,
     mail_command,
     parse_mail,
     parse_rcpt,
@@ -120,3 +121,31 @@ def test_what_would_be_two_commands_is_never_written(odd: str) -> None:
         rcpt_command(Recipient(f"a{odd}b"))
     with pytest.raises(ValueError, match="control"):
         mail_command(Sender("a", (EsmtpParameter("ENVID", odd),)))
+
+
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("<a@b>", "a@b"),
+        (" <a@b>", "a@b"),
+        ("<A.b+C=d/e@Example.ORG>", "A.b+C=d/e@Example.ORG"),
+        ("<a..b.@docomo.example>", "a..b.@docomo.example"),
+        ("<Postmaster>", "Postmaster"),
+        ('<"a b"@c>', '"a b"@c'),
+        ('<"a\\"b@<>"@c>', '"a\\"b@<>"@c'),
+        ('<""@c>', '""@c'),
+        ('<a."b".c@d>', 'a."b".c@d'),
+        ("<a@[127.0.0.1]>", "a@[127.0.0.1]"),
+        ("<a@[IPv6:::1]>", "a@[IPv6:::1]"),
+        ("<@a:b@c>", "b@c"),
+        ("a@b", "a@b"),  # as programs write it that never heard of brackets
+        (' "a b"@c', '"a b"@c'),
+        ("Postmaster", "Postmaster"),
+        ("<@a,@[1.2.3.4]:b@c>", "b@c"),
+        ("<" + "a" * (MAX_PATH_BYTES - 4) + "@b>", "a" * (MAX_PATH_BYTES - 4) + "@b"),
+    ],
+)
+def test_addresses(path: str, address: str) -> None:
+    assert parse_mail(f"FROM:{path}".encode()) == Sender(address)
+    assert parse_rcpt(f"To:{path}".encode()) == Recipient(address)
+    assert parse_mail(f"from:{path} ".encode()) == Sender(address)

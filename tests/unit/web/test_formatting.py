@@ -86,6 +86,3 @@ def test_no_label_stands_there_twice(number: int) -> None:
     span = across[-1].seconds - across[0].seconds
     labels = [formatting.clock(tick.seconds, span) for tick in across]
     assert len(set(labels)) == len(labels) >= 2
-
-
-# ---- explanations

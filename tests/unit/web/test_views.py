@@ -9,7 +9,6 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -23,7 +22,6 @@ from spamguard.web.context import VIEWS
 from spamguard.web.models import Model
 from tests.unit.web.fixed import (
     ANNA,
-    DIGEST,
     NAME,
     OPERATOR,
     OTHER,
@@ -223,30 +221,6 @@ def test_a_message_that_was_held_back_leads_to_the_quarantine_while_it_waits(
     assert ("held back, then released or deleted" in page.text) == (not held)
 
 
-def test_quarantined_mail_can_be_released_after_it_left_the_list(
-    tmp_path: Path, service: Fixed
-) -> None:
-    """In a list of mail that was called spam, once the user calls it good."""
-    service.judgements = [judgement(action="quarantine", held=True, own="ham")]
-
-    async def steps(client: httpx.AsyncClient) -> httpx.Response:
-        answer = await client.post(
-            f"/history/{NAME}/teach?taught=spam",
-            data={"class": "ham"},
-            follow_redirects=False,
-        )
-        service.judgements = []
-        return await client.get(answer.headers["location"])
-
-    assert f'<a href="/quarantine/{NAME}">Release it</a>' in followed(service, tmp_path, steps).text
-
-
-def test_undo_and_back_to_the_message(tmp_path: Path, service: Fixed) -> None:
-    answer = post(service, tmp_path, f"/history/{NAME}/forget?back=message")
-    assert answer.headers["location"].startswith(f"/history/{NAME}?told=")
-    assert service.calls == [("forget_passed", "anna", NAME)]
-
-
 def test_a_lesson_that_fails_gets_an_error(tmp_path: Path, service: Fixed) -> None:
     assert post(service, tmp_path, "/history/xx/teach", {"class": "spam"}).status_code == 404
     assert service.calls == []
@@ -274,46 +248,6 @@ def test_after_an_error_nothing_was_taught(tmp_path: Path, service: Fixed) -> No
     service.judgements = []
     assert post(service, tmp_path, f"/history/{NAME}/teach", {"class": "ham"}).status_code == 404
     assert service.calls == []
-
-
-def test_searching_and_turning_pages(tmp_path: Path, service: Fixed) -> None:
-    (page,) = get(
-        service,
-        tmp_path,
-        "/history?q=solar+From:roofs+%22two+words%22+re:+to:%22a%20b%22&label=spam&taught=any"
-        "&since=2026-11-20&before=" + NAME,
-    )
-    search = service.searches[-1]
-    fields = (search.sender, search.label, search.taught, search.since, search.before)
-    assert fields == ("roofs", "spam", "any", 1795132800.0, NAME)
-    assert (search.words, search.recipient) == (("solar", "two words", "re:"), "a b")
-    text = unescape(page.text.split('name="q" value="')[1].split('"')[0])
-    assert text == (
-        'solar "two words" re: from:roofs to:"a b" verdict:spam said:any since:2026-11-20'
-    )
-    assert f"before={OTHER}" in page.text
-    assert "data-live" not in page.text
-    (wrong, long) = get(
-        service, tmp_path, "/history?q=since:tomorrow+roofs", f"/history?q={'a+' * 21}"
-    )
-    assert (wrong.status_code, long.status_code) == (422, 422)
-    assert "more than 20 words" in long.text
-    assert 'value="roofs since:tomorrow"' in wrong.text
-    assert "is not a day" in wrong.text
-
-
-@pytest.mark.parametrize("words", [NAME, f"spam; id={NAME}; k=c3d38961; s=TgkiIVBMFnaRIJA_dtVC"])
-def test_an_id_leads_to_its_message(tmp_path: Path, service: Fixed, words: str) -> None:
-    """Users have it from the field `X-Spamguard` of a message."""
-    (found,) = get(service, tmp_path, f"/history?q={quote(words)}")
-    assert (found.status_code, found.headers["location"]) == (303, f"/history/{NAME}")
-    assert service.searches == []
-
-
-def test_text_like_an_id_that_is_none_is_a_word(tmp_path: Path, service: Fixed) -> None:
-    (found,) = get(service, tmp_path, "/history?q=incomprehensible")
-    assert found.status_code == 200
-    assert [search.words for search in service.searches] == [("incomprehensible",)]
 
 
 def test_the_script_gets_new_rows_only(tmp_path: Path, service: Fixed) -> None:
@@ -346,18 +280,6 @@ def handed(
     return client.post("/teach", data={"class": label}, files={"file": ("a.eml", raw)})
 
 
-def test_teach_then_take_back(tmp_path: Path, service: Fixed) -> None:
-    async def steps(client: httpx.AsyncClient) -> httpx.Response:
-        taught = await handed(client)
-        assert "Learnt as spam." in taught.text
-        assert f'action="/teach/forget?digest={DIGEST}"' in taught.text
-        return await client.post(f"/teach/forget?digest={DIGEST}", data={})
-
-    page = followed(service, tmp_path, steps)
-    assert service.calls == [("learn", "anna", MAIL, "spam"), ("forget", "anna", DIGEST)]
-    assert "Taken back: you had said spam." in page.text
-
-
 @pytest.mark.parametrize(
     ("form", "words"),
     [
@@ -375,16 +297,6 @@ def test_an_upload_that_is_no_message_gets_an_error(
 
 
 # ---- quarantine
-
-
-def test_release_and_its_result(tmp_path: Path, service: Fixed) -> None:
-    page = post(service, tmp_path, f"/quarantine/{NAME}/release", follow=True)
-    assert service.calls == [("release", "anna", NAME)]
-    assert "Released to 1 recipient. Learnt as ham." in page.text
-    service.changed = False
-    page = post(service, tmp_path, f"/quarantine/{NAME}/release", follow=True)
-    assert page.url.path == f"/quarantine/{NAME}"
-    assert "250 Ok" in page.text
 
 
 def test_deleting_asks_first_and_is_for_operators(tmp_path: Path, service: Fixed) -> None:
@@ -441,12 +353,6 @@ def test_a_link_used_twice_keeps_the_session(tmp_path: Path, service: Fixed) -> 
     assert (refused.status_code, "You are not logged in" in refused.text) == (401, False)
     assert "This link was used before, or is too old." in refused.text
     assert "You are still logged in" in refused.text
-
-
-def test_logging_out(tmp_path: Path, service: Fixed) -> None:
-    gate = Gate()
-    answer = post(service, tmp_path, "/logout", gate=gate)
-    assert (answer.headers["location"], gate.left) == ("/login", 1)
 
 
 def test_assets_are_small_and_may_be_kept(
