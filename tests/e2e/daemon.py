@@ -18,7 +18,7 @@ from corpora import synthetic
 from spamguard import keys
 from spamguard.engine.filter import Filter
 from tests.e2e.ports import wait_for_port
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE
 from tests.unit.filters import KEY, READER, files
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +55,21 @@ class Daemon:
         """Ask it to end; its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
+
+
+def command(state: Path, *words: str) -> str:
+    """The output of a command that succeeds."""
+    done = ask(state, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def ask(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command as it ended."""
+    line = [*COMMAND, "--state", str(state), *words]
+    return subprocess.run(
+        line, env=ENVIRONMENT, check=False, capture_output=True, text=True, timeout=COMMAND_SECONDS
+    )
 
 
 def taught(state: Path, messages: int = MESSAGES, seed: int = 3) -> Path:

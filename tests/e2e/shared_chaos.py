@@ -107,12 +107,7 @@ class ChaosNode:
 
     def run(self, *words: str) -> str:
         """The output of a command."""
-        line = [*daemon.COMMAND, "--state", str(self.state), *words]
-        done = subprocess.run(
-            line, env=daemon.ENVIRONMENT, check=False, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return daemon.command(self.state, *words).strip()
 
     def start(self) -> None:
         """Start the daemon; it is ready some time later."""

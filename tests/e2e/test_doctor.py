@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,22 +17,14 @@ from tests.e2e.exim import PROGRAM
 from tests.e2e.ports import free_port
 from tests.e2e.test_setup import pytestmark as needs_namespaces
 from tests.e2e.test_setup import run_inside
-from tests.support.waiting import COMMAND_SECONDS, eventually
+from tests.support.waiting import eventually
 from tests.unit.filters import held
 from tests.unit.folders.maildirs import maildir
 
 
 def doctor(state: Path, *arguments: str) -> tuple[int, dict[str, str], str]:
     """Exit status, outcomes by step, and everything it said."""
-    line = [*daemon.COMMAND, "--state", str(state), "doctor", "--json", *arguments]
-    done = subprocess.run(
-        line,
-        capture_output=True,
-        text=True,
-        env=daemon.ENVIRONMENT,
-        timeout=COMMAND_SECONDS,
-        check=False,
-    )
+    done = daemon.ask(state, "doctor", "--json", *arguments)
     assert done.stderr == ""
     return (
         done.returncode,

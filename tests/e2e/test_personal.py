@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import smtplib
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.moving import all_seen, mail_program, move, needs_dovecot, ok, said, sibling
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields
-from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually
 
 TAUGHT = range(100, 115)  # of a campaign: spam for anna, ham for ben
 ANNA, BEN = "anna@example.net", "ben@example.net"
@@ -38,20 +37,6 @@ def running(state: Path, doors: dict[int, str], hop: str, more: str) -> Iterator
     file.write_text(f"{more}listeners:\n{''.join(listeners)}")
     with daemon.running(state, "--config", str(file), port=next(iter(doors))) as running:
         yield running
-
-
-def spamguard(state: Path, *arguments: str) -> str:
-    line = [*daemon.COMMAND, "--state", str(state), *arguments]
-    done = subprocess.run(
-        line,
-        capture_output=True,
-        text=True,
-        env=daemon.ENVIRONMENT,
-        check=False,
-        timeout=COMMAND_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def send_to_all(port: int, raw: bytes, *recipients: str) -> list[bytes]:
@@ -123,7 +108,7 @@ def test_mail_moved_to_junk_becomes_spam_for_that_user_only(state: Path) -> None
             assert "verdict=spam" in line
             assert "personal=anna:spam" in line
             eventually(lambda: remembered(state, name_of(hers)), "it is in the history")
-            told = json.loads(spamguard(state, "explain", "--json", name_of(hers)))["then"]
+            told = json.loads(daemon.command(state, "explain", "--json", name_of(hers)))["then"]
             assert (told["label"], told["personal"], told["to"]) == (
                 "spam",
                 {"anna": "spam"},

@@ -123,7 +123,6 @@ def states(server: PostgresServer, place: Path) -> Iterator[dict[str, Path]]:
 @needs_root
 def test_the_steps_make_three_machines_that_learn_as_one(states: dict[str, Path]) -> None:
     (raw,) = daemon.unseen("spam", 1)
-    ask = ["shared", "status", "--json"]
     with ExitStack() as stack:
         for state in states.values():
             port = free_port()
@@ -133,9 +132,7 @@ def test_the_steps_make_three_machines_that_learn_as_one(states: dict[str, Path]
             stack.enter_context(daemon.running(state, "--config", str(file), port=port))
 
         def status(node: str) -> dict[str, object]:
-            line = [*daemon.COMMAND, "--state", str(states[node]), *ask]
-            done = subprocess.run(line, capture_output=True, env=daemon.ENVIRONMENT, check=True)
-            return dict(json.loads(done.stdout))
+            return dict(json.loads(daemon.command(states[node], "shared", "status", "--json")))
 
         def is_equal(position: int) -> bool:
             told = [status(node) for node in NODES]
@@ -159,9 +156,7 @@ def test_the_steps_make_three_machines_that_learn_as_one(states: dict[str, Path]
             assert sum(counts.values()) == daemon.MESSAGES + 1
     assert len(verdicts) == 1
     for state in states.values():
-        line = [*daemon.COMMAND, "--state", str(state), "shared", "leave"]
-        done = subprocess.run(line, capture_output=True, env=daemon.ENVIRONMENT, check=True)
-        assert b"do not have" not in done.stdout
+        assert "do not have" not in daemon.command(state, "shared", "leave")
 
 
 # ---- config/compose

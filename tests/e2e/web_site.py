@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import smtplib
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,9 +11,9 @@ from pathlib import Path
 import yaml
 
 from tests.e2e import daemon
-from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
+from tests.e2e.daemon import Daemon
 from tests.e2e.ports import free_port, wait_for_port
-from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually
 
 
 @dataclass
@@ -64,15 +63,7 @@ class Site:
 
     def command(self, *words: str) -> str:
         """The output of a command."""
-        line = [*COMMAND, "--state", str(self.state), *words]
-        return subprocess.run(
-            line,
-            env=ENVIRONMENT,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=COMMAND_SECONDS,
-        ).stdout
+        return daemon.command(self.state, *words)
 
     def send(
         self,
