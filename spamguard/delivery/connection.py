@@ -67,12 +67,11 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
                 reply = self._replies.next_reply()
             except ReplyError as error:
                 raise NextHopTimeoutError(f"not understood: {error}") from error
-            if self._replies.pending_bytes <= _MAX_UNREAD_BYTES:
-                self._transport.resume_reading()
             if reply is not None:
                 return reply
             if self._close_reason:
                 raise DisconnectedError(self._close_reason)
+            self._transport.resume_reading()
             await self._wait_for_change(deadline)
 
     def write(self, data: bytes) -> None:

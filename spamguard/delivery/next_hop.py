@@ -213,7 +213,7 @@ def drop_unsupported(step: Step, extensions: Mapping[str, str]) -> Step:
         for parameter in step.parameters
         if _EXTENSION_BY_PARAMETER.get(parameter.keyword) in extensions
     )
-    return replace(step, parameters=supported)
+    return step if supported == step.parameters else replace(step, parameters=supported)
 
 
 def needs_smtputf8(step: Sender | Recipient) -> bool:

@@ -34,6 +34,7 @@ from spamguard.servers.smtp_handler import (
     CommandRefusedError,
     DataReceiver,
     DoorContext,
+    HookNames,
     MailEnvelope,
     ProxyHandler,
 )
@@ -58,7 +59,7 @@ _IDLE_VERBS = frozenset(
 _ODD_BYTE = re.compile(rb"[\r\n\0]")
 
 
-class SmtpSession(SMTP):
+class SmtpSession(HookNames, SMTP):
     """One client, as a `ServerSession` of the door."""
 
     command_size_limit = _MAX_COMMAND_BYTES
@@ -406,7 +407,7 @@ class SmtpSession(SMTP):
         """End the session: any web page can make a browser send mail below its own request."""
         raise CommandRefusedError(Replies.NOT_SMTP, ends_session=True)
 
-    smtp_GET = smtp_HEAD = smtp_POST = smtp_PUT = smtp_OPTIONS = smtp_CONNECT = _refuse_browser
+    smtp_GET = smtp_POST = _refuse_browser  # the others come after one of these, or not at all
 
     @syntax("VRFY <address>")
     async def smtp_VRFY(self, _arg: str | None) -> None:

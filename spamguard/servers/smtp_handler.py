@@ -243,7 +243,21 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
             self.clear_deadline()
 
 
-class ProxyHandler:
+class HookNames:
+    """An object that lists only what aiosmtpd looks for: in all names it takes 0.2 ms for each
+    connection.
+    """
+
+    _names: list[str]
+
+    def __init_subclass__(cls) -> None:
+        cls._names = [name for name in dir(cls) if name.startswith(("smtp_", "handle_"))]
+
+    def __dir__(self) -> list[str]:
+        return self._names
+
+
+class ProxyHandler(HookNames):
     """The handler of one connection. peer: the client as the connection shows it.
 
     idle_since: a time of the loop's clock; None during a transaction, which begins with MAIL and
@@ -302,8 +316,8 @@ class ProxyHandler:
         await self.end_transaction(session)
         session.host_name = hostname
         session.client = replace(session.client, helo=hostname, protocol=protocol)
-        lines = [line.encode("ascii") for line in (self.context.hostname, *features)]
-        return Reply(250, tuple(lines))
+        lines = (self.context.hostname, *features)
+        return Reply(250, tuple(line.encode("ascii") for line in lines))
 
     async def handle_NOOP(self, *_: Any) -> Reply:
         return Replies.OK
@@ -362,11 +376,9 @@ class ProxyHandler:
             )
             replies: Sequence[Reply] = [incoming.refusal]
         else:
-            odd = frozenset(incoming.oddities)
-            if odd:
-                _log.info("%s: message with %s taken", self.peer.address, ", ".join(sorted(odd)))
+            oddities = frozenset(incoming.oddities)
             try:
-                replies = await self._open_transaction().data(incoming.spool, odd)
+                replies = await self._open_transaction().data(incoming.spool, oddities)
             except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
                 _log.exception("%s: a fault in handing on a message", self.peer.address)
                 replies = [Replies.LOCAL_ERROR]

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -204,8 +205,11 @@ def received_field(client: Client, hostname: str, name: str, recipient: str, now
     if _PATH.fullmatch(recipient):
         parts.append(f"for <{recipient}>")
     # A date of RFC 5322; its "-0000" would say that we do not know our zone.
-    date = formatdate(int(now)).replace("-0000", "+0000")
+    date = _format_date(int(now)).replace("-0000", "+0000")
     return ("\r\n\t".join(parts) + f"; {date}").encode("ascii")
+
+
+_format_date = lru_cache(1)(formatdate)
 
 
 def count_hops(header: bytes) -> int:
@@ -222,7 +226,7 @@ def _host_name(text: str) -> str:
 
 def _address_literal(address: str) -> str:
     try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
+        parsed = _parse_address(address.partition("%")[0])
     except ValueError:
         return ""
     return f"[IPv6:{parsed}]" if parsed.version == 6 else f"[{parsed}]"
@@ -320,6 +324,8 @@ def parse_extensions(reply: Reply) -> dict[str, str]:
 
 # ---- addresses
 
+_parse_address = lru_cache(1024)(ipaddress.ip_address)  # the same clients come again
+
 
 class Networks:
     """Addresses, given as networks in CIDR notation.
@@ -334,7 +340,7 @@ class Networks:
     def __contains__(self, address: str) -> bool:
         if not address:
             return True
-        parsed = ipaddress.ip_address(address)
+        parsed = _parse_address(address)
         return any(parsed in network for network in self._networks)
 
 
@@ -344,7 +350,7 @@ def normalise_address(address: str) -> str:
     >>> normalise_address("::ffff:192.0.2.1")
     '192.0.2.1'
     """
-    parsed = ipaddress.ip_address(address.partition("%")[0])
+    parsed = _parse_address(address.partition("%")[0])
     return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 

@@ -17,7 +17,7 @@ def run(directory, talk, proxy=None, **options):
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("method", [b"POST", b"put"])
+@pytest.mark.parametrize("method", [b"POST", b"get"])
 def test_browsers_are_sent_away_with_the_mail_that_a_page_has_them_bring(tmp_path, method):
     proxy = ScriptedProxy()
     mail = b"EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n" + MESSAGE + b".\r\n"
