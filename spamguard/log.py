@@ -28,25 +28,25 @@ from typing import Any, NamedTuple
 _TEXT_FORMAT = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
 # The journal takes a number before a line as its priority and does not show it (sd-daemon(3)).
 _PRIORITY_BY_LEVEL = {
-    logging.DEBUG: 7,
-    logging.INFO: 6,
     logging.WARNING: 4,
     logging.ERROR: 3,
     logging.CRITICAL: 2,
 }
+encode_json = json.JSONEncoder(ensure_ascii=False).encode
+"""JSON that people can read, without a new encoder each time."""
 _BARE_VALUE = re.compile(r'[^ "=]+')
 
 
-def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None:
+def configure(level: int = logging.INFO) -> None:
     """Send all events from `level` on to standard error, in the form that its reader needs."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JournalFormatter() if _is_journal(environment) else TextFormatter())
+    handler.setFormatter(JournalFormatter() if _is_journal() else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
 
 
-def line_prefix(environment: Mapping[str, str], level: int) -> str:
+def line_prefix(level: int) -> str:
     """The priority before a line on standard error; "" where that is not the journal."""
-    return _priority_prefix(level) if _is_journal(environment) else ""
+    return _priority_prefix(level) if _is_journal() else ""
 
 
 def printable(text: str, replace: Callable[[str], str] = lambda _: "\ufffd") -> str:
@@ -70,7 +70,7 @@ def quote_value(text: str) -> str:
     is_printable = text.isprintable()
     if is_printable and _BARE_VALUE.fullmatch(text):
         return text
-    return json.dumps(text, ensure_ascii=not is_printable)
+    return encode_json(text) if is_printable else json.dumps(text)
 
 
 def message_name(digest: bytes) -> str:
@@ -175,14 +175,12 @@ class JournalFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "process": record.process,
-            "event": record.event if hasattr(record, "event") else record.getMessage(),
+            "event": getattr(record, "event", None) or record.getMessage(),
         }
-        facts = record.facts() if hasattr(record, "facts") else {}
-        fields |= {key: value for key, value in facts.items() if key not in fields}
+        fields = {**fields, **getattr(record, "facts", dict)(), **fields}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        text = printable(json.dumps(fields, ensure_ascii=False), _escape_in_json)
-        return f"{_priority_prefix(record.levelno)}{text}"
+        return _priority_prefix(record.levelno) + printable(encode_json(fields), _escape_in_json)
 
 
 def _escape_in_json(letter: str) -> str:
@@ -194,13 +192,13 @@ def _priority_prefix(level: int) -> str:
     return f"<{_PRIORITY_BY_LEVEL.get(level, 6)}>"
 
 
-def _is_journal(environment: Mapping[str, str]) -> bool:
+def _is_journal() -> bool:
     """Whether standard error is the journal's socket ($JOURNAL_STREAM in systemd.exec(5))."""
     try:
         status = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):
         return False
-    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 # ---- times

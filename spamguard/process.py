@@ -182,7 +182,7 @@ def begin_child() -> None:
     """Leave signals of the terminal and reloads to the master, and log as it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    log.configure(os.environ)
+    log.configure()
 
 
 @contextmanager

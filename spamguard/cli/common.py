@@ -27,7 +27,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from spamguard import log, process, sources
 from spamguard.errors import ConfigError, MemoryLimitError, SourceError, UsageError, remedy
@@ -76,7 +76,7 @@ def say(text: str, level: int = logging.INFO) -> None:
     """
     line = log.printable(text, log.escape_letter)
     with suppress(OSError):  # nobody reads it: the exit status has to do
-        print(f"{log.line_prefix(os.environ, level)}spamguard: {line}", file=sys.stderr, flush=True)
+        print(f"{log.line_prefix(level)}spamguard: {line}", file=sys.stderr, flush=True)
 
 
 def fail(*texts: str) -> int:
@@ -114,14 +114,10 @@ def discard_output() -> None:
         os.close(null)
 
 
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 @contextmanager
 def terminate_cleanly() -> Iterator[None]:
     """Let SIGTERM end the block as an interrupt does, with clean-up."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

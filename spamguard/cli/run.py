@@ -99,7 +99,7 @@ def run_run(options: argparse.Namespace) -> int:
             _log.warning("%s", warning)
         return settings
 
-    log.configure(os.environ)
+    log.configure()
     try:
         return Master(read_and_warn, on_ready=_show_page).run()
     except ConfigError as error:
@@ -259,7 +259,7 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
     if options.config is None:
         options.wrong_usage("the following arguments are required: --config")
     read = common.config_reader(options, options.config.absolute())
-    log.configure(os.environ)
+    log.configure()
     try:
         return MailboxBroker(read, options.user).run()
     except ConfigError as error:

@@ -47,7 +47,7 @@ _ALONE_WARNING = (
 def main(arguments: Sequence[str]) -> int:
     """Settle if that is still due, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log.configure(os.environ)
+    log.configure()
     os.nice(10)
     state, *more = arguments
     limits = dict(word.split("=") for word in more if "=" in word)

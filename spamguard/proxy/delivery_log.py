@@ -28,7 +28,7 @@ from spamguard.config.options import Action, Listener, Policy, Rule, Scanner
 from spamguard.engine.policy import Decision, decide
 from spamguard.errors import HistoryError
 from spamguard.keys import RANDOM_BYTES, new_id
-from spamguard.log import message_name, quote_value
+from spamguard.log import WarnOnce, message_name, quote_value
 from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.headers import format_author
 from spamguard.proxy.history import (
@@ -299,7 +299,7 @@ class HistoryWriter:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._history: History | None = None
-        self._quiet_until = 0.0
+        self._trouble = WarnOnce(_log, logging.ERROR)
         self.dropped = 0
         # A daemon thread: a hanging disk must not keep the process.
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -316,7 +316,7 @@ class HistoryWriter:
         with self._lock:
             if self._closing.is_set() or self._bytes + size > _MAX_QUEUE_BYTES:
                 self.dropped += 1
-                self._log_rarely("the disk is too slow for the history")
+                self._trouble.report("the disk is too slow for the history")
                 return False
             self._rows.append(values)
             self._bytes += size
@@ -350,17 +350,13 @@ class HistoryWriter:
             if self._history is None:
                 self._history = History.open(*self._open_arguments)
             self._history.append_values(batch)
+            self._trouble.clear()
         except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
             with self._lock:
                 self.dropped += len(batch)
-                self._log_rarely(str(error))
+                self._trouble.report("%s", error)
             # The next batch opens it anew: the file may have been moved away, or mended.
             self._close_history()
-
-    def _log_rarely(self, reason: str) -> None:
-        if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + 60.0  # between two lines in the log
-            _log.error("%s; %d rows dropped so far", reason, self.dropped)
 
     def _close_history(self) -> None:
         history, self._history = self._history, None

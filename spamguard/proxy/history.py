@@ -108,7 +108,7 @@ def row_values(row: HistoryRow) -> RowValues:
         printable(row.listener, _MAX_SHORT_TEXT),
         printable(row.client, _MAX_SHORT_TEXT),
         printable(row.sender, _MAX_ADDRESS),
-        json.dumps(recipients, ensure_ascii=False),
+        log.encode_json(recipients),
         readable(row.subject, _MAX_SUBJECT),
         row.size,
         row.digest,
@@ -121,7 +121,7 @@ def row_values(row: HistoryRow) -> RowValues:
         _pack_words(row.words[:_MAX_WORDS]),
         row.extractor,
         row.fingerprint,
-        json.dumps(personal, ensure_ascii=False),
+        log.encode_json(personal),
         readable(row.author, _MAX_AUTHOR),
         row.sender_digest,
         readable(row.line, MAX_LINE),
@@ -155,7 +155,9 @@ def row_from_values(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> Hi
 def _pack_words(words: Sequence[Word]) -> bytes:
     """Their number, tokens, parts, and texts with NUL between: half the size of JSON."""
     tokens, texts, parts = zip(*words, strict=True) if words else ((), (), ())
-    cut = [readable(text, _MAX_SHORT_TEXT) for text in texts]
+    cut = [text[:_MAX_SHORT_TEXT] for text in texts]
+    if not "".join(cut).isprintable():
+        cut = [readable(text, _MAX_SHORT_TEXT) for text in cut]
     form = _WORDS_FORMAT.format(len(words))
     return struct.pack(form, len(words), *tokens, *parts) + "\0".join(cut).encode()
 

@@ -45,7 +45,7 @@ _MAX_PACKED_BYTES = 4 << 20
 _MAX_WORDS = 1000
 _MAX_WORD_LENGTH = 100  # characters
 _MAX_MEMORY_BYTES = 2 << 30  # of the process, beyond the tables
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 64 << 10
 
 # Whether the message is a file; bytes of the fields on top, of the users, of the message.
 _REQUEST_HEADER = struct.Struct(">BHIQ")
@@ -140,18 +140,20 @@ class Scorer:
 def read_requests(connection: socket.socket) -> Iterator[ScorerRequest]:
     """The requests, until the worker closes the connection."""
     while True:
-        header, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_HEADER.size, 1)
-        if not header:
+        # A worker sends one request at a time, so no more than this one can be there.
+        data, descriptors, _, _ = socket.recv_fds(connection, _CHUNK_BYTES, 1)
+        if not data:
             return
-        header += _read_exactly(connection, _REQUEST_HEADER.size - len(header))
-        in_file, on_top_size, users_size, size = _REQUEST_HEADER.unpack(header)
-        on_top = _read_exactly(connection, on_top_size)
-        users = decode_users(_read_exactly(connection, users_size))
-        # The message is in no local variable: suspended, this generator would keep it in memory.
+        data += _read_exactly(connection, _REQUEST_HEADER.size - len(data))
+        in_file, on_top_size, users_size, size = _REQUEST_HEADER.unpack_from(data)
+        users_start = _REQUEST_HEADER.size + on_top_size
+        start = users_start + users_size
+        data += _read_exactly(connection, start + (0 if in_file else size) - len(data))
+        # A large message is in no local variable: suspended, this generator would keep it.
         yield ScorerRequest(
-            _read_file(descriptors[0], size) if in_file else _read_exactly(connection, size),
-            on_top,
-            users,
+            _read_file(descriptors[0], size) if in_file else data[start:],
+            data[_REQUEST_HEADER.size : users_start],
+            decode_users(data[users_start:start]),
         )
 
 
@@ -382,5 +384,5 @@ def decode_reason(answer: ScorerAnswer) -> str:
 
 
 if __name__ == "__main__":
-    log.configure(os.environ, logging.WARNING)
+    log.configure(logging.WARNING)
     main(sys.argv[1:])

@@ -256,7 +256,7 @@ class ScorerPool:
     @property
     def has_ready_scorer(self) -> bool:
         """Whether a scorer has opened the filter, or tried to, and accepts messages."""
-        return any(scorer.is_ready and not scorer.has_ended for scorer in self._scorers)
+        return any(scorer.is_ready for scorer in self._scorers)
 
     @property
     def is_replaced(self) -> bool:
@@ -287,6 +287,8 @@ class ScorerPool:
         job = ScanJob(message, on_top, users, loop.create_future())
         self._queue.append(job)
         self._dispatch()
+        if not self._queue:  # it is being judged
+            return await job.result
         timer = loop.call_later(_QUEUE_TIMEOUT, self._on_queue_timeout, job)
         try:
             return await job.result

@@ -26,7 +26,7 @@ from tests.support.waiting import PATIENCE
 CODE = """
 import logging, os
 from spamguard import log
-log.configure(os.environ)
+log.configure()
 logger = logging.getLogger("spamguard.x")
 logger.debug("not told")
 logger.info("from=<%s>", "a\\nspamguard.x: forged \\x1b[2J é")

@@ -22,7 +22,7 @@ def main() -> int:
     if os.environ.pop("LISTEN", ""):
         os.environ["LISTEN_PID"] = str(os.getpid())
     seconds = {name: float(value) for name, _, value in (one.partition("=") for one in timing)}
-    log.configure(os.environ)
+    log.configure()
     try:
         return Master(
             lambda: load_settings(Path(file)),
