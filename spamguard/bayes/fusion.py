@@ -331,17 +331,16 @@ def break_down(
     tables: Tables,
     parameters: ExpertParameters,
     evidence: Evidence,
-    favoured: int,
-    against: int,
+    pair: tuple[int, int],
 ) -> LogOddsBreakdown:
     """Take apart the default profile's log-odds of unwanted mail.
 
-    favoured and against are numbers of the unwanted and of the wanted class whose weights tell the
+    pair: numbers of the unwanted and of the wanted class whose weights tell the
     logistic experts' shares, where there are more than these two.
     """
     parts, nats = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
     confidence, weights = _weigh_experts(message, tables, parameters)
-    factors, remainder = _scale_experts(message, tables, evidence, favoured, against)
+    factors, remainder = _scale_experts(message, tables, evidence, pair)
     factors = factors * weights
     shares = weights * nats
     prior = float(confidence * tables.fusion_biases[0] / ONE)
@@ -351,11 +350,24 @@ def break_down(
         experts=shares,
         scores=nats,
         biases=float(weights @ remainder),
-        buckets=_token_parts(parts, evidence, factors, favoured, against),
+        buckets=_token_parts(parts, evidence, factors, pair),
         traits=np.array(parts.categorical) * factors[-2],
         numbers=np.array(parts.gaussian) * factors[-1],
         counts=message.rows.counts,
     )
+
+
+def bucket_parts(
+    message: MessageScores,
+    tables: Tables,
+    parameters: ExpertParameters,
+    evidence: Evidence,
+    pair: tuple[int, int],
+) -> Floats:
+    """Only `LogOddsBreakdown.buckets`, which each scan wants."""
+    factors = _scale_experts(message, tables, evidence, pair)[0]
+    factors *= _weigh_experts(message, tables, parameters)[1]
+    return _token_parts(message.parts, evidence, factors, pair)
 
 
 def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:
@@ -388,7 +400,7 @@ def _weigh_experts(
 
 
 def _scale_experts(
-    message: MessageScores, tables: Tables, evidence: Evidence, favoured: int, against: int
+    message: MessageScores, tables: Tables, evidence: Evidence, pair: tuple[int, int]
 ) -> tuple[Floats, Floats]:
     """The factor of the parts in each expert's sum, and the remainder of each score, in nats.
 
@@ -396,12 +408,12 @@ def _scale_experts(
     """
     parts, scores = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
     damping = experts.damping_factors(evidence.sizes, len(evidence.traits), len(evidence.numbers))
-    differences = class_difference(parts.logistic, favoured, against)
+    differences = class_difference(parts.logistic, pair)
     by_set = set_sums(np.stack((parts.multinomial[0], differences)), evidence)
     by_set[1] /= logistic.ONE
     sums = np.array([*by_set.ravel(), sum(parts.categorical), sum(parts.gaussian)]) * damping
     biases = np.zeros(len(EXPERTS))
-    biases[_LOGISTIC] = class_difference(tables.biases, favoured, against) / logistic.ONE
+    biases[_LOGISTIC] = class_difference(tables.biases, pair) / logistic.ONE
     totals = sums + biases
     factors = np.divide(scores, totals, out=np.zeros(len(EXPERTS)), where=totals != 0)
     # With two classes always inside. With more, two of them do not give all of what the logistic
@@ -411,17 +423,19 @@ def _scale_experts(
     return factors * damping, remainder
 
 
-def class_difference(rows: NDArray[Any], favoured: int, against: int) -> NDArray[Any]:
+def class_difference(rows: NDArray[Any], pair: tuple[int, int]) -> NDArray[Any]:
     """One class against another, from values of each class but the first against the first."""
-    every = np.concatenate((np.zeros_like(rows[:1]), rows))
-    return np.asarray(every[favoured] - every[against])
+    favoured, against = pair
+    return np.asarray(
+        (rows[favoured - 1] if favoured else 0) - (rows[against - 1] if against else 0)
+    )
 
 
 def _token_parts(
-    parts: experts.ExpertParts, evidence: Evidence, factors: Floats, favoured: int, against: int
+    parts: experts.ExpertParts, evidence: Evidence, factors: Floats, pair: tuple[int, int]
 ) -> Floats:
     """What each token adds over all experts."""
     total = parts.multinomial[0] * factors[:N_TOKEN_SETS].repeat(evidence.sizes)
-    weights = class_difference(parts.logistic, favoured, against)
+    weights = class_difference(parts.logistic, pair)
     total += weights * (factors[_LOGISTIC] / logistic.ONE).repeat(evidence.sizes)
     return np.asarray(total)

@@ -64,7 +64,7 @@ def explain_verdict(
         numbers = tables.classes.index(favoured), tables.classes.index(against)
         log_odds = verdict.log_odds
         shares[PERSONAL_EXPERT] = share = verdict.log_odds - sender - parts.log_odds
-        scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, *numbers))
+        scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
     clues = _sorted_clues(tables, texts, evidence, parts)
     distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
@@ -98,9 +98,9 @@ def _add_user_parts(
     With more than two classes, what the votes move between these two need not be what they move
     between both sides.
     """
-    shift = float(class_difference(correction.shifts, *numbers))
+    shift = float(class_difference(correction.shifts, numbers))
     fraction = min(max(share / shift, 0.0), 1.0) if shift else 0.0
-    parts = class_difference(correction.parts, *numbers)
+    parts = class_difference(correction.parts, numbers)
     buckets[correction.token_indices] += fraction * parts
     return share - fraction * shift
 

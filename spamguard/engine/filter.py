@@ -406,10 +406,6 @@ class Filter(JudgingFilter, ClosedOnExit):
         lost = self._ledger.find_lost()
         return snapshot.LedgerLoss(*lost) if lost else None
 
-    def clear_loss(self) -> None:
-        """Drop the ledger's notes of a loss."""
-        self._ledger.forget_lost()
-
     def status(self) -> Status:
         """What the filter knows, as of now.
 

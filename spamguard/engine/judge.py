@@ -187,7 +187,9 @@ class JudgingFilter:
             for user in users
             if user in corrections or nats[user] != nats[""]
         }
-        parts = self._break_down(verdict, scored, evidence).buckets
+        parts = fusion.bucket_parts(
+            scored, learnt, parameters, evidence, self._likeliest_sides(verdict)
+        )
         chosen = fusion.strongest_parts(parts, words)
         strongest = finder.words(
             evidence.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits
@@ -240,7 +242,9 @@ class JudgingFilter:
             self._unwanted,
             spam_from,
             evidence,
-            self._break_down(verdict, scored, evidence),
+            fusion.break_down(
+                scored, learnt, self._parameters(), evidence, self._likeliest_sides(verdict)
+            ),
             correction,
             texts,
             sender=nats,
@@ -297,13 +301,11 @@ class JudgingFilter:
         joint = correction.apply(joint) if correction else joint
         return policy.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from, nats)
 
-    def _break_down(
-        self, verdict: Verdict, scored: MessageScores, evidence: Evidence
-    ) -> fusion.LogOddsBreakdown:
-        """Take the log-odds apart, by the likeliest class of each side."""
-        learnt = self._store.tables
-        sides = map(learnt.classes.index, policy.likeliest_sides(verdict, self._unwanted))
-        return fusion.break_down(scored, learnt, self._parameters(), evidence, *sides)
+    def _likeliest_sides(self, verdict: Verdict) -> tuple[int, int]:
+        """Numbers of the likeliest unwanted class and the likeliest wanted one."""
+        index = self._store.tables.classes.index
+        favoured, against = policy.likeliest_sides(verdict, self._unwanted)
+        return index(favoured), index(against)
 
     def _user_corrections(
         self, names: Sequence[str], evidence: Evidence, scored: MessageScores

@@ -89,7 +89,7 @@ def test_parts_sum_to_the_log_odds_of_unwanted_mail_whichever_classes_are_told(
     known = experts.estimate_parameters(tables, {"spam", "alpha"})
     seen = make_evidence(features(np.random.default_rng(seed), tokens), tables.bits)
     ham, spam, alpha, zoo = fuse(tables, known, seen)
-    found = break_down(score_message(tables, known, seen), tables, known, seen, favoured, against)
+    found = break_down(score_message(tables, known, seen), tables, known, seen, (favoured, against))
     exact = pytest.approx(np.logaddexp(spam, alpha) - np.logaddexp(ham, zoo), abs=1e-9)
     assert found.log_odds == exact
     assert found.prior + found.experts.sum() == exact
@@ -105,7 +105,7 @@ def test_an_expert_s_share_is_the_sum_of_its_features(seed: int) -> None:
     tables = settled(seed % 5)
     seen = make_evidence(features(np.random.default_rng(seed)), tables.bits)
     known = experts.estimate_parameters(tables)
-    found = break_down(score_message(tables, known, seen), tables, known, seen, 1, 0)
+    found = break_down(score_message(tables, known, seen), tables, known, seen, (1, 0))
     assert found.experts[-2] == pytest.approx(found.traits.sum(), abs=1e-9)
     assert found.experts[-1] == pytest.approx(found.numbers.sum(), abs=1e-9)
     assert found.experts[:-2].sum() == pytest.approx(found.buckets.sum() + found.biases, abs=1e-9)

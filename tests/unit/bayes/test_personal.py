@@ -77,9 +77,9 @@ def test_the_parts_sum_to_what_is_moved(seed, classes, size):
     found = corrected(made_up(seed + 1, size, CLASSES[:classes]), lessons[0], lessons)
     assert found.parts.sum(axis=1) == pytest.approx(found.shifts, abs=1e-9)
     assert found.shifts == pytest.approx(personal.shrink_evidence(found.evidence))
-    for favoured, against in ((1, 0), (0, 1), (len(found.shifts), 1)):
+    for pair in ((1, 0), (0, 1), (len(found.shifts), 1)):
         joint = found.apply([0.0] * (len(found.shifts) + 1))
-        assert class_difference(found.shifts, favoured, against) == joint[favoured] - joint[against]
+        assert class_difference(found.shifts, pair) == joint[pair[0]] - joint[pair[1]]
 
 
 def with_words(tokens: list[int]) -> list[Taught]:
