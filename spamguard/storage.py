@@ -55,17 +55,15 @@ _NO_TMPFILE_ERRNOS = (errno.EISDIR, errno.EOPNOTSUPP)
 
 
 def create_private(path: Path) -> BinaryIO:
-    """Open a new file, mode 0600, for writing.
+    """Open a new file, mode 0600, of its directory's owner, for writing.
 
     FileExistsError: there is a file of that name. OSError: the file cannot be made.
     """
 
-    return open(path, "xb", opener=lambda name, flags: open_private(Path(name), flags))
+    def opener(name: str, flags: int) -> int:
+        return _chown_to_directory(os.open(name, flags, 0o600), path.parent)
 
-
-def open_private(path: Path, flags: int) -> int:
-    """Open a file that, if it is made, has mode 0600 and its directory's owner. OSError."""
-    return _chown_to_directory(os.open(path, flags, 0o600), path.parent)
+    return open(path, "xb", opener=opener)
 
 
 def _chown_to_directory(descriptor: int, directory: Path) -> int:

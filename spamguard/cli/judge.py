@@ -159,8 +159,7 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
     if features is not None:
         word_texts = {word.token: word.text for word in row.words}
         word_texts |= extractor.token_texts(held) if held else {}
-        sender = row.sender_digest
-        why = spam_filter.explain_features(features, word_texts, options.user, sender)
+        why = spam_filter.explain_features(features, word_texts, options.user, row.sender_digest)
         votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
         now, more = _answer(options, row.id, "now", why, votes)
         text, values = f"{text}\n{now}", values | more
@@ -251,10 +250,8 @@ def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
     """The lines of a sum, with a bar where one is no sum itself; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
-    steps, width = (
-        round_parts([part for part, *_ in parts], total),
-        max(len(row[1]) for row in parts),
-    )
+    steps = round_parts([part for part, *_ in parts], total)
+    width = max(len(name) for _, name, _ in parts)
     rows = [
         (step, 0 if remark.endswith("of them") else step, name, remark)
         for step, (_, name, remark) in zip(steps, parts, strict=True)

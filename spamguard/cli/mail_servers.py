@@ -110,6 +110,7 @@ def succeeds(*command: str) -> bool:
 
 # ---- Postfix
 
+_POSTFIX_FILES = ("main.cf", "master.cf")
 _FILTER = f"spamguard:[127.0.0.1]:{SMTP.rpartition(':')[2]}"
 _OUR_MILTER = f"{{ inet:{MILTER}, default_action=tempfail }}"
 _MILTERS = re.compile(r"\{[^{}]*\}|[^\s,{}]+")
@@ -155,14 +156,13 @@ class _PostfixFiles:
 
     def __init__(self, directory: Path, place: Path, position: str) -> None:
         self._directory, self._place, self._position = directory, place, position
-        for name in ("main.cf", "master.cf"):
+        for name in _POSTFIX_FILES:
             master = read_text(directory / name) or ""
             write_text(place / name, master)
         self._limits: dict[str, str] = dict(_LIMIT_NOTE.findall(master))
 
     def files(self) -> dict[Path, str | None]:
-        names = ("main.cf", "master.cf")
-        return {self._directory / name: read_text(self._place / name) for name in names}
+        return {self._directory / name: read_text(self._place / name) for name in _POSTFIX_FILES}
 
     def _postconf(self, *words: str) -> str:
         line = ["postconf", "-c", str(self._place), *words]
@@ -347,9 +347,9 @@ def plan_exim(*, is_used: bool) -> Change | None:
             ("update-exim4.conf",),
             ("exim4", "-bV"),
             ("service", "exim4", "restart"),
+            # What waits for spamguard is tried at once; the queue may be long.
+            ("sh", "-c", "exim4 -qf >/dev/null 2>&1 </dev/null &"),
         ]
-        # What waits for spamguard is tried at once; the queue may be long.
-        change.commands.append(("sh", "-c", "exim4 -qf >/dev/null 2>&1 </dev/null &"))
     return change
 
 

@@ -285,7 +285,7 @@ def run_rebuild(options: argparse.Namespace) -> int:
     with common.open_existing(options, load=False) as spam_filter:
         spam_filter.settle()
         classes, loss = spam_filter.status().classes, spam_filter.find_loss()
-        spam_filter.clear_loss()
+        spam_filter.ledger.forget_lost()
     messages = common.count_text(sum(classes.values()))
     print(f"rebuilt the tables from the receipts of {messages}")
     if loss is not None:

@@ -202,7 +202,7 @@ def _find_position(old: Settings | None) -> str:
         return ""
     found = [str(each.position) for each in old.listeners if each.position in _FRONT]
     found += ["milter" for each in old.scanners if each.listen.protocol is Protocol.MILTER]
-    return next(iter(found), "")
+    return found[0] if found else ""
 
 
 def _find_mailboxes() -> str:
@@ -230,12 +230,13 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
             values["watch_socket"] = "/run/spamguard-watch/mailboxes.sock"
     values |= _doors(values, answers.position)
     watch = list(values.get("watch") or [{}])
+    entry = dict(watch[0]) if isinstance(watch[0], dict) else {"maildir": watch[0]}
     if old is None or not old.watch or old.watch[0].maildir != answers.mailboxes:
-        entry = watch[0] if isinstance(watch[0], dict) else {}
-        watch[0] = entry | {"maildir": answers.mailboxes}
+        entry["maildir"] = answers.mailboxes
     if mail_servers.has_dovecot_sieve():
-        entry = watch[0] if isinstance(watch[0], dict) else {"maildir": watch[0]}
-        watch[0] = entry | {"we_file": entry.get("we_file", True)}
+        entry.setdefault("we_file", True)
+    if entry != {"maildir": watch[0]}:
+        watch[0] = entry
     values["watch"] = watch
     values.setdefault("web", "127.0.0.1:10088")
     return edit_yaml(text, values)
@@ -302,8 +303,7 @@ def edit_yaml(text: str, values: Mapping[str, Any]) -> str:
 
 
 def _dump(values: Mapping[str, Any]) -> str:
-    text: str = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=1000)
-    return text
+    return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=1000))
 
 
 # ---- the service
