@@ -1,9 +1,10 @@
 """What a change of form must not change: a record of what the program does, and a test that
 compares.
 
-The record (`record.json`) holds the bits of verdicts on made-up mail after several courses of
-lessons, hashes of features and of settled tables, header fields, exit statuses, and the names and
-types of commands, options, configuration, API and metrics. Prose is no part of it.
+The record (`record/`, a file for each subject) holds verdicts on made-up mail after several courses
+of lessons, with hashes of their bits, hashes of features and of settled tables, header fields, exit
+statuses, and the names and types of commands, options, configuration, API and metrics. Prose is no
+part of it.
 
 The program is reached only as its users reach it: as a command, as `spamguard.Filter`, over HTTP
 and SMTP. So this file need not change when modules, classes and functions move. Two things have no
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ from corpora.synthetic import generate  # noqa: E402  needs the path, like the n
 from tests.support.archives import unpack  # noqa: E402
 from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually  # noqa: E402
 
-RECORD = Path(__file__).with_name("record.json")
+RECORD = Path(__file__).with_name("record")
+WRITE = "python tests/contract/test_record.py --write"
 SHARED = ROOT.parent / "shared"
 CORPUS = SHARED / "corpora" / "spamassassin.tar.xz"
 CORPUS_MESSAGES = 2000
@@ -123,15 +125,19 @@ def new_state(place: Path) -> Path:
 
 
 def receipts(state: Path) -> list[str]:
-    """Of each lesson, in order: user and class, and hashes of the message's digest, of its features
-    as counted, and of each expert's score before the lesson. (No public way.)
+    """Of each 25 lessons, in order: users and classes, and hashes of the messages' digests, of what
+    was counted of them, and of each expert's scores before the lesson. (No public way.)
     """
     with contextlib.closing(sqlite3.connect(state / "ledger.sqlite")) as db:
-        rows = db.execute("SELECT user, label, digest, packed, scores FROM events ORDER BY seq")
-        return [
-            f"{user or '-'} {label or 'forgotten'} {' '.join(map(short, blobs))}"
-            for user, label, *blobs in rows
-        ]
+        query = "SELECT user, label, digest, packed, scores FROM events ORDER BY seq"
+        rows = db.execute(query).fetchall()
+    found = []
+    for start in range(0, len(rows), 25):
+        part = rows[start : start + 25]
+        who = [f"{user or '-'}:{label or 'forgotten'}" for user, label, *_ in part]
+        columns = list(zip(*part, strict=True))[2:]
+        found.append(" ".join([*who, *(short_all(map(short, column)) for column in columns)]))
+    return found
 
 
 def tables(state: Path) -> list[str]:
@@ -156,6 +162,10 @@ def tables(state: Path) -> list[str]:
 
 def short(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=6).hexdigest()
+
+
+def short_all(texts: Iterable[str]) -> str:
+    return short("\n".join(texts).encode())
 
 
 def odd_mail() -> list[bytes]:
@@ -259,11 +269,17 @@ def play(state: Path) -> Json:
         "native": json.loads(output_here("--state", state, "status", "--json"))[
             "kernel"
         ],  # compiled, or numpy
-        "verdicts": stages,
+        "verdicts": {name: _condense(verdicts) for name, verdicts in stages.items()},
+        "labels": [verdict.split()[0] for verdict in stages["settled"]],
         "receipts": receipts(state),
         "tables": tables(state),
         "words": _words(state, unseen[:3]),
     }
+
+
+def _condense(verdicts: Sequence[str]) -> str:
+    """The first letter of each label, and a hash of all bits."""
+    return "".join(verdict[0] for verdict in verdicts) + " " + short_all(verdicts)
 
 
 def _more_unwanted(state: Path, raw: bytes) -> None:
@@ -331,12 +347,12 @@ def headers(state: Path) -> Json:
 # ---- section: exit statuses
 
 
-def statuses(state: Path, verdicts: Sequence[str], place: Path) -> dict[str, int]:
+def statuses(state: Path, labels: Sequence[str], place: Path) -> dict[str, int]:
     """The exit status of commands, on a copy of a state directory."""
     shutil.copytree(state, place / "state")
     unseen = [raw for _, raw in list(generate(TAUGHT + HELD_OUT, 7))[TAUGHT:]] + odd_mail()
     for label in ("ham", "spam", "unsure"):
-        number = next(at for at, one in enumerate(verdicts) if one.split()[0] == label)
+        number = next(at for at, one in enumerate(labels) if one == label)
         (place / label).write_bytes(unseen[number])
     texts = {
         "bad.yaml": "listeners: [{listen: nowhere, colour: red}]\nstat: /x\n",
@@ -673,10 +689,11 @@ def corpus(place: Path) -> Json:
 # ---- the tests
 
 
-@pytest.fixture(scope="module")
-def record() -> Json:
-    answer: Json = json.loads(RECORD.read_text(encoding="utf-8"))
-    return answer
+def compare(name: str, found: Any) -> None:
+    """With what the record says of a subject."""
+    file = RECORD / f"{name}.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    assert found == known, f"this is not what {file.name} says: if it shall be so, `{WRITE}`"
 
 
 @pytest.fixture(scope="module")
@@ -698,42 +715,42 @@ Courses = Callable[[str], tuple[Path, Json]]
 
 @pytest.mark.parametrize("native", ["compiled", pytest.param("numpy", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("section", ["verdicts", "receipts", "tables", "words"])
-def test_course(section: str, native: str, courses: Courses, record: Json) -> None:
+def test_course(section: str, native: str, courses: Courses) -> None:
     """With the compiled functions and without them, the same bits."""
     found = courses(native)[1]
     assert found["native"] in (native, "numpy"), "the switch is not known any more"
-    assert found[section] == record[section]
+    compare(section, found[section])
 
 
-def test_header_fields(courses: Courses, record: Json) -> None:
-    assert headers(courses("compiled")[0]) == record["headers"]
+def test_header_fields(courses: Courses) -> None:
+    compare("headers", headers(courses("compiled")[0]))
 
 
-def test_exit_statuses(courses: Courses, record: Json, tmp_path: Path) -> None:
+def test_exit_statuses(courses: Courses, tmp_path: Path) -> None:
     state, found = courses("compiled")
-    assert statuses(state, found["verdicts"]["settled"], tmp_path) == record["statuses"]
+    compare("statuses", statuses(state, found["labels"], tmp_path))
 
 
-def test_commands_and_options(record: Json) -> None:
-    assert options() == record["commands"]
+def test_commands_and_options() -> None:
+    compare("commands", options())
 
 
-def test_configuration(record: Json) -> None:
-    assert configuration() == record["configuration"]
+def test_configuration() -> None:
+    compare("configuration", configuration())
 
 
 @pytest.mark.slow
-def test_daemon(courses: Courses, record: Json, tmp_path: Path) -> None:
+def test_daemon(courses: Courses, tmp_path: Path) -> None:
     state = shutil.copytree(courses("compiled")[0], tmp_path / "state")
-    found = daemon(Path(state), tmp_path)
-    assert found == {name: record[name] for name in found}
+    for name, found in daemon(Path(state), tmp_path).items():
+        compare(name, found)
 
 
 @pytest.mark.corpus
-def test_real_mail(record: Json, tmp_path: Path) -> None:
+def test_real_mail(tmp_path: Path) -> None:
     if not CORPUS.exists():
         pytest.skip("the SpamAssassin corpus is not there (../shared/corpora/spamassassin.tar.xz)")
-    assert corpus(tmp_path) == record["corpus"]
+    compare("corpus", corpus(tmp_path))
 
 
 # ---- the script
@@ -747,7 +764,7 @@ def whole(place: Path) -> Iterator[tuple[str, Any]]:
     yield from ((name, session[name]) for name in ("verdicts", "receipts", "tables", "words"))
     yield "headers", headers(state)
     (place / "statuses").mkdir()
-    yield "statuses", statuses(state, session["verdicts"]["settled"], place / "statuses")
+    yield "statuses", statuses(state, session["labels"], place / "statuses")
     yield "commands", options()
     yield "configuration", configuration()
     (place / "daemon").mkdir()
@@ -758,11 +775,16 @@ def whole(place: Path) -> Iterator[tuple[str, Any]]:
 
 
 def write() -> None:
-    before: Mapping[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    """Write all subjects. What cannot be told here, as of the corpus where there is none, goes."""
     with tempfile.TemporaryDirectory() as place:
-        record = {**before, **dict(whole(Path(place)))}
-    text = json.dumps(record, indent=0, ensure_ascii=False, sort_keys=True)
-    RECORD.write_text(text + "\n", encoding="utf-8")
+        record = dict(whole(Path(place)))
+    RECORD.mkdir(exist_ok=True)
+    for file in RECORD.iterdir():
+        if file.stem not in record:
+            file.unlink()
+    for name, found in record.items():
+        text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
+        (RECORD / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def main(words: Sequence[str]) -> int:
