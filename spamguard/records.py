@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from msgspec import Meta
 
 if TYPE_CHECKING:  # the master imports this module
     import numpy as np
@@ -26,6 +28,14 @@ MAX_LINE = 120
 
 SENDER_PREFIX = b"snd"
 """With which the digests of senders begin."""
+
+MAX_WORDS, MAX_WORD_LENGTH = 1000, 100
+"""Words of a scan, and characters of each."""
+
+# What a scorer answers is checked by these (`proxy.scorer`); every comparison with NaN fails.
+Share = Annotated[float, Meta(ge=0, le=1)]
+Nats = Annotated[float, Meta(ge=-1000, le=1000)]
+Label = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_-]{0,31}\Z")]
 
 TOKEN_SETS = ("words", "clues", "pairs", "grams")
 """The sets of tokens, by the two top bits of a token's hash: words of the text; all other single
@@ -99,10 +109,10 @@ class Verdict:
     1.
     """
 
-    label: str
-    probability: float
-    log_odds: float
-    probabilities: Mapping[str, float]
+    label: Label
+    probability: Share
+    log_odds: Nats
+    probabilities: Mapping[Label, Share]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +136,8 @@ class Word(NamedTuple):
     """
 
     token: int
-    text: str
-    part: float
+    text: Annotated[str, Meta(max_length=MAX_WORD_LENGTH)]
+    part: Nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +152,14 @@ class Scan:
     """
 
     verdict: Verdict
-    digest: bytes
+    digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
     packed: bytes
-    words: tuple[Word, ...]
-    threshold: float
+    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_WORDS)]
+    threshold: Share
     settle: bool = False
     personal: Mapping[str, Verdict] = field(default_factory=dict)
-    sender: bytes = b""
-    line: str = ""
+    sender: Annotated[bytes, Meta(max_length=DIGEST_BYTES)] = b""
+    line: Annotated[str, Meta(max_length=MAX_LINE)] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from spamguard import keys
-from spamguard.config.options import Listener, OddBytes, Position, Protocol, Settings
+from spamguard.config.options import Listener, OddBytes, Position, Protocol, Scanner, Settings
 from spamguard.counters import STAGES, CounterSlot
 from spamguard.delivery.next_hop import DeliveryError, NextHop
 from spamguard.delivery.quarantine import Quarantine
@@ -24,8 +24,9 @@ from spamguard.delivery.smtp import create_next_hop
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.log import hostname
 from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
+from spamguard.proxy.scorer import ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import FilterProxy, Proxy, ProxyContext
+from spamguard.proxy.transaction import FilterProxy, Judge, Proxy, ProxyContext
 from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
@@ -46,42 +47,50 @@ _RECEIVE_STAGE, _JUDGE_STAGE, _DELIVER_STAGE = range(len(STAGES))
 def open_doors(
     settings: Settings,
     sockets: Sequence[socket.socket],
-    pools: Sequence[ScorerPool],
+    pool: ScorerPool,
     settle: Callable[[], None],
     counters: CounterSlot,
     stack: AsyncExitStack,
 ) -> list[Door]:
     """Build all doors, not open yet.
 
-    sockets, pools: of each of `Settings.doors`. settle, counters: as of `worker.Assemble`. stack:
+    sockets: of each of `Settings.doors`. settle, counters: as of `worker.Assemble`. stack:
     closes what is behind the doors.
     """
     machine = hostname()
     spool = settings.state / SPOOL_DIRECTORY
     spool.mkdir(mode=0o700, exist_ok=True)
     context = _make_context(settings, settle, counters, stack)
-    for pool in pools:  # again, as messages that end with them belong to the history
-        stack.push_async_callback(pool.close)
+    # Again, as messages that end with it belong to the history.
+    stack.push_async_callback(pool.close)
     doors: list[Door] = []
     lessons = TrainingIntake(settings.state)
-    for listener, listening, pool in zip(settings.listeners, sockets, pools, strict=False):
+    for listener, listening in zip(settings.listeners, sockets, strict=False):
         name = listener.hostname or machine
         endpoint = str(listener.next_hop.to)
         hop = create_next_hop(listener.next_hop, name, partial(_count_failure, counters, endpoint))
         stack.push_async_callback(hop.close)
         stack.callback(asyncio.get_running_loop().create_task(_probe_until_known(hop)).cancel)
-        proxy: Proxy = FilterProxy(listener, hop, pool, context, name)
+        proxy: Proxy = FilterProxy(
+            listener, hop, _judge_of(pool, settings, listener), context, name
+        )
         if listener.teach is not None:
             proxy = ForwardTrainingProxy(proxy, listener, listener.teach, lessons)
         count = partial(counters.add_seconds, _RECEIVE_STAGE)
         doors.append(open_door(listener, proxy, [listening], spool, name, count))
     first = len(settings.listeners)
-    for scanner, listening, pool in zip(
-        settings.scanners, sockets[first:], pools[first:], strict=True
-    ):
-        service = ScanService(scanner, pool, context, lessons, machine)
+    for scanner, listening in zip(settings.scanners, sockets[first:], strict=True):
+        judge = _judge_of(pool, settings, scanner)
+        service = ScanService(scanner, judge, context, lessons, machine)
         doors.append(open_scanner(service, [listening], spool))
     return doors
+
+
+def _judge_of(pool: ScorerPool, settings: Settings, door: Listener | Scanner) -> Judge:
+    servers = settings.authserv_ids if door.believes_results else ()
+    stripped = bool(servers) and door.strips_authentication_results
+    options = ScanOptions(door.policy.spam_threshold, servers, stripped)
+    return partial(pool.judge, options=options)
 
 
 def open_door(

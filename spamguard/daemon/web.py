@@ -172,7 +172,6 @@ async def _open_page(
         spool = settings.state / SPOOL_DIRECTORY
         app = create_app(web, spool, service, store, reporter, mailer, peers)
         config = server_config(app, listening, certificates.context if certificates else None)
-        await service.start()
         ending = asyncio.Event()
         serving = asyncio.create_task(serve_http(config, listening, ending))
         mailing = [asyncio.create_task(mailer.run())] if mailer else []

@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -64,38 +64,23 @@ async def assemble(
 ) -> AsyncIterator[Sequence[Door]]:
     """Build the doors of a mail filter (`Assemble`)."""
     async with AsyncExitStack() as stack:
-        pools: dict[tuple[float, tuple[str, ...], bool], ScorerPool] = {}
-        pools_of_doors = []
-        for door in settings.doors:
-            servers = settings.authserv_ids if door.believes_results else ()
-            stripped = bool(servers) and door.strips_authentication_results
-            spam_from = door.policy.spam_threshold
-            pool = pools.get(key := (spam_from, servers, stripped))
-            if pool is None:
-                pools[key] = pool = ScorerPool(
-                    settings.state,
-                    settings.scoring,
-                    spam_from,
-                    authserv_ids=servers,
-                    results_stripped=stripped,
-                )
-                stack.push_async_callback(pool.close)
-                await pool.start()
-            pools_of_doors.append(pool)
+        pool = ScorerPool(settings.state, settings.scoring)
+        stack.push_async_callback(pool.close)
+        await pool.start()
         # The scorers start while this process loads the rest.
         from spamguard.daemon.doors import open_doors  # noqa: PLC0415
 
-        doors = open_doors(settings, sockets, pools_of_doors, settle, counters, stack)
-        stack.callback(asyncio.create_task(_beat_forever(counters, pools.values())).cancel)
+        doors = open_doors(settings, sockets, pool, settle, counters, stack)
+        stack.callback(asyncio.create_task(_beat_forever(counters, pool)).cancel)
         yield doors
 
 
-async def _beat_forever(counters: CounterSlot, pools: Collection[ScorerPool]) -> None:
+async def _beat_forever(counters: CounterSlot, pool: ScorerPool) -> None:
     """Record that this process is alive, and whether it can have messages judged."""
     while True:
-        scoring = all(pool.has_ready_scorer for pool in pools)
+        scoring = pool.has_ready_scorer
         counters.beat(time.monotonic_ns(), scoring=scoring)
-        if any(pool.is_replaced for pool in pools):
+        if pool.is_replaced:
             # Drain: another worker can judge, or the installed version once no worker is left.
             signal.raise_signal(signal.SIGTERM)
         # While no scorer is ready: the master waits for that.

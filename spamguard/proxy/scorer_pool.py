@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -30,17 +30,16 @@ from pathlib import Path
 from spamguard import log, process
 from spamguard.config.options import Scoring
 from spamguard.delivery.next_hop import DeadlineTimer, run_in_thread
-from spamguard.engine.policy import SPAM_THRESHOLD
 from spamguard.process import ReplacedError
 from spamguard.proxy import scorer as protocol
-from spamguard.proxy.scorer import NotScanned
+from spamguard.proxy.scorer import NotScanned, ScanOptions, ScorerRequest
 from spamguard.records import Scan
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.proxy")
 
+DEFAULT_OPTIONS = ScanOptions()
 SCORER_COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
-KEPT_WORDS = 100  # with their texts, in the history
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
 _QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
@@ -56,7 +55,8 @@ class ScanJob:
 
     message: Spool
     on_top: bytes
-    users: Sequence[str]
+    users: tuple[str, ...]
+    options: ScanOptions
     result: asyncio.Future[Scan | NotScanned]
 
     def finish(self, result: Scan | NotScanned) -> None:
@@ -82,7 +82,7 @@ class ScorerHandle(DeadlineTimer):
         self._loop = asyncio.get_running_loop()
         self._message_seconds = message_seconds
         self._on_change = on_change
-        self._answers = protocol.ScorerAnswerReader()
+        self._received = bytearray()
         self._unsent = memoryview(b"")
         self.job: ScanJob | None = None
         self.is_ready = self.is_stuck = self.has_ended = False
@@ -121,11 +121,9 @@ class ScorerHandle(DeadlineTimer):
         OSError
             It cannot be read.
         """
-        descriptor, size = job.message.descriptor, job.message.size
-        in_file = descriptor is not None
-        request = protocol.encode_request(job.on_top, job.users, size, in_file=in_file)
-        if descriptor is None:
-            request += job.message.read()
+        descriptor = job.message.descriptor
+        raw = job.message.read() if descriptor is None else None
+        request = protocol.encode_request(ScorerRequest(raw, job.on_top, job.users, job.options))
         self.job = job
         self.set_deadline(self._loop.time() + min(_STUCK_SECONDS, self._message_seconds))
         try:
@@ -157,26 +155,21 @@ class ScorerHandle(DeadlineTimer):
             data = self._socket.recv(256 << 10)
             if not data:
                 raise ConnectionError
-            for answer in self._answers.feed(data):
-                self._handle_answer(answer)
+            self._received += data
+            answer = protocol.decode_answer(self._received, self.job.users if self.job else ())
+            if answer is None:
+                return
+            if self.job is None and (self.is_ready or answer != protocol.READY):
+                raise ValueError("nothing was asked")
         except (OSError, ValueError):  # it has gone, or does not keep to the protocol
             self.kill()
             return
-        if self.is_ready:
-            self._on_change(self)
-
-    def _handle_answer(self, answer: protocol.ScorerAnswer) -> None:
-        """ValueError: it answers no request."""
-        if answer.kind == protocol.READY and not self.is_ready:
-            self.is_ready = True
-        elif self.job is None:
-            raise ValueError("nothing was asked")
-        elif answer.kind == protocol.SCANNED:
-            self.job.finish(protocol.decode_scan(answer, self.job.users))
-        else:
-            self.job.finish(NotScanned(protocol.decode_reason(answer)))
-        self.job, self.is_stuck = None, False
+        self._received.clear()
+        if self.job is not None:
+            self.job.finish(answer if isinstance(answer, Scan) else NotScanned(answer))
+        self.is_ready, self.job, self.is_stuck = True, None, False
         self.clear_deadline()
+        self._on_change(self)
 
     def deadline_passed(self) -> None:
         """A message takes long, and then too long; or the scorer does not become ready."""
@@ -208,28 +201,17 @@ class ScorerHandle(DeadlineTimer):
 
 
 class ScorerPool:
-    """The scorers of one worker.
-
-    command: of a scorer. words: how many of the strongest words they report. spam_threshold,
-    authserv_ids, results_stripped: as in `Filter.open`.
-    """
+    """The scorers of one worker. command: of a scorer."""
 
     def __init__(
         self,
         state: Path,
         scoring: Scoring,
-        spam_threshold: float = SPAM_THRESHOLD,
         command: Sequence[str] = SCORER_COMMAND,
-        words: int = KEPT_WORDS,
-        authserv_ids: Collection[str] = (),
-        *,
-        results_stripped: bool = False,
     ) -> None:
         self._seconds = scoring.deadline
         self._size = scoring.scorers
-        servers = "".join(f"{name}," for name in authserv_ids)
-        stripped = "stripped" if results_stripped else ""
-        self._command = (*command, str(spam_threshold), str(words), servers, stripped, str(state))
+        self._command = (*command, str(state))
         self._scorers: list[ScorerHandle] = []
         self._queue: deque[ScanJob] = deque()
         # How often a message has ended a scorer, and when last, by the event loop's clock.
@@ -264,7 +246,11 @@ class ScorerPool:
         return self._replaced and not self._scorers
 
     async def judge(
-        self, message: Spool, on_top: bytes, users: Sequence[str] = ()
+        self,
+        message: Spool,
+        on_top: bytes = b"",
+        users: tuple[str, ...] = (),
+        options: ScanOptions = DEFAULT_OPTIONS,
     ) -> Scan | NotScanned:
         """The scan of a message, or the reason why there is none; never raises.
 
@@ -284,7 +270,7 @@ class ScorerPool:
             return NotScanned("unreadable")
         if self._closing:
             return NotScanned("stopping")
-        job = ScanJob(message, on_top, users, loop.create_future())
+        job = ScanJob(message, on_top, users, options, loop.create_future())
         self._queue.append(job)
         self._dispatch()
         if not self._queue:  # it is being judged

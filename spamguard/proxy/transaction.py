@@ -15,7 +15,7 @@ twice; and never make mail of its own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -34,7 +34,6 @@ from spamguard.engine.policy import Decision
 from spamguard.mail.message import OutgoingMessage, has_received_on_top
 from spamguard.proxy.delivery_log import DeliveryRecord, RecipientGroup, group_recipients
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Scan
 from spamguard.smtp.envelope import (
     Client,
@@ -113,6 +112,10 @@ class Proxy(Protocol):
         """A new transaction."""
 
 
+Judge = Callable[[Spool, bytes, tuple[str, ...]], Awaitable[Scan | NotScanned]]
+"""`ScorerPool.judge` with the options of one door."""
+
+
 class ProxyContext(NamedTuple):
     """The parts that all listeners and scanners of one worker share.
 
@@ -132,7 +135,7 @@ class ProxyContext(NamedTuple):
 class PolicyJudge:
     """A judge, and the policy of one listener or scanner about its verdicts."""
 
-    _judge: ScorerPool
+    _judge: Judge
     _context: ProxyContext
     _policy: Policy
 
@@ -158,7 +161,7 @@ class PolicyJudge:
         """
         resolver = self._context.user_resolver
         candidates = resolver.all_candidates(names) if resolver else ()
-        scan = await self._judge.judge(message, on_top, candidates)
+        scan = await self._judge(message, on_top, candidates)
         record.set_scan(scan, header)
         if scan.settle:
             self._context.settle()
@@ -203,7 +206,7 @@ class FilterProxy:
 
     listener: Listener
     next_hop: NextHop
-    _judge: ScorerPool
+    _judge: Judge
     context: ProxyContext
     hostname: str
 

@@ -29,8 +29,7 @@ from spamguard.log import printable
 from spamguard.mail.message import has_received_on_top, read_header_section
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import PolicyJudge, ProxyContext
+from spamguard.proxy.transaction import Judge, PolicyJudge, ProxyContext
 from spamguard.records import Scan
 from spamguard.servers import listener
 from spamguard.servers.listener import (
@@ -123,7 +122,7 @@ class ScanService:
     def __init__(
         self,
         scanner: Scanner,
-        judge: ScorerPool,
+        judge: Judge,
         context: ProxyContext,
         training: TrainingIntake,
         hostname: str,
@@ -239,7 +238,7 @@ class ScanService:
             candidates = resolver.candidates(request.user) if resolver else ()
             user = candidates[0] if candidates else request.user
         try:
-            scan = await self._judge.judge(request.message, b"", ())
+            scan = await self._judge(request.message, b"", ())
             if isinstance(scan, NotScanned) and scan.reason in _OUTCOME_BY_REASON:
                 return _OUTCOME_BY_REASON[scan.reason]
             digest = b"" if isinstance(scan, NotScanned) else scan.digest

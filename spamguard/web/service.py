@@ -105,10 +105,6 @@ class Service:
         self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
         self._clear_cache()
 
-    async def start(self) -> None:
-        """Start the scorers. Call it before anything else."""
-        await self._scanner.start()
-
     async def close(self) -> None:
         """Finish unfinished work, within a moment."""
         if self._releases:

@@ -42,9 +42,9 @@ from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
 from spamguard.proxy.history import HISTORY_FILE
 from spamguard.proxy.history_search import HistorySearch, recipient_pattern
-from spamguard.proxy.scorer import NotScanned
+from spamguard.proxy.scorer import NotScanned, ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.records import Scan
+from spamguard.records import MAX_WORDS, Scan
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY, Spool
 from spamguard.users import UserResolver
 from spamguard.web.auth import Person
@@ -235,7 +235,6 @@ def ensure_filter(state: Path) -> None:
 
 # ---- uploaded messages
 
-_MAX_WORDS = 1000  # in the explanation of a message that is there: nearly all that it has
 _MAX_MESSAGES = 32  # judged at once
 _MAX_MESSAGES_PER_PERSON = 8  # judged at once for a person who is not an operator
 _NEW_FILTER_SECONDS = 5.0  # within which scorers find a filter that has just been created
@@ -245,7 +244,7 @@ _TEMPORARY_REASONS = ("busy", "stopping", "no-model", "unreadable", "crashed", "
 
 
 class UploadScanner:
-    """Judges uploaded messages in a scorer pool of its own. Call `start` first.
+    """Judges uploaded messages in a scorer pool of its own, whose scorers start with the first one.
 
     spam_threshold: as in `Policy`. settle: called when lessons wait for settling, or when there are
     no usable tables.
@@ -254,26 +253,17 @@ class UploadScanner:
     def __init__(
         self, settings: Settings, spam_threshold: float, settle: Callable[[], object]
     ) -> None:
-        self._pool = ScorerPool(
-            settings.state,
-            settings.scoring,
-            spam_threshold,
-            words=_MAX_WORDS,
-            authserv_ids=settings.authserv_ids,
-        )
+        self._pool = ScorerPool(settings.state, settings.scoring)
+        self._options = ScanOptions(spam_threshold, settings.authserv_ids, words=MAX_WORDS)
         self._settle = settle
         self._state = settings.state
         self._running = Counter[Person]()
-
-    async def start(self) -> None:
-        """Start the scorers."""
-        await self._pool.start()
 
     async def close(self) -> None:
         """Stop the scorers."""
         await self._pool.close()
 
-    async def scan(self, message: Spool, person: Person, users: Sequence[str] = ()) -> Scan:
+    async def scan(self, message: Spool, person: Person, users: tuple[str, ...] = ()) -> Scan:
         """Judge a message as its sender wrote it, without a prefix that we put before its subject.
 
         UsageError: the message cannot be judged. BusyError: the message cannot be judged now.
@@ -295,12 +285,12 @@ class UploadScanner:
         finally:
             self._running -= Counter((person,))  # and no person with a count of zero remains
 
-    async def _scan(self, message: Spool, users: Sequence[str]) -> Scan:
+    async def _scan(self, message: Spool, users: tuple[str, ...]) -> Scan:
         await run_in_thread(partial(ensure_filter, self._state))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _NEW_FILTER_SECONDS
         while True:
-            result = await self._pool.judge(message, b"", users)
+            result = await self._pool.judge(message, users=users, options=self._options)
             no_model = isinstance(result, NotScanned) and result.reason == "no-model"
             if not no_model or loop.time() > deadline:
                 break

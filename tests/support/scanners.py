@@ -135,7 +135,7 @@ def scan_service(
         lambda: settled.append(True),
         resolver,
     )
-    return ScanService(scanner, judge, context, TrainingIntake(state), "mx.example.org")
+    return ScanService(scanner, judge.judge, context, TrainingIntake(state), "mx.example.org")
 
 
 def scanner(protocol: Protocol, **settings: Any) -> Scanner:

@@ -31,13 +31,13 @@ def answer(self, request):
     if order.startswith(b"MEMORY"): bytearray(8 << 30)
     if order.startswith(b"LIE"): return b"\\xff" * 100
     if order.startswith(b"TWICE"): return honest(self, request) * 2
-    if order.startswith(b"SHORT"): return scorer.encode_answer(scorer.SCANNED, b"1, 2")
-    if order.startswith(b"BINARY"): return scorer.encode_answer(scorer.SCANNED, bytes(range(256)))
+    if order.startswith(b"SHORT"): return b"\\0\\0\\0\\4" + b"1, 2"
+    if order.startswith(b"BINARY"): return b"\\0\\0\\1\\0" + bytes(range(256))
     if order.startswith(b"WHO"):
-        return scorer.encode_answer(scorer.NOT_SCANNED, str(os.getpid()).encode())
+        return scorer.encode_answer(str(os.getpid()))
     if order.startswith(b"PEAK"):
         peak = re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]
-        return scorer.encode_answer(scorer.NOT_SCANNED, peak.encode())
+        return scorer.encode_answer(peak)
     return honest(self, request)
 scan = Filter.scan
 def faulty(self, raw, words=8, on_top=b"", users=()):

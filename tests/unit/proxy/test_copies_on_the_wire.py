@@ -58,7 +58,7 @@ async def sent(script: dict[str, list[Answer]]) -> Came:
                 UserResolver(()),
             )
             message = FilterProxy(
-                at(Position.STANDALONE), hop, FakeJudge(FOUND), tools, "mx.example.net"
+                at(Position.STANDALONE), hop, FakeJudge(FOUND).judge, tools, "mx.example.net"
             ).message(Client())
             spool = Spool(Path(place))
             spool.write(RAW)

@@ -10,8 +10,8 @@ import pytest
 
 from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
-from spamguard.proxy.scorer import ScorerAnswerReader, decode_scan, encode_scan
-from spamguard.records import MAX_LINE
+from spamguard.proxy.scorer import decode_answer, encode_answer
+from spamguard.records import MAX_LINE, Scan
 from spamguard.smtp.envelope import Client, Envelope, Sender
 from tests.support.waiting import eventually
 from tests.unit.filters import opened
@@ -65,9 +65,10 @@ def test_a_line_of_the_text_is_kept_unless_it_is_private(
         * 50
     )
     with opened(tmp_path / "state") as spam_filter:
-        (answer,) = ScorerAnswerReader().feed(encode_scan(spam_filter.scan(raw)))
+        scan = decode_answer(encode_answer(spam_filter.scan(raw)))
     record = DeliveryRecord(before_queue(), Envelope(Sender("a@x"), (), Client()), 9)
-    record.set_scan(decode_scan(answer), b"Subject: offer\n")
+    assert isinstance(scan, Scan)
+    record.set_scan(scan, b"Subject: offer\n")
     writer = HistoryWriter(place, 64 << 20, 30, private=private)
     assert writer.put(record.row("0123456789abcdef"))
     assert writer.close(30)

@@ -16,8 +16,8 @@ import pytest
 from spamguard import process
 from spamguard.engine.filter import Filter
 from spamguard.proxy import scorer_pool
-from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.scorer_pool import KEPT_WORDS, SCORER_COMMAND
+from spamguard.proxy.scorer import KEPT_WORDS, NotScanned
+from spamguard.proxy.scorer_pool import SCORER_COMMAND
 from spamguard.records import Scan
 from spamguard.storage import MAX_MEMORY_BYTES
 from tests.support.processes import alive

@@ -140,9 +140,9 @@ class Case:
             lambda: self.settled.append(True),
             self.people,
         )
-        message = FilterProxy(self.listener, self.hop, self.judge, tools, "mx.example.net").message(
-            self.client
-        )
+        message = FilterProxy(
+            self.listener, self.hop, self.judge.judge, tools, "mx.example.net"
+        ).message(self.client)
         spool = Spool(self.place)
         spool.write(raw)
         try:

@@ -97,7 +97,6 @@ def _node(
         served.service = service = NodeService(settings, lambda: None, dict, client)
         store.key = bytes(32)
         door = PeerDoor(PeerGate(key, peers[at].node), service, burn)
-        await service.start()
         try:
             yield create_app(
                 Web(HostPort("127.0.0.1", 1)),

@@ -111,7 +111,6 @@ async def serving(
         lambda: settled.append(1) if settled is not None else None,
         lambda: {"pid": os.getpid()},
     )
-    await service.start()
     try:
         yield service
     finally:
