@@ -124,30 +124,20 @@ class Scorer:
 
 
 def read_requests(connection: socket.socket) -> Iterator[ScorerRequest]:
-    """The requests, until the worker closes the connection."""
+    """The requests, until the worker closes the connection; it sends one at a time."""
     while True:
-        # A worker sends one request at a time, so no more than this one can be there.
-        data, descriptors, _, _ = socket.recv_fds(connection, _CHUNK_BYTES, 1)
-        if not data:
-            return
-        data += _read_exactly(connection, _FRAME.size - len(data))
-        end = _FRAME.size + _FRAME.unpack_from(data)[0]
-        data += _read_exactly(connection, end - len(data))
+        data, descriptors = b"", list[int]()
+        while _end_of_frame(data) > len(data):
+            piece, found, _, _ = socket.recv_fds(connection, _CHUNK_BYTES, 1)
+            if not piece:
+                return
+            data += piece
+            descriptors += found
         request = _decode_request(memoryview(data)[_FRAME.size :])
         if descriptors:
-            request = request._replace(message=_read_file(descriptors[0]))
+            request = request._replace(message=_read_file(descriptors.pop()))
         yield request
         del request, data  # a large message is not kept until the next one comes
-
-
-def _read_exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = connection.recv(min(size - len(data), _CHUNK_BYTES))
-        if not piece:
-            raise EOFError
-        data += piece
-    return bytes(data)
 
 
 def _read_file(descriptor: int) -> bytes:
@@ -183,7 +173,7 @@ def main(arguments: list[str]) -> None:
     scorer = Scorer(Path(state))
     scorer.open(ScanOptions())
     _limit_memory()
-    with socket.socket(fileno=int(descriptor)) as connection, suppress(EOFError, ConnectionError):
+    with socket.socket(fileno=int(descriptor)) as connection, suppress(ConnectionError):
         connection.sendall(encode_answer(READY))
         for request in read_requests(connection):
             answer = scorer.answer(request)
@@ -241,12 +231,10 @@ def decode_answer(data: bytes | bytearray, users: Collection[str] = ()) -> Scan 
     ValueError
         It is not of the right form, or not an answer to this request.
     """
-    if len(data) < _FRAME.size:
-        return None
-    size = _FRAME.unpack_from(data)[0]
-    if size > _MAX_ANSWER_BYTES:
+    end = _end_of_frame(data)
+    if end > _MAX_ANSWER_BYTES:
         raise ValueError("not an answer")
-    if len(data) < _FRAME.size + size:
+    if end > len(data):
         return None
     try:
         answer: Scan | str = _decode_answer(data[_FRAME.size :])
@@ -262,6 +250,11 @@ def decode_answer(data: bytes | bytearray, users: Collection[str] = ()) -> Scan 
 
 def _frame(data: bytes) -> bytes:
     return _FRAME.pack(len(data)) + data
+
+
+def _end_of_frame(data: bytes | bytearray) -> int:
+    """Where the first frame ends; before its length is there, where that ends."""
+    return _FRAME.size + (_FRAME.unpack_from(data)[0] if len(data) >= _FRAME.size else 1)
 
 
 if __name__ == "__main__":
