@@ -1,9 +1,11 @@
-"""One connection to a next hop: replies out of bytes, a deadline for each wait, bounded memory.
+"""One SMTP or LMTP session with a next hop: replies out of bytes, a deadline for each wait, bounded
+memory.
 
-`NextHopConnection` knows no commands; a wait ends with the awaited event, a `DeliveryError` or a
-cancellation, and nothing else. `NextHopSession` is the SMTP or LMTP session on it. It sends
-commands and messages one after the other and counts the replies that are due. It must never send
-anything while the two sides are out of step, and never end a message that is not whole.
+`NextHopSession` is the protocol of a connection, made by `dial` and ended by `abort`; one task at a
+time waits on it. It sends commands and messages one after the other and counts the replies that are
+due. A wait ends with the awaited event, a `DeliveryError` or a cancellation, and nothing else. It
+must never send anything while the two sides are out of step, and never end a message that is not
+whole.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import contextlib
 import os
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from spamguard.config.options import Endpoint
@@ -33,22 +35,37 @@ from spamguard.smtp.envelope import MAX_REPLY_BYTES, Reply, ReplyError, ReplyRea
 _MAX_UNREAD_BYTES = MAX_REPLY_BYTES
 
 
-class NextHopConnection(DeadlineTimer, asyncio.Protocol):
-    """One connection, made by `dial` and ended by `abort`; one task at a time waits on it."""
+class NextHopSession(DeadlineTimer, asyncio.Protocol):
+    """seconds: for each reply to a command.
 
-    def __init__(self) -> None:
+    extensions: EHLO keywords (upper case) and their parameters. is_reused: it has served a message
+    before.
+    """
+
+    _transport: asyncio.Transport
+
+    def __init__(self, seconds: float) -> None:
+        self.extensions: Mapping[str, str] = {}
+        self.is_reused = False
+        self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
         self._replies = ReplyReader()
         self._waiter: asyncio.Future[None] | None = None
         self._close_reason = ""
-        self._writing_paused = False
-        self._is_encrypted = False
+        self._writing_paused = self._is_encrypted = False
+        self._is_clean = False  # no transaction is open, and nothing was refused
+        self._replies_due = 1  # the greeting
+        self._had_refusal = False
 
     @property
     def is_quiet(self) -> bool:
         """Whether it is open and everything that came has been read."""
         return not self._close_reason and not self._replies.pending_bytes
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the next message can have it."""
+        return self._is_clean and self.is_quiet
 
     @property
     def peer(self) -> str:
@@ -60,8 +77,30 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
         """A time of the event loop's clock, as `read_reply` expects it."""
         return self._loop.time() + seconds
 
-    async def read_reply(self, deadline: float) -> Reply:
-        """The next reply, complete before the deadline. DisconnectedError, NextHopTimeoutError."""
+    def send_commands(self, *commands: bytes) -> None:
+        """Send commands, each with its line end, in one go; a reply is due for each.
+        DisconnectedError: the hop has gone, or spoke unasked.
+        """
+        self._is_clean = False
+        if self._replies_due or not self.is_quiet:
+            raise DisconnectedError("gone, or spoke without being asked")
+        self._replies_due = len(commands)
+        self._transport.write(b"".join(commands))
+
+    async def read_reply(self, deadline: float | None = None, positive: int = 2) -> Reply:
+        """The reply to the oldest command without one: a refusal, or a code that begins with
+        `positive`. DisconnectedError, NextHopTimeoutError, ClosingError.
+        """
+        reply = await self._next_reply(deadline or self.deadline_after(self._seconds))
+        if reply.code == 421:
+            raise ClosingError(reply)
+        if reply.code // 100 not in (positive, 4, 5):
+            raise NextHopTimeoutError(f"out of place: {reply}")
+        self._replies_due -= 1
+        self._had_refusal |= not reply.is_positive
+        return reply
+
+    async def _next_reply(self, deadline: float) -> Reply:
         while True:
             try:
                 reply = self._replies.next_reply()
@@ -74,18 +113,48 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
             self._transport.resume_reading()
             await self._wait_for_change(deadline)
 
-    def write(self, data: bytes) -> None:
-        """Send now or soon. A loss on the way shows in the next reply."""
-        self._transport.write(data)
+    async def request(self, command: bytes, positive: int = 2) -> Reply:
+        self.send_commands(command)
+        return await self.read_reply(positive=positive)
 
-    async def wait_writable(self, seconds: float) -> bool:
-        """Wait for room; False: the hop spoke or hung up. NextHopTimeoutError."""
-        # Yield even where there is room: what came must be seen, and other tasks want to work.
-        await asyncio.sleep(0)
-        deadline = self.deadline_after(seconds)
-        while self._writing_paused and self.is_quiet:
-            await self._wait_for_change(deadline)
-        return self.is_quiet
+    async def send_data(self, pieces: Iterable[bytes], replies: int) -> bool:
+        """Send a message, whose last piece is the end of data; False when the hop spoke or hung up
+        before that.
+
+        So many replies are due then. Errors of the pieces pass through. Unless the message was sent
+        whole and all replies came, the session can only be cut off. NextHopTimeoutError.
+        """
+        self._is_clean = False
+        self._replies_due = replies + 1  # the end of data is due too, from us
+        for piece in _batch_pieces(pieces):
+            # Yield even where there is room: what came must be seen, and other tasks want to work.
+            await asyncio.sleep(0)
+            deadline = self.deadline_after(self._seconds)
+            while self._writing_paused and self.is_quiet:
+                await self._wait_for_change(deadline)
+            if not self.is_quiet:
+                return False
+            self._transport.write(piece)
+        self._replies_due -= 1
+        return True
+
+    def mark_ready(self, extensions: Mapping[str, str] | None = None) -> None:
+        """The session was opened, with these extensions, or a transaction has ended.
+
+        The next message can have it if nothing was refused meanwhile.
+        """
+        if extensions is not None:
+            self.extensions, self._had_refusal = extensions, False
+        self._is_clean = not (self._replies_due or self._had_refusal)
+
+    async def quit(self) -> None:
+        """End it politely, without waiting long; never raises."""
+        try:
+            with contextlib.suppress(DeliveryError):
+                self.send_commands(b"QUIT\r\n")
+                await self.read_reply(self.deadline_after(1.0))
+        finally:
+            self.abort()
 
     async def start_tls(self, context: ssl.SSLContext, name: str, seconds: float) -> None:
         """Start TLS. name: for the check of the certificate. TlsHandshakeError."""
@@ -161,111 +230,21 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
         self._wake()
 
 
-async def dial(endpoint: Endpoint, seconds: float) -> NextHopConnection:
-    """Connect within so many seconds. UnreachableError."""
-    loop = asyncio.get_running_loop()
+async def dial(endpoint: Endpoint, connect_seconds: float, seconds: float) -> NextHopSession:
+    """Connect within so many seconds. seconds: as of `NextHopSession`. UnreachableError."""
+    loop, make = asyncio.get_running_loop(), partial(NextHopSession, seconds)
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(connect_seconds):
             if endpoint.path is not None:
-                return (await loop.create_unix_connection(NextHopConnection, str(endpoint.path)))[1]
-            _, connection = await loop.create_connection(
-                NextHopConnection,
-                endpoint.host,
-                endpoint.port,
-                # Until a host's next address is tried too (RFC 8305, section 5).
-                happy_eyeballs_delay=0.25,
-            )
-            return connection
+                return (await loop.create_unix_connection(make, str(endpoint.path)))[1]
+            # The delay is until a host's next address is tried too (RFC 8305, section 5).
+            return (
+                await loop.create_connection(
+                    make, endpoint.host, endpoint.port, happy_eyeballs_delay=0.25
+                )
+            )[1]
     except (OSError, ValueError) as error:  # ValueError: a name that no host can have
         raise UnreachableError(f"connect: {describe_error(error)}") from error
-
-
-@dataclass(eq=False)
-class NextHopSession:
-    """One session. seconds: for each reply to a command.
-
-    extensions: EHLO keywords (upper case) and their parameters. is_reused: it has served a message
-    before.
-    """
-
-    connection: NextHopConnection
-    _seconds: float
-    extensions: Mapping[str, str] = field(default_factory=dict)
-    is_reused: bool = False
-    _is_clean: bool = False  # no transaction is open, and nothing was refused
-    _replies_due: int = 1  # the greeting
-    _had_refusal: bool = False
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether the next message can have it."""
-        return self._is_clean and self.connection.is_quiet
-
-    def send_commands(self, *commands: bytes) -> None:
-        """Send commands, each with its line end, in one go; a reply is due for each.
-        DisconnectedError: the hop has gone, or spoke unasked.
-        """
-        self._is_clean = False
-        if self._replies_due or not self.connection.is_quiet:
-            raise DisconnectedError("gone, or spoke without being asked")
-        self._replies_due = len(commands)
-        self.connection.write(b"".join(commands))
-
-    async def read_reply(self, deadline: float | None = None, positive: int = 2) -> Reply:
-        """The reply to the oldest command without one: a refusal, or a code that begins with
-        `positive`. DisconnectedError, NextHopTimeoutError, ClosingError.
-        """
-        if deadline is None:
-            deadline = self.connection.deadline_after(self._seconds)
-        reply = await self.connection.read_reply(deadline)
-        if reply.code == 421:
-            raise ClosingError(reply)
-        if reply.code // 100 not in (positive, 4, 5):
-            raise NextHopTimeoutError(f"out of place: {reply}")
-        self._replies_due -= 1
-        self._had_refusal |= not reply.is_positive
-        return reply
-
-    async def request(self, command: bytes, positive: int = 2) -> Reply:
-        self.send_commands(command)
-        return await self.read_reply(positive=positive)
-
-    async def send_data(self, pieces: Iterable[bytes], replies: int) -> bool:
-        """Send a message, whose last piece is the end of data; False when the hop spoke or hung up
-        before that.
-
-        So many replies are due then. Errors of the pieces pass through. Unless the message was sent
-        whole and all replies came, the session can only be cut off. NextHopTimeoutError.
-        """
-        self._is_clean = False
-        self._replies_due = replies + 1  # the end of data is due too, from us
-        for piece in _batch_pieces(pieces):
-            if not await self.connection.wait_writable(self._seconds):
-                return False
-            self.connection.write(piece)
-        self._replies_due -= 1
-        return True
-
-    def mark_ready(self, extensions: Mapping[str, str] | None = None) -> None:
-        """The session was opened, with these extensions, or a transaction has ended.
-
-        The next message can have it if nothing was refused meanwhile.
-        """
-        if extensions is not None:
-            self.extensions, self._had_refusal = extensions, False
-        self._is_clean = not (self._replies_due or self._had_refusal)
-
-    def abort(self) -> None:
-        self.connection.abort()
-
-    async def quit(self) -> None:
-        """End it politely, without waiting long; never raises."""
-        try:
-            with contextlib.suppress(DeliveryError):
-                self.send_commands(b"QUIT\r\n")
-                await self.read_reply(self.connection.deadline_after(1.0))
-        finally:
-            self.abort()
 
 
 def _batch_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:

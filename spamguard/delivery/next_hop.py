@@ -19,7 +19,6 @@ is written.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import re
@@ -287,7 +286,6 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
 
 # ---- a Maildir
 
-_delivery_counter = itertools.count()  # of deliveries of this process
 _UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 _MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writes such a thing
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
@@ -348,14 +346,10 @@ class MaildirNextHop:
             _remove_files(folder / "tmp" / name for name in names)
 
     def _unique_name(self) -> str:
-        """Time, then microseconds, process, delivery of this process and chance, then host."""
-        microseconds = time.time_ns() // 1000
-        parts = (
-            f"M{microseconds % 1_000_000}P{os.getpid()}"
-            f"Q{next(_delivery_counter)}R{secrets.token_hex(8)}"
-        )
+        """Time, then microseconds and chance, then host."""
+        seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
         host = _UNSAFE_IN_NAMES.sub("_", self._hostname)[:100]  # a name has at most 255 bytes
-        return f"{microseconds // 1_000_000}.{parts}.{host}"
+        return f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{host}"
 
 
 @dataclass

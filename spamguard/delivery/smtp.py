@@ -174,14 +174,13 @@ class SmtpNextHop:
             return await self._open(Tls.OFF)
 
     async def _open(self, tls: Tls) -> NextHopSession:
-        connection = await dial(self.settings.to, self.settings.connect)
-        session = NextHopSession(connection, self.settings.command)
+        session = await dial(self.settings.to, self.settings.connect, self.settings.command)
         try:
             greeting = await session.read_reply()
             if not greeting.is_positive:
                 raise UnreachableError(f"not welcome: {greeting}")
             extensions = await self._say_hello(session)
-            if wants_tls(tls, "STARTTLS" in extensions, connection.peer):
+            if wants_tls(tls, "STARTTLS" in extensions, session.peer):
                 await self._start_tls(session)
                 extensions = await self._say_hello(session)
             session.mark_ready(extensions)
@@ -208,13 +207,11 @@ class SmtpNextHop:
         reply = await session.request(b"STARTTLS\r\n")
         if not reply.is_positive:
             raise TlsHandshakeError(f"STARTTLS refused: {reply}")
-        if not session.connection.is_quiet:  # RFC 3207, section 6
+        if not session.is_quiet:  # RFC 3207, section 6
             raise UnsafeError("more than the answer to STARTTLS came before the handshake")
         if self._tls_context is None:
             self._tls_context = make_tls_context(self.settings.tls)
-        await session.connection.start_tls(
-            self._tls_context, self.settings.to.host, self.settings.connect
-        )
+        await session.start_tls(self._tls_context, self.settings.to.host, self.settings.connect)
 
 
 @dataclass
@@ -336,7 +333,7 @@ class SmtpTransaction:
         self, session: NextHopSession, content: SpoolView, count: int, replies: list[Reply]
     ) -> None:
         is_whole = await session.send_data(dot_stuff(content.chunks()), count)
-        deadline = session.connection.deadline_after(
+        deadline = session.deadline_after(
             self._hop.settings.data if is_whole else _LATE_REPLY_TIMEOUT
         )
         for _ in range(count):
@@ -346,7 +343,7 @@ class SmtpTransaction:
                 # It answers one recipient. Others may have the message, and would get it twice.
                 self._report_error(error)
                 replies.append(error.reply)
-                deadline = min(deadline, session.connection.deadline_after(_LATE_REPLY_TIMEOUT))
+                deadline = min(deadline, session.deadline_after(_LATE_REPLY_TIMEOUT))
 
     def _report_error(self, error: Exception) -> None:
         _log.warning("next hop %s: %s: %s", self._hop.settings.to, type(error).__name__, error)

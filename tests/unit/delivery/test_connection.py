@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Endpoint, Protocol
-from spamguard.delivery.connection import NextHopConnection, dial
+from spamguard.delivery.connection import NextHopSession, dial
 from spamguard.delivery.next_hop import (
     UnreachableError,
     describe_error,
@@ -21,10 +21,10 @@ from tests.e2e.ports import free_port
 
 
 @contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[tuple[NextHopConnection, socket.socket]]:
+async def connected() -> AsyncIterator[tuple[NextHopSession, socket.socket]]:
     """A connection and its other end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        connection = await dial(Endpoint(Protocol.SMTP, *server.getsockname()), 5)
+        connection = await dial(Endpoint(Protocol.SMTP, *server.getsockname()), 5, 5)
         other, _ = server.accept()
     try:
         with other:
@@ -35,7 +35,7 @@ async def connected() -> AsyncIterator[tuple[NextHopConnection, socket.socket]]:
 
 
 def with_connection(
-    test: Callable[[NextHopConnection, socket.socket], Awaitable[None]],
+    test: Callable[[NextHopSession, socket.socket], Awaitable[None]],
 ) -> Callable[[], None]:
     """Give a test a connection and its other end, in an event loop."""
 
@@ -65,7 +65,7 @@ def test_reading_pauses_while_replies_are_unread() -> None:
 
 @with_connection
 async def test_what_had_to_wait_is_read_in_the_end(
-    connection: NextHopConnection, other: socket.socket
+    connection: NextHopSession, other: socket.socket
 ) -> None:
     sending = asyncio.create_task(asyncio.to_thread(other.sendall, b"250 more\r\n" * 100_000))
     for _ in range(100_000):
@@ -77,7 +77,7 @@ async def test_what_had_to_wait_is_read_in_the_end(
 def test_errors_are_described_in_words(tmp_path: Path) -> None:
     async def told(endpoint: Endpoint) -> str:
         with pytest.raises(UnreachableError) as error:
-            await dial(endpoint, 5)
+            await dial(endpoint, 5, 5)
         return str(error.value)
 
     assert (
