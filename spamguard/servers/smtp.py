@@ -31,7 +31,6 @@ from spamguard.servers.smtp_handler import (
     REPLY_BY_LIMIT,
     ClientReader,
     ClientSession,
-    CommandRefusedError,
     DataReceiver,
     DoorContext,
     HookNames,
@@ -45,7 +44,7 @@ from spamguard.smtp.commands import (
     parse_mail,
     parse_rcpt,
 )
-from spamguard.smtp.envelope import Replies, Reply, with_enhanced_code
+from spamguard.smtp.envelope import RefusedError, Replies, Reply, with_enhanced_code
 
 _log = logging.getLogger("spamguard.doors")
 logging.getLogger("mail.log").setLevel(logging.ERROR)  # aiosmtpd's: each line of each client
@@ -202,7 +201,7 @@ class SmtpSession(HookNames, SMTP):
 
     async def handle_exception(self, error: Exception) -> Any:
         """The reply after an error in a command, or the end of the session."""
-        if isinstance(error, CommandRefusedError):
+        if isinstance(error, RefusedError):
             if error.ends_session:
                 await self._end_with(error.reply)
             return self._handler.refuse(error.reply)
@@ -286,17 +285,17 @@ class SmtpSession(HookNames, SMTP):
         return self._line_deadline
 
     def _check_command(self, line: bytes) -> bytes:
-        """The line, if it is a command. CommandRefusedError."""
+        """The line, if it is a command. RefusedError."""
         self._line_deadline = None
         if min(self._handler.idle_left, self._handler.wrong_left) < 0:
-            raise CommandRefusedError(Replies.TOO_MANY_COMMANDS, ends_session=True)
+            raise RefusedError(Replies.TOO_MANY_COMMANDS, ends_session=True)
         verb = line[:-2].partition(b" ")[0].upper().decode("latin-1")
         if _ODD_BYTE.search(line, 0, len(line) - 2):
-            raise CommandRefusedError(Replies.BAD_LINE)
+            raise RefusedError(Replies.BAD_LINE)
         if self._is_leaving and self._handler.last_message_end is not None and verb != "QUIT":
-            raise CommandRefusedError(Replies.SHUTTING_DOWN, ends_session=True)
+            raise RefusedError(Replies.SHUTTING_DOWN, ends_session=True)
         if verb not in self._smtp_methods:
-            raise CommandRefusedError(Replies.UNKNOWN_COMMAND)
+            raise RefusedError(Replies.UNKNOWN_COMMAND)
         if verb in _IDLE_VERBS:
             self._handler.idle_left -= 1
         elif line[:-2].upper() == b"QUIT":
@@ -311,10 +310,8 @@ class SmtpSession(HookNames, SMTP):
         if await self.check_helo_needed():
             return
         if self.envelope.sender is not None:
-            raise CommandRefusedError(Replies.BAD_SEQUENCE)
+            raise RefusedError(Replies.BAD_SEQUENCE)
         sender = parse_mail(_encode(arg), smtputf8=self._context.is_behind_server)
-        if isinstance(sender, Reply):
-            raise CommandRefusedError(sender)
         await self.push(await self._handler.mail(self.session, self.envelope, sender))
 
     @syntax("RCPT TO:<address>", extended=" [SP <parameters>]")
@@ -324,12 +321,10 @@ class SmtpSession(HookNames, SMTP):
             return
         sender = self.envelope.sender
         if sender is None:
-            raise CommandRefusedError(Replies.BAD_SEQUENCE)
+            raise RefusedError(Replies.BAD_SEQUENCE)
         self.envelope.rcpt_count += 1
         may_be_wide = self._context.is_behind_server or "SMTPUTF8" in dict(sender.parameters)
         recipient = parse_rcpt(_encode(arg), smtputf8=may_be_wide)
-        if isinstance(recipient, Reply):
-            raise CommandRefusedError(recipient)
         await self.push(await self._handler.recipient(self.envelope, recipient))
 
     @syntax("DATA")
@@ -337,9 +332,7 @@ class SmtpSession(HookNames, SMTP):
         """Replaced: aiosmtpd keeps a message in memory, line by line."""
         if await self.check_helo_needed():
             return
-        refusal = self._handler.data_refusal(self.envelope, arg)
-        if refusal is not None:
-            raise CommandRefusedError(refusal)
+        self._handler.check_data(self.envelope, arg)
         await self.push(Replies.GO_AHEAD)
         incoming = DataReceiver(self._context, self._handler.quota_key)
         try:
@@ -376,9 +369,9 @@ class SmtpSession(HookNames, SMTP):
     async def smtp_STARTTLS(self, arg: str | None) -> None:
         """Upgrade, with the certificate as it is now."""
         if self.session.ssl is not None or self.envelope.sender is not None:
-            raise CommandRefusedError(Replies.BAD_SEQUENCE)
+            raise RefusedError(Replies.BAD_SEQUENCE)
         if not (arg or self._reader.is_empty):
-            raise CommandRefusedError(Replies.NOT_SMTP, ends_session=True)
+            raise RefusedError(Replies.NOT_SMTP, ends_session=True)
         if self._context.tls is not None:
             self._context.tls.reload()
         await super().smtp_STARTTLS(arg)
@@ -405,7 +398,7 @@ class SmtpSession(HookNames, SMTP):
 
     async def _refuse_browser(self, _arg: str | None) -> None:
         """End the session: any web page can make a browser send mail below its own request."""
-        raise CommandRefusedError(Replies.NOT_SMTP, ends_session=True)
+        raise RefusedError(Replies.NOT_SMTP, ends_session=True)
 
     smtp_GET = smtp_POST = _refuse_browser  # the others come after one of these, or not at all
 

@@ -38,12 +38,12 @@ from spamguard.smtp.commands import (
     XCLIENT_FEATURE,
     XFORWARD_FEATURE,
     apply_attributes,
-    parse_attributes,
 )
 from spamguard.smtp.envelope import (
     Client,
     Networks,
     Recipient,
+    RefusedError,
     Replies,
     Reply,
     Sender,
@@ -160,15 +160,6 @@ class DataReceiver(IncomingMessage):
             self.refuse(Replies.SIZE_LIMIT)
 
 
-class CommandRefusedError(Exception):
-    """Carries the reply to a line that is no command; the last reply if it ends the session."""
-
-    def __init__(self, reply: Reply, *, ends_session: bool = False) -> None:
-        super().__init__(reply)
-        self.reply = reply
-        self.ends_session = ends_session
-
-
 class ClientReader(DeadlineTimer, asyncio.StreamReader):
     """The bytes of one client. before_wait: returns the deadline of a wait, by the loop's clock.
     check_command: returns a line, if it is a command.
@@ -213,7 +204,7 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
 
         Raises
         ------
-        CommandRefusedError, ClientTimeout
+        RefusedError, ClientTimeout
             aiosmtpd passes them to `handle_exception`.
         ConnectionResetError
             The client has gone; aiosmtpd ends the session.
@@ -231,7 +222,7 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
             # The next bytes may be the rest of this line, or a command. Obeyed, they could be a
             # command that another server took for a part of this line (SMTP smuggling); answered,
             # the client would count one reply too many.
-            raise CommandRefusedError(Replies.BARE_LF, ends_session=True)
+            raise RefusedError(Replies.BARE_LF, ends_session=True)
         self.set_deadline(deadline)
         try:
             await super()._wait_for_data(func_name)  # type: ignore[misc]  # not in typeshed
@@ -312,7 +303,7 @@ class ProxyHandler(HookNames):
         self, session: ClientSession, hostname: str, protocol: str, features: Sequence[str]
     ) -> Reply:
         if not _HELLO_NAME.fullmatch(hostname):
-            return self.refuse(Replies.BAD_ARGUMENT)
+            raise RefusedError(Replies.BAD_ARGUMENT)
         await self.end_transaction(session)
         session.host_name = hostname
         session.client = replace(session.client, helo=hostname, protocol=protocol)
@@ -334,9 +325,8 @@ class ProxyHandler(HookNames):
         parameters = dict(sender.parameters)
         size = int(parameters.get("SIZE") or 0)
         if size > self.context.limits.message_size:  # RFC 1870, section 6.1
-            return self.refuse(Replies.SIZE_LIMIT)
-        if refusal := self._space_refusal(max(size, 1)):
-            return self.refuse(refusal)
+            raise RefusedError(Replies.SIZE_LIMIT)
+        self._check_space(max(size, 1))
         self.transaction = self.context.proxy.message(session.forwarded or session.client)
         self.idle_since = None
         reply = await self.transaction.mail(sender)
@@ -394,26 +384,24 @@ class ProxyHandler(HookNames):
         self.wrong_left -= 1
         return reply
 
-    def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:
-        """The refusal of DATA, None if it may come. arg: of the command, which has none."""
+    def check_data(self, envelope: MailEnvelope, arg: str | None) -> None:
+        """Whether DATA may come. arg: of the command, which has none. RefusedError."""
         if not envelope.rcpt_tos:  # RFC 2033, section 4.2, wants 503
             is_rejected = envelope.sender is not None and not self.context.lmtp
-            return Replies.NO_RECIPIENTS if is_rejected else Replies.BAD_SEQUENCE
-        return Replies.BAD_ARGUMENT if arg else self._space_refusal(1)
+            raise RefusedError(Replies.NO_RECIPIENTS if is_rejected else Replies.BAD_SEQUENCE)
+        if arg:
+            raise RefusedError(Replies.BAD_ARGUMENT)
+        self._check_space(1)
 
     def described_client(
         self, envelope: MailEnvelope, before: Client, arg: bytes, feature: str
     ) -> Client:
-        """The client as XFORWARD or XCLIENT describes it. CommandRefusedError."""
+        """The client as XFORWARD or XCLIENT describes it. RefusedError."""
         if envelope.sender is not None:
-            raise CommandRefusedError(Replies.BAD_SEQUENCE)
+            raise RefusedError(Replies.BAD_SEQUENCE)
         if not self.is_trusted:
-            raise CommandRefusedError(Replies.NOT_ALLOWED)
-        attributes = parse_attributes(arg)
-        client = None if attributes is None else apply_attributes(before, attributes, feature)
-        if client is None:
-            raise CommandRefusedError(Replies.BAD_ARGUMENT)
-        return client
+            raise RefusedError(Replies.NOT_ALLOWED)
+        return apply_attributes(before, arg, feature)
 
     async def end_transaction(self, session: ClientSession) -> None:
         """Go back to where a message may begin."""
@@ -433,9 +421,9 @@ class ProxyHandler(HookNames):
         finally:
             self.idle_since = self._loop.time() + DRAIN_GRACE_SECONDS
 
-    def _space_refusal(self, size: int) -> Reply | None:
-        has_room = self.context.byte_quota.has_room(size, self.quota_key)
-        return None if has_room else Replies.NO_SPACE
+    def _check_space(self, size: int) -> None:
+        if not self.context.byte_quota.has_room(size, self.quota_key):
+            raise RefusedError(Replies.NO_SPACE)
 
     def _recipient_limit(self, envelope: MailEnvelope) -> Reply | None:
         """The refusal of one more recipient, None while there is room."""

@@ -19,7 +19,15 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
-from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Replies, Reply, Sender
+from spamguard.smtp.envelope import (
+    Client,
+    EsmtpParameter,
+    Recipient,
+    RefusedError,
+    Replies,
+    Reply,
+    Sender,
+)
 
 # RFC 5321 (section 4.5.3.1.3) asks for 256 octets; addresses that carry another one are longer.
 MAX_PATH_BYTES = 512
@@ -60,16 +68,8 @@ _UNKNOWN_PARAMETER = Reply.from_text(555, "5.5.4 Unknown parameter")
 _NOT_ASCII = Reply.from_text(553, "5.6.7 Address is not ASCII, and SMTPUTF8 was not given")
 
 
-class _SyntaxRefusedError(Exception):
-    """Carries the reply out of the parser."""
-
-    def __init__(self, reply: Reply = Replies.BAD_ARGUMENT) -> None:
-        super().__init__(reply)
-        self.reply = reply
-
-
-def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender | Reply:
-    """The sender in the argument of MAIL, or the refusal. A source route is dropped.
+def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender:
+    """The sender in the argument of MAIL. A source route is dropped. RefusedError.
 
     argument: without the line end. smtputf8: whether it may go beyond ASCII without the parameter
     SMTPUTF8, as from a server that has let its client do so.
@@ -77,49 +77,39 @@ def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender | Reply:
     >>> parse_mail(b"FROM:<a@example.org> SIZE=12")
     Sender(address='a@example.org', parameters=(EsmtpParameter(keyword='SIZE', value='12'),))
     """
-    try:
-        path = _argument_after(argument, b"FROM:")
-        if path.startswith("<>"):
-            address, rest = "", path[2:]
-        else:
-            address, rest = _parse_address(path)
-        parameters = _parse_parameters(rest, _MAIL_PARAMETERS)
-        _check_ascii(address, parameters, smtputf8=smtputf8 or "SMTPUTF8" in dict(parameters))
-    except _SyntaxRefusedError as refusal:
-        return refusal.reply
+    path = _argument_after(argument, b"FROM:")
+    address, rest = ("", path[2:]) if path.startswith("<>") else _parse_address(path)
+    parameters = _parse_parameters(rest, _MAIL_PARAMETERS)
+    _check_ascii(address, parameters, smtputf8=smtputf8 or "SMTPUTF8" in dict(parameters))
     return Sender(address, parameters)
 
 
-def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient | Reply:
-    """The recipient in the argument of RCPT, or the refusal.
+def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
+    """The recipient in the argument of RCPT. RefusedError.
 
     argument: without the line end. smtputf8: whether MAIL had that parameter, or need not. An
     address without domain is accepted: `<Postmaster>` must be (RFC 5321, section 4.1.1.3), and an
     LMTP server knows others.
     """
-    try:
-        path = _argument_after(argument, b"TO:")
-        address, rest = _parse_address(path)
-        parameters = _parse_parameters(rest, _RCPT_PARAMETERS)
-        _check_ascii(address, parameters, smtputf8=smtputf8)
-    except _SyntaxRefusedError as refusal:
-        return refusal.reply
+    address, rest = _parse_address(_argument_after(argument, b"TO:"))
+    parameters = _parse_parameters(rest, _RCPT_PARAMETERS)
+    _check_ascii(address, parameters, smtputf8=smtputf8)
     return Recipient(address, parameters)
 
 
 def _argument_after(argument: bytes, word: bytes) -> str:
     if argument[: len(word)].upper() != word:
-        raise _SyntaxRefusedError
+        raise RefusedError(Replies.BAD_ARGUMENT)
     return argument[len(word) :].lstrip(b" ").decode("utf-8", "surrogateescape")
 
 
 def _parse_address(text: str) -> tuple[str, str]:
     """The address without brackets and source route, and the text behind it."""
     if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):  # no UTF-8
-        raise _SyntaxRefusedError(_NOT_ASCII)
+        raise RefusedError(_NOT_ASCII)
     match = _PATH.match(text)
     if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
-        raise _SyntaxRefusedError
+        raise RefusedError(Replies.BAD_ARGUMENT)
     return match[1] or match[2], text[match.end() :]
 
 
@@ -128,19 +118,19 @@ def _parse_parameters(
 ) -> tuple[EsmtpParameter, ...]:
     """forms: of the values, by keyword; None: the keyword takes no value."""
     if text and not text.startswith(" "):
-        raise _SyntaxRefusedError  # something sticks to the closing bracket
+        raise RefusedError(Replies.BAD_ARGUMENT)  # something sticks to the closing bracket
     parameters: dict[str, EsmtpParameter] = {}
     for word in filter(None, text.split(" ")):
         match = _PARAMETER.fullmatch(word)
         if match is None:
-            raise _SyntaxRefusedError
+            raise RefusedError(Replies.BAD_ARGUMENT)
         keyword, value = match[1].upper(), match[2]
         if keyword not in forms:
-            raise _SyntaxRefusedError(_UNKNOWN_PARAMETER)
+            raise RefusedError(_UNKNOWN_PARAMETER)
         form = forms[keyword]
         is_good = value is None if form is None else form.fullmatch(value or "")
         if not is_good or keyword in parameters:
-            raise _SyntaxRefusedError
+            raise RefusedError(Replies.BAD_ARGUMENT)
         parameters[keyword] = EsmtpParameter(keyword, value)
     return tuple(parameters.values())
 
@@ -148,7 +138,7 @@ def _parse_parameters(
 def _check_ascii(address: str, parameters: Iterable[EsmtpParameter], *, smtputf8: bool) -> None:
     values = (parameter.value or "" for parameter in parameters)
     if not (smtputf8 or (address.isascii() and all(map(str.isascii, values)))):
-        raise _SyntaxRefusedError(_NOT_ASCII)
+        raise RefusedError(_NOT_ASCII)
 
 
 def mail_command(sender: Sender) -> bytes:
@@ -205,8 +195,8 @@ _VALUE_FORMS = {
 }
 
 
-def parse_attributes(argument: bytes) -> dict[str, str] | None:
-    """The attributes in the argument of XFORWARD or XCLIENT; None: it is wrong.
+def parse_attributes(argument: bytes) -> dict[str, str]:
+    """The attributes in the argument of XFORWARD or XCLIENT. RefusedError.
 
     Names are in upper case, values decoded; "" is what the peer does not know. ADDR is a plain
     address, without "IPV6:".
@@ -218,13 +208,15 @@ def parse_attributes(argument: bytes) -> dict[str, str] | None:
     for word in filter(None, argument.split(b" ")):
         match = _ATTRIBUTE.fullmatch(word)
         if match is None:
-            return None
+            raise RefusedError(Replies.BAD_ARGUMENT)
         name = match[1].decode("ascii").upper()
         try:
             attributes[name] = _decode_value(name, match[2])
         except ValueError:
-            return None
-    return attributes or None
+            raise RefusedError(Replies.BAD_ARGUMENT) from None
+    if not attributes:
+        raise RefusedError(Replies.BAD_ARGUMENT)
+    return attributes
 
 
 def _decode_value(name: str, encoded: bytes) -> str:
@@ -243,8 +235,8 @@ XFORWARD_FEATURE = " ".join(("XFORWARD", *_XFORWARD_NAMES))
 XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN"
 
 
-def apply_attributes(client: Client, attributes: Mapping[str, str], feature: str) -> Client | None:
-    """The client after one XFORWARD or XCLIENT; None: the command has no such attribute.
+def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
+    """The client after one XFORWARD or XCLIENT. RefusedError.
 
     What the peer does not say stays unknown: its own values are not those of its client.
 
@@ -253,8 +245,9 @@ def apply_attributes(client: Client, attributes: Mapping[str, str], feature: str
     client : after the commands before it, or the peer itself.
     feature : `XFORWARD_FEATURE` or `XCLIENT_FEATURE`.
     """
+    attributes = parse_attributes(argument)
     if attributes.keys() - set(feature.split()[1:]):
-        return None
+        raise RefusedError(Replies.BAD_ARGUMENT)
     before = client if client.forwarded else Client(peer=client.peer, forwarded=True)
     values: dict[str, Any] = {CLIENT_FIELDS[name]: value for name, value in attributes.items()}
     return replace(before, **values)

@@ -51,6 +51,15 @@ class Reply:
         return head + b"%d %s\r\n" % (self.code, last)
 
 
+class RefusedError(Exception):
+    """Carries the reply to what a client may not say; the last reply if it ends the session."""
+
+    def __init__(self, reply: Reply, *, ends_session: bool = False) -> None:
+        super().__init__(reply)
+        self.reply = reply
+        self.ends_session = ends_session
+
+
 def repeat_reply(replies: Sequence[Reply], count: int) -> Sequence[Reply]:
     """One reply for each of `count` recipients, from as many or from one for all of them."""
     return replies if len(replies) == count else [replies[0]] * count

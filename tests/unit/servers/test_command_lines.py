@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.config.options import Protocol
-from spamguard.servers.smtp_handler import ClientReader, CommandRefusedError
-from spamguard.smtp.envelope import Replies, Reply
+from spamguard.servers.smtp_handler import ClientReader
+from spamguard.smtp.envelope import RefusedError, Replies, Reply
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import ScriptedProxy, serving
 
@@ -96,7 +96,7 @@ def lines_read(pieces):
                 lines.append(await reader.readuntil())
         except ConnectionResetError:
             pass
-        except CommandRefusedError:
+        except RefusedError:
             ends_in_lf = True
         await feeding
         return lines, ends_in_lf
