@@ -1,11 +1,11 @@
-"""Count the files of the program that one message, one move and one click enter.
+"""Count the files and classes of the program that one message, one move and one click enter.
 
     python tests/walks.py
 
 starts the real daemon with a profile function (`sys.setprofile`) in each of its processes. They
 record which functions are entered between two marks, files of a directory. Functions that an idle
 daemon enters as well (heartbeats, looking at the clock) do not count, nor do processes that start
-meanwhile (settling). It prints a line for each walk: the number of files, their names with --names.
+meanwhile (settling). It prints a line for each walk: how many there are, their names with --names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ entered, recording, inside = set(), False, str(Path({root!r}) / "spamguard") + o
 
 def profile(frame, event, argument):
     if recording and event == "call":
-        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        file, function = frame.f_code.co_filename, frame.f_code.co_qualname
         is_function = frame.f_code.co_flags & 1  # not the body of a module or a class
         if is_function and file.startswith(inside) and file.endswith(".py"):
             entered.add(f"{{file[len(inside):]}} {{function}}")
@@ -99,13 +99,12 @@ class Recorder:
 
 
 def walk(run: Callable[[], None], recorder: Recorder) -> set[str]:
-    """Return the files that a second run enters: the first one opens what stays open."""
+    """Return the functions that a second run enters: the first one opens what stays open."""
     run()
     idle: set[str] = set()
     while not (entered := recorder.record(lambda: time.sleep(3))) <= idle:  # it still starts
         idle |= entered
-    entered = recorder.record(run) - idle
-    return {function.partition(" ")[0] for function in entered}
+    return recorder.record(run) - idle
 
 
 def main() -> None:
@@ -119,10 +118,13 @@ def main() -> None:
         os.environ["WALKS"] = daemon.ENVIRONMENT["WALKS"] = str(place / "walks")
         daemon.ENVIRONMENT["PYTHONPATH"] = f"{place / 'walks'}:{ROOT}"
         walks = {**message_and_click(place, recorder), "a move": move(place, recorder)}
-    for name, files in walks.items():
-        print(f"{name}: {len(files)} files")
+    for name, functions in walks.items():
+        files = {function.partition(" ")[0] for function in functions}
+        classes = {function.partition(".<")[0].rpartition(".")[0] for function in functions} - files
+        classes = {each for each in classes if " " in each}
+        print(f"{name}: {len(files)} files, {len(classes)} classes")
         if options.names:
-            print("  ", "\n   ".join(sorted(files)))
+            print("  ", "\n   ".join(sorted(files | classes)))
 
 
 def message_and_click(place: Path, recorder: Recorder) -> dict[str, set[str]]:
