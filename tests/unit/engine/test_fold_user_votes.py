@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.engine import fold, judge
+from spamguard.engine import filter as filters
+from spamguard.engine import fold
 from spamguard.engine.filter import Filter
 from spamguard.ledger.queries import UserQueries
 from tests.unit.bayes.support import assert_same, repeatable
@@ -137,7 +138,7 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
 
 def test_one_more_vote_is_one_more_receipt_to_read(shared, monkeypatch):
     monkeypatch.setattr(
-        judge, "_TAKEN_BACK_WEIGHT", 0
+        filters, "_TAKEN_BACK_WEIGHT", 0
     )  # else it settles, and what is then compacted is read anew
     read: list[int] = []
     receipts = UserQueries.read_receipts
