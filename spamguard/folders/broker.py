@@ -25,14 +25,23 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import ValidationError, convert
+
 from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
-from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
+from spamguard.folders.mailboxes import (
+    Changes,
+    FileText,
+    Folder,
+    LocalMailboxes,
+    Mailbox,
+    MessageFile,
+)
 
 MAX_REQUEST_BYTES = 32 << 10  # a path, a directory and a name, and then some
 MAX_ANSWER_BYTES = 512 << 20  # some millions of names
@@ -58,7 +67,7 @@ def pack_line(*values: object) -> bytes:
 def unpack_line(line: bytes) -> list[Any]:
     """The values of `pack_line`. ValueError."""
     try:
-        return _parse_list(json.loads(line.decode("utf-8", "surrogateescape")))
+        return parse(json.loads(line.decode("utf-8", "surrogateescape")), list[Any])
     except RecursionError as error:
         raise ValueError(str(error)) from error
 
@@ -82,72 +91,12 @@ def unpack_answer(line: bytes) -> object:
     raise ValueError("neither an answer nor an error")
 
 
-# Values. All of these raise ValueError.
-
-
-def parse_mailbox(value: object) -> Mailbox:
-    match value:
-        case [user, path, int(watch)]:
-            return Mailbox(parse_text(user), parse_text(path), watch)
-    raise ValueError("no mailbox where one is expected")
-
-
-def parse_folder(value: object) -> Folder:
-    mailbox, directory = _parse_list(value)
-    return Folder(parse_mailbox(mailbox), parse_text(directory))
-
-
-def parse_file(value: object) -> MessageFile:
-    part, name = parse_texts(value)
-    return MessageFile(part, name)
-
-
-def parse_texts(value: object) -> list[str]:
-    return [parse_text(text) for text in _parse_list(value)]
-
-
-def parse_mailboxes(value: object) -> list[Mailbox]:
-    return [parse_mailbox(mailbox) for mailbox in _parse_list(value)]
-
-
-def parse_names(value: object) -> dict[str, list[str]]:
-    """Names of files by part of a folder."""
-    return _parse_pairs(value, parse_texts)
-
-
-def parse_words(value: object) -> dict[str, str]:
-    """Texts by texts: why directories cannot be read, by their paths."""
-    return _parse_pairs(value, parse_text)
-
-
-def parse_changes(value: object) -> Changes:
-    folders, mailboxes, users, everything = _parse_list(value)
-    return Changes(
-        frozenset(map(parse_folder, _parse_list(folders))),
-        frozenset(parse_mailboxes(mailboxes)),
-        bool(users),
-        bool(everything),
-    )
-
-
-def parse_text(value: object) -> str:
-    """A text that can be the name of a file."""
-    if not isinstance(value, str) or "\0" in value:
-        raise ValueError("no text where one is expected")
-    os.fsencode(value)
-    return value
-
-
-def _parse_list(value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("no list where one is expected")
-    return value
-
-
-def _parse_pairs(value: object, parse: Callable[[object], AnswerT]) -> dict[str, AnswerT]:
-    if not isinstance(value, dict):
-        raise ValueError("no pairs where they are expected")
-    return {parse_text(key): parse(item) for key, item in value.items()}
+def parse(value: object, kind: type[AnswerT]) -> AnswerT:
+    """A value of a line as what it stands for. ValueError: it is nothing of the kind."""
+    try:
+        return convert(value, kind)
+    except ValidationError as error:
+        raise ValueError(str(error)) from error
 
 
 # ---- the server
@@ -214,12 +163,12 @@ class BrokerSession:
             case ["closed"]:
                 answer = mailboxes.unreadable_directories()
             case ["folders", mailbox]:
-                folders = mailboxes.list_folders(self._check_mailbox(parse_mailbox(mailbox)))
+                folders = mailboxes.list_folders(self._check_mailbox(parse(mailbox, Mailbox)))
                 answer = [folder.directory for folder in folders]
             case ["names", folder]:
                 answer = mailboxes.list_files(self._check_folder(folder))
             case ["open", folder, file]:
-                answer = mailboxes.open_file(self._check_folder(folder), parse_file(file))
+                answer = mailboxes.open_file(self._check_folder(folder), parse(file, MessageFile))
             case ["changes", int(milliseconds)]:
                 seconds = max(0, min(milliseconds, MAX_WAIT_SECONDS * 1000)) / 1000
                 answer = mailboxes.wait_for_changes(seconds)
@@ -228,7 +177,7 @@ class BrokerSession:
         return answer
 
     def _check_folder(self, value: object) -> Folder:
-        folder = parse_folder(value)
+        folder = parse(value, Folder)
         self._check_mailbox(folder.mailbox)
         return folder
 
@@ -268,17 +217,17 @@ class RemoteMailboxes:
     def find_mailboxes(self) -> list[Mailbox]:
         if self._channel is None:
             self._connect()
-        return self._request(parse_mailboxes, "users")
+        return self._request(list[Mailbox], "users")
 
     def unreadable_directories(self) -> dict[str, str]:
-        return self._request(parse_words, "closed")
+        return self._request(dict[FileText, FileText], "closed")
 
     def list_folders(self, mailbox: Mailbox) -> list[Folder]:
-        directories = self._request(parse_texts, "folders", mailbox)
+        directories = self._request(list[FileText], "folders", mailbox)
         return [Folder(mailbox, directory) for directory in directories]
 
     def list_files(self, folder: Folder) -> dict[str, list[str]]:
-        return self._request(parse_names, "names", folder)
+        return self._request(dict[FileText, list[FileText]], "names", folder)
 
     def open_file(self, folder: Folder, file: MessageFile) -> int:
         with self._exchange("open", folder, file) as (_, descriptors):
@@ -298,7 +247,7 @@ class RemoteMailboxes:
             self._missed_changes = False
             return Changes(everything=True)
         try:
-            return self._request(parse_changes, "changes", round(timeout * 1000))
+            return self._request(Changes, "changes", round(timeout * 1000))
         except MailboxesError:
             return Changes(everything=True)
 
@@ -316,7 +265,7 @@ class RemoteMailboxes:
         except OSError as error:
             raise self._disconnect(error.strerror or str(error)) from error
         try:
-            fingerprint = self._request(parse_text)
+            fingerprint = self._request(str)
         except OSError as error:
             raise self._disconnect(f"it refuses: {error.strerror}") from error
         self._channel.settimeout(_ANSWER_TIMEOUT)
@@ -325,10 +274,10 @@ class RemoteMailboxes:
                 "its `watch` is not ours, or its version: systemctl restart spamguard-watch"
             )
 
-    def _request(self, parse: Callable[[object], AnswerT], *request: object) -> AnswerT:
+    def _request(self, kind: type[AnswerT], *request: object) -> AnswerT:
         """The answer. OSError: the broker's, when it tried. MailboxesError: there is no broker."""
         with self._exchange(*request) as (answer, _):
-            return parse(answer)
+            return parse(answer, kind)
 
     @contextmanager
     def _exchange(self, *request: object) -> Iterator[tuple[object, list[int]]]:

@@ -29,7 +29,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import translate
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from spamguard.config.options import Watch
 from spamguard.folders.changes import DirectoryMonitor, is_below
@@ -58,26 +60,30 @@ _WILDCARD = re.compile(r"[*?]")
 # ---- mailboxes, folders, files
 
 
+FileText = Annotated[str, Meta(pattern=r"\A[^\0\ud800-\udc7f\udd00-\udfff]*\Z")]
+"""A text that can be the name of a file: a byte that is not UTF-8 is a low surrogate (PEP 383)."""
+
+
 class Mailbox(NamedTuple):
     """One Maildir. path: absolute. watch: index of the entry of `watch:` that names it."""
 
-    user: str
-    path: str
-    watch: int = 0
+    user: FileText
+    path: FileText
+    watch: int
 
 
 class Folder(NamedTuple):
     """A folder on the disk. directory: below the mailbox; "" is the mailbox's own."""
 
     mailbox: Mailbox
-    directory: str = ""
+    directory: FileText = ""
 
 
 class MessageFile(NamedTuple):
     """A message of a folder. part: new or cur."""
 
-    part: str
-    name: str
+    part: FileText
+    name: FileText
 
 
 class Changes(NamedTuple):

@@ -183,8 +183,8 @@ def test_what_is_outside_of_the_patterns_is_not_opened(opened, tmp_path):
     deliver(box, b"mine", "cur")
     with opened(tmp_path / "mail/*") as mailboxes:
         for mailbox in (
-            Mailbox("x", str(secret)),
-            Mailbox("x", f"{tmp_path}/mail/anna/../../secret"),
+            Mailbox("x", str(secret), 0),
+            Mailbox("x", f"{tmp_path}/mail/anna/../../secret", 0),
             Mailbox("x", str(box), 5),
         ):
             with pytest.raises(FileNotFoundError):

@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from spamguard.config.options import Watch
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
-from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox
+from spamguard.folders.mailboxes import (
+    Changes,
+    FileText,
+    Folder,
+    LocalMailboxes,
+    Mailbox,
+    MessageFile,
+)
 from tests.unit.folders.maildirs import maildir
 
 SECONDS = 20.0  # generous
@@ -115,7 +122,7 @@ def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monke
     monkeypatch.setattr(broker, "MAX_ANSWER_BYTES", 200)
     with served(box) as (client, ended):
         ((_, path, _),) = client.ask("users")[0]
-        junk = Folder(Mailbox(getpass.getuser(), path), ".Junk")
+        junk = Folder(Mailbox(getpass.getuser(), path, 0), ".Junk")
         assert says_no(client.ask("names", junk))
         assert client.ask("names", junk._replace(directory="")) == ({"new": [], "cur": []}, 0)
     assert ended == []
@@ -138,24 +145,18 @@ def told(value: object) -> object:
     return broker.unpack_answer(broker.pack_answer(value))
 
 
-@pytest.mark.slow
-@quick
-@given(
-    st.builds(
-        Changes, st.frozensets(PLACES), st.frozensets(MAILBOXES), st.booleans(), st.booleans()
-    )
+CHANGES = st.builds(
+    Changes, st.frozensets(PLACES), st.frozensets(MAILBOXES), st.booleans(), st.booleans()
 )
-def test_changes_come_through(changes):
-    assert broker.parse_changes(told(changes)) == changes
 
 
 @pytest.mark.slow
 @quick
-@given(st.dictionaries(NAMES, st.lists(NAMES)), st.dictionaries(NAMES, NAMES), st.lists(MAILBOXES))
-def test_names_come_through(names, words, mailboxes):
-    assert broker.parse_names(told(names)) == names
-    assert broker.parse_words(told(words)) == words
-    assert broker.parse_mailboxes(told(mailboxes)) == mailboxes
+@given(st.dictionaries(NAMES, st.lists(NAMES)), st.dictionaries(NAMES, NAMES), CHANGES)
+def test_values_come_through(names, words, changes):
+    assert broker.parse(told(names), dict[FileText, list[FileText]]) == names
+    assert broker.parse(told(words), dict[FileText, FileText]) == words
+    assert broker.parse(told(changes), Changes) == changes
 
 
 VALUES = st.recursive(
@@ -167,19 +168,15 @@ LINES = st.binary() | st.builds(broker.pack_answer, VALUES)
 
 @pytest.mark.slow
 @quick
-@given(
-    LINES,
-    st.sampled_from(
-        [
-            broker.parse_changes,
-            broker.parse_names,
-            broker.parse_words,
-            broker.parse_mailboxes,
-            broker.parse_file,
-            broker.parse_folder,
-        ]
-    ),
-)
-def test_nonsense_is_an_error_and_nothing_else(line: bytes, understand: Callable[[object], object]):
-    with suppress(ValueError):
-        understand(broker.unpack_answer(line))
+@given(LINES)
+def test_nonsense_is_an_error_and_nothing_else(line: bytes):
+    kinds = (Changes, dict[FileText, list[FileText]], list[Mailbox], MessageFile, Folder)
+    for kind in kinds:
+        with suppress(ValueError):
+            broker.parse(broker.unpack_answer(line), kind)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_a_text_that_can_be_no_name_is_refused(text: str):
+    with pytest.raises(ValueError, match="matching"):
+        broker.parse([text, "x"], MessageFile)

@@ -31,7 +31,9 @@ def lessons(spam_filter: Filter, box: Path) -> list[tuple[str, str, int]]:
     """Folder, class and number of each message that teaches."""
     numbers = {raw[raw.find(b"Message-ID") :]: number for number, raw in enumerate(MAIL)}
     with closing(LocalMailboxes([Watch(str(box))], notify=False)) as mailboxes:
-        found = find_filed(mailboxes, Mailbox("anna", str(box)), role_lookup(Watch(str(box)), {}))
+        found = find_filed(
+            mailboxes, Mailbox("anna", str(box), 0), role_lookup(Watch(str(box)), {})
+        )
         scanner = FolderScanner(mailboxes, spam_filter.key)
         taught = list(initial_lessons(scanner, found, spam_filter.unwanted))
         assert len(taught) == len(found)
@@ -50,7 +52,7 @@ def test_what_goes_meanwhile_keeps_the_others_from_nothing(tmp_path, monkeypatch
     box = maildir(tmp_path / "anna", ".Junk", ".Junk.old")
     for folder in (".Junk", ".Junk.old"):
         deliver(box / folder, MAIL[0], "cur", "S")
-    role, anna = role_lookup(Watch(str(box)), {}), Mailbox("anna", str(box))
+    role, anna = role_lookup(Watch(str(box)), {}), Mailbox("anna", str(box), 0)
     with closing(LocalMailboxes([Watch(str(box))], notify=False)) as mailboxes:
         there = mailboxes.list_folders(anna)
         shutil.rmtree(box / ".Junk.old")
@@ -69,7 +71,9 @@ def test_a_folder_that_may_not_be_looked_at_keeps_the_others_from_nothing(
         deliver(box / folder, MAIL[0], "cur", "S")
     forbid(monkeypatch, box / ".Junk" / "cur")
     with closing(LocalMailboxes([Watch(str(box))], notify=False)) as mailboxes:
-        found = find_filed(mailboxes, Mailbox("anna", str(box)), role_lookup(Watch(str(box)), {}))
+        found = find_filed(
+            mailboxes, Mailbox("anna", str(box), 0), role_lookup(Watch(str(box)), {})
+        )
     assert [one.folder.directory for one in found] == [".Archive"]
     assert caplog.text.count("Junk: cannot be looked at (Permission denied)") == 1
 
