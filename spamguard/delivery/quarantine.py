@@ -20,12 +20,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from msgspec import ValidationError, convert
 
 from spamguard.delivery.next_hop import NextHop, deliver
 from spamguard.errors import QuarantineError
 from spamguard.keys import id_time, is_id
-from spamguard.smtp.envelope import Client, Envelope, EsmtpParameter, Recipient, Reply, Sender
+from spamguard.smtp.envelope import Envelope, Recipient, Reply
 from spamguard.storage import (
     Spool,
     SpoolView,
@@ -142,10 +143,10 @@ class Quarantine:
             values = json.loads(note.read_bytes())
             if not self._path(name, _MESSAGE).exists():
                 raise _unknown_message(name)
-            return _decode_note(name, values)
+            return convert(values | {"id": name}, QuarantineEntry)
         except FileNotFoundError:
             raise _unknown_message(name) from None
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, ValidationError) as error:
             remedy = "its message is beside it, delete both once it is taken care of"
             raise QuarantineError(f"{note}: is damaged ({error!r}): {remedy}") from error
 
@@ -314,19 +315,3 @@ def _unknown_message(name: str) -> QuarantineError:
 def encode_note(entry: QuarantineEntry) -> bytes:
     values = asdict(entry) | {"delivered": sorted(entry.delivered)}
     return json.dumps(values, indent=1).encode("ascii") + b"\n"
-
-
-def _decode_note(name: str, values: dict[str, Any]) -> QuarantineEntry:
-    sender, recipients = values["envelope"]["sender"], values["envelope"]["recipients"]
-    envelope = Envelope(
-        Sender(*_decode_path(sender)),
-        tuple(Recipient(*_decode_path(recipient)) for recipient in recipients),
-        Client(**values["envelope"]["client"]),
-    )
-    delivered = frozenset(values["delivered"])
-    return QuarantineEntry(**values | {"id": name, "envelope": envelope, "delivered": delivered})
-
-
-def _decode_path(values: dict[str, Any]) -> tuple[str, tuple[EsmtpParameter, ...]]:
-    parameters = tuple(EsmtpParameter(*parameter) for parameter in values["parameters"])
-    return values["address"], parameters

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import date
 from math import inf
 from pathlib import Path
-from typing import Any
+
+from msgspec import ValidationError, convert, to_builtins
 
 from spamguard.log import WarnOnce
 from spamguard.storage import create_private, draft_file
@@ -30,8 +31,6 @@ OVER_QUOTA = "beyond lessons_per_day"
 
 _DAY_SECONDS = 86_400
 _MAX_USERS = 10_000
-# Raised while reading JSON that this program has not written.
-_JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 # ---- refused lessons
@@ -81,20 +80,15 @@ class RefusalLog:
 def read_dropped(state: Path) -> dict[str, RefusedLessons]:
     """The refusals of the learner; empty when nothing is known."""
     try:
-        return _parse_refusals(json.loads((state / DROPPED_FILE).read_bytes()))
-    except (OSError, *_JSON_ERRORS):
+        values = json.loads((state / DROPPED_FILE).read_bytes())
+        return convert(values, dict[str, RefusedLessons])
+    except (OSError, ValueError, ValidationError):
         return {}
 
 
 def write_dropped(state: Path, refusals: RefusalLog) -> None:
     """Write the refusals of the learner. OSError."""
-    _write_json(
-        state / DROPPED_FILE, {user: asdict(refused) for user, refused in refusals.recent().items()}
-    )
-
-
-def _parse_refusals(values: Mapping[str, Any]) -> dict[str, RefusedLessons]:
-    return {user: RefusedLessons(**fields) for user, fields in values.items()}
+    _write_json(state / DROPPED_FILE, refusals.recent())
 
 
 # ---- the folder watcher
@@ -119,9 +113,9 @@ class WatcherStatus:
     began, seen: first and last sign of life, seconds since 1970. mailboxes: how many are watched.
     """
 
-    began: int = 0
-    seen: int = 0
-    mailboxes: int = 0
+    began: int
+    seen: int
+    mailboxes: int
     refused: Mapping[str, RefusedLessons] = field(default_factory=dict)
     troubles: tuple[WatcherTrouble, ...] = ()
 
@@ -132,15 +126,8 @@ class WatcherStatus:
 def read_watcher_status(state: Path) -> WatcherStatus | None:
     """The status file of a state directory; None: there is none, or it cannot be read."""
     try:
-        values = json.loads((state / WATCHER_FILE).read_bytes())
-        return WatcherStatus(
-            int(values["began"]),
-            int(values["seen"]),
-            int(values["mailboxes"]),
-            _parse_refusals(values["refused"]),
-            tuple(WatcherTrouble(**trouble) for trouble in values["troubles"]),
-        )
-    except (OSError, *_JSON_ERRORS):
+        return convert(json.loads((state / WATCHER_FILE).read_bytes()), WatcherStatus)
+    except (OSError, ValueError, ValidationError):
         return None
 
 
@@ -189,7 +176,7 @@ class StatusFile:
             tuple(self._list_troubles()),
         )
         try:
-            _write_json(self._path, asdict(status))
+            _write_json(self._path, status)
         except OSError as error:
             self._written = None
             self._warnings.warn(
@@ -202,8 +189,8 @@ class StatusFile:
             self._warnings.clear(self._path)
 
 
-def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+def _write_json(path: Path, value: object) -> None:
     with draft_file(path) as draft:
         with create_private(draft) as file:
-            file.write(json.dumps(values).encode())
+            file.write(json.dumps(to_builtins(value)).encode())
         draft.replace(path)

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import ValidationError, convert
+
 from spamguard.log import duration_text
 from spamguard.storage import create_private, draft_file
 
@@ -112,12 +114,8 @@ class SharedStatus:
 def read_status(state: Path) -> SharedStatus:
     """What the courier of this state directory last said; never written: nothing is known."""
     try:
-        values: dict[str, Any] = json.loads((state / STATUS_FILE).read_bytes())
-        nodes = tuple(NodeStatus(**node) for node in values.pop("nodes"))
-        alarms, absent = tuple(values.pop("alarms")), tuple(values.pop("absent"))
-        return SharedStatus(**values, alarms=alarms, absent=absent, nodes=nodes)
-    # Raised while reading JSON that this program has not written.
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return convert(json.loads((state / STATUS_FILE).read_bytes()), SharedStatus)
+    except (OSError, ValueError, ValidationError, RecursionError):
         return SharedStatus()
 
 

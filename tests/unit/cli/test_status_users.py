@@ -24,9 +24,8 @@ from tests.unit.cli.conftest import new_mail
 
 
 def note(state, **values):
-    (state / status_files.WATCHER_FILE).write_text(
-        json.dumps(asdict(WatcherStatus(**{"seen": int(time.time()), "mailboxes": 2, **values})))
-    )
+    found = WatcherStatus(**{"began": 0, "seen": int(time.time()), "mailboxes": 2, **values})
+    (state / status_files.WATCHER_FILE).write_text(json.dumps(asdict(found)))
 
 
 def say(state, user, label, number, origin="folder Junk"):
