@@ -273,8 +273,6 @@ class ScorerPool:
         job = ScanJob(message, on_top, users, options, loop.create_future())
         self._queue.append(job)
         self._dispatch()
-        if not self._queue:  # it is being judged
-            return await job.result
         timer = loop.call_later(_QUEUE_TIMEOUT, self._on_queue_timeout, job)
         try:
             return await job.result
