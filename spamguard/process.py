@@ -123,12 +123,11 @@ def signal_socket(signals: Collection[signal.Signals]) -> Iterator[socket.socket
 
 
 def start_process(
-    module: str,
     arguments: Sequence[str],
     pass_fds: Sequence[int] = (),
     stdout: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Run `python -m MODULE ARGUMENTS…` in a process group of its own.
+    """Run `python ARGUMENTS…`, such as `-m MODULE`, in a process group of its own.
 
     Signals typed at a terminal then reach the master alone. With -P and PYTHONPATH the child
     imports from where this process does, and never from the current directory.
@@ -138,7 +137,7 @@ def start_process(
     check_installation()
     path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
+        [sys.executable, "-P", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         pass_fds=pass_fds,
@@ -165,8 +164,8 @@ def start_child(
             pickle.dump(settings, file)
         os.lseek(settings_file, 0, os.SEEK_SET)
         inherited = [child_channel.fileno(), settings_file]
-        arguments = [*map(str, inherited), *more, *map(str, files)]
-        return start_process(module, arguments, [*inherited, *files]), channel
+        arguments = ["-m", module, *map(str, inherited), *more, *map(str, files)]
+        return start_process(arguments, [*inherited, *files]), channel
     except BaseException:
         channel.close()
         raise

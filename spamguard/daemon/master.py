@@ -308,7 +308,7 @@ class Master:
             more = (*more, "alone")
         arguments = [str(settings.state), *more]
         try:
-            self._settler = process.start_process("spamguard.daemon.settle", arguments)
+            self._settler = process.start_process(["-m", "spamguard.daemon.settle", *arguments])
         except OSError as error:
             self._settler_warning.report("cannot start a trainer: %s", error)
         else:

@@ -19,7 +19,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -39,7 +38,7 @@ from spamguard.storage import Spool
 _log = logging.getLogger("spamguard.proxy")
 
 DEFAULT_OPTIONS = ScanOptions()
-SCORER_COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
+SCORER_COMMAND = ("-m", "spamguard.proxy.scorer")
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
 _QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
@@ -90,14 +89,9 @@ class ScorerHandle(DeadlineTimer):
         self._socket, child_socket = socket.socketpair()
         with child_socket:
             try:
-                process.check_installation()
                 descriptor = child_socket.fileno()
-                self._process = subprocess.Popen(
-                    [*command, str(descriptor), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=(descriptor,),
-                )
+                arguments = [*command, str(descriptor), str(os.getpid())]
+                self._process = process.start_process(arguments, [descriptor], subprocess.DEVNULL)
             except OSError:
                 self._socket.close()
                 raise
@@ -201,7 +195,7 @@ class ScorerHandle(DeadlineTimer):
 
 
 class ScorerPool:
-    """The scorers of one worker. command: of a scorer."""
+    """The scorers of one worker. command: of a scorer, as arguments of Python."""
 
     def __init__(
         self,

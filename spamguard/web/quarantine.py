@@ -104,9 +104,9 @@ class QuarantineQueries:
 
     def preview(self, entry: QuarantineEntry) -> str:
         """Return the text of a message, or "" if it has none, or none within the time."""
-        path = str(self._quarantine.file(entry.id))
+        words = ["-m", "spamguard.web.preview", str(self._quarantine.file(entry.id))]
         try:
-            with start_process("spamguard.web.preview", [path], stdout=subprocess.PIPE) as child:
+            with start_process(words, stdout=subprocess.PIPE) as child:
                 try:
                     return child.communicate(timeout=_PREVIEW_SECONDS)[0].decode("utf-8", "replace")
                 finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -48,7 +47,7 @@ def faulty(self, raw, words=8, on_top=b"", users=()):
 scorer.Scorer.answer, Filter.scan = answer, faulty
 scorer.main(sys.argv[1:])
 """
-ODD_COMMAND = (sys.executable, "-c", ODD)
+ODD_COMMAND = ("-c", ODD)
 
 
 def spooled(raw: bytes, directory: Path) -> Spool:

@@ -219,9 +219,9 @@ def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        (sys.executable, "-c", "pass"),
+        ("-c", "pass"),
         ("/nonexistent/program",),
-        (sys.executable, "-c", "raise SystemExit(9)"),
+        ("-c", "raise SystemExit(9)"),
     ],
 )
 def test_a_scorer_that_cannot_start_is_no_storm_of_processes(
@@ -268,9 +268,7 @@ def test_a_message_does_not_wait_for_ever(state: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(scorer_pool, "_QUEUE_TIMEOUT", 0.3)
 
     async def work() -> None:
-        async with pool(
-            state, command=(sys.executable, "-c", "import time; time.sleep(30)")
-        ) as judge:
+        async with pool(state, command=("-c", "import time; time.sleep(30)")) as judge:
             assert await judge(MAIL[0][1]) == NotScanned("busy")
 
     run(work())
@@ -300,7 +298,7 @@ from spamguard.config.options import Scoring
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.storage import Spool
 async def main():
-    command = (sys.executable, "-c", sys.argv[2])
+    command = ("-c", sys.argv[2])
     pool = ScorerPool(Path(sys.argv[1]), Scoring(100.0), command=command)
     await pool.start()
     spool = Spool(Path(sys.argv[1]))
