@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     is_quick = "not slow" in config.option.markexpr
     config.option.timeout = QUICK_SECONDS if is_quick else SLOW_SECONDS
     is_first = is_quick and not hasattr(config, "workerinput")
-    if is_first and config.option.basetemp is None and _MEMORY_DISK.is_dir():
+    if is_first and config.option.basetemp is None and os.access(_MEMORY_DISK, os.W_OK):
         disk = os.statvfs(_MEMORY_DISK)
         if disk.f_bavail * disk.f_frsize >= _MEMORY_DISK_BYTES:
             place = tempfile.TemporaryDirectory(prefix="spamguard-", dir=_MEMORY_DISK)
