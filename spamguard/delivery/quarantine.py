@@ -64,7 +64,7 @@ class QuarantineEntry:
     reason: str
     when: float
     size: int
-    delivered: frozenset[int] = frozenset()
+    delivered: frozenset[int]
     listener: str = ""
 
     @property
@@ -111,7 +111,9 @@ class Quarantine:
             remove_stale_drafts(self._directory)
             self._is_swept = True
         with self._linked_file(content.chunks(), self._path(name, _MESSAGE)):
-            entry = QuarantineEntry(name, envelope, reason, when, content.size, listener=listener)
+            entry = QuarantineEntry(
+                name, envelope, reason, when, content.size, frozenset(), listener
+            )
             with self._linked_file([encode_note(entry)], self._path(name, _NOTE)):
                 sync_directory(self._directory)
 

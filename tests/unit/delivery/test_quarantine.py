@@ -26,6 +26,8 @@ from tests.unit.filters import python
 
 HEAD = b"X-Spam-Flag: YES\r\n"
 TEXT = b"Subject: x\r\n\r\n.\r\n\xff..\r\n" + b"x" * 2000 + b"\r\n"
+NOTE = '{"envelope": {"sender": {"address": ""}, "recipients": [], "client": {}}, "reason": ""'
+WITHOUT_DELIVERED = NOTE + ', "when": 0, "size": 1}'
 ENVELOPE = Envelope(
     Sender(
         "a@example.org",
@@ -117,7 +119,9 @@ def test_a_link_in_the_place_of_a_message_is_not_followed(held: Quarantine, tmp_
         held.open(name(1))
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "\xff", '{"envelope": 1}'])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "{}", "\xff", '{"envelope": 1}', WITHOUT_DELIVERED]
+)
 def test_a_damaged_note_is_logged_and_hides_no_other(
     held: Quarantine, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
