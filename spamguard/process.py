@@ -1,17 +1,14 @@
-"""Processes of one daemon: how the master starts them, how they begin, and what they tell it.
+"""Processes and sockets of this machine: how a process is started, listens, and is notified.
 
-The master starts a child by exec of the same interpreter on the same modules. It passes the
-settings in a file in memory and the two ends of a socket pair are the channel: a child writes
-single bytes to it, and end of file there means that the master is gone or wants the child gone.
-`Notifier` speaks to systemd in the same way for all of them (sd_notify(3)). A listening Unix socket
-gets its path in one step, so there is no moment without one.
+A process is started by exec of the same interpreter on the same modules. `Notifier` speaks to
+systemd (sd_notify(3)). A listening Unix socket gets its path in one step, so there is no moment
+without one.
 
 The module also checks two things before a process starts: the package on the disk is the one that
 runs, and the limit on address space is high enough. Below that limit every library fails in its own
 way, and the daemon would start its processes again for ever.
 
-It is written by hand because `multiprocessing` loads the parent's main module in each child, and
-sd_notify is one datagram.
+It is written by hand because sd_notify is one datagram.
 
 Must never import what workers need: the master and the mailbox broker load this module.
 """
@@ -21,7 +18,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import pickle
 import resource
 import signal
 import socket
@@ -30,21 +26,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
-
-from spamguard import log
-from spamguard.config.options import Settings
-from spamguard.counters import CounterBoard
-
-READY_BYTE = b"r"  # the worker accepts connections
-BEAT_BYTE = b"b"  # the worker is alive
-SETTLE_BYTE = b"s"  # lessons wait for settling
-
-# Every installation writes this file again, and hardly anything else does.
 
 # Measured with tables of 64 MiB on two cores (Python 3.11, numpy 2): `judge` and `learn` need 290
 # MiB, `rebuild` 330; of the daemon the web process used 411 at most and the learner 441. A process
@@ -125,6 +110,7 @@ def signal_socket(signals: Collection[signal.Signals]) -> Iterator[socket.socket
 def start_process(
     arguments: Sequence[str],
     pass_fds: Sequence[int] = (),
+    stdin: int = subprocess.DEVNULL,
     stdout: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Run `python ARGUMENTS…`, such as `-m MODULE`, in a process group of its own.
@@ -138,80 +124,12 @@ def start_process(
     path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(
         [sys.executable, "-P", *arguments],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=stdout,
         pass_fds=pass_fds,
         env=os.environ | _LESS_MEMORY | path,
         process_group=0,
     )
-
-
-def start_child(
-    module: str,
-    settings: Settings,
-    more: Sequence[str],
-    files: Sequence[int],
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Run `python -m MODULE CHANNEL SETTINGS MORE… FILES…`; also return our channel end.
-
-    CHANNEL, SETTINGS and FILES are numbers of descriptors that the child inherits.
-    """
-    channel, child_channel = socket.socketpair()
-    channel.setblocking(False)
-    settings_file = os.memfd_create("settings")
-    try:
-        with open(settings_file, "wb", closefd=False) as file:
-            pickle.dump(settings, file)
-        os.lseek(settings_file, 0, os.SEEK_SET)
-        inherited = [child_channel.fileno(), settings_file]
-        arguments = ["-m", module, *map(str, inherited), *more, *map(str, files)]
-        return start_process(arguments, [*inherited, *files]), channel
-    except BaseException:
-        channel.close()
-        raise
-    finally:
-        child_channel.close()
-        os.close(settings_file)
-
-
-# ---- the child's side
-
-
-def begin_child() -> None:
-    """Leave signals of the terminal and reloads to the master, and log as it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    log.configure()
-
-
-@contextmanager
-def child_context(
-    arguments: Sequence[str],
-) -> Iterator[tuple[Settings, Callable[[], None], CounterBoard]]:
-    """Begin a process that runs beside the workers and ends with the master.
-
-    arguments: CHANNEL SETTINGS MASTER COUNTERS, as `SupervisedProcess` passes them. Yields the
-    settings, a function that tells the master that lessons wait for settling, and the counters.
-    """
-    begin_child()
-    channel, settings, master, counters = map(int, arguments)
-    end_with_parent(master)
-    os.nice(5)  # mail that flows goes first
-    with socket.socket(fileno=channel) as to_master:
-        to_master.set_inheritable(False)
-        to_master.setblocking(False)
-
-        def request_settling() -> None:
-            with suppress(OSError):  # never wait for a master that does not read, or is gone
-                to_master.send(SETTLE_BYTE)
-
-        yield read_settings(settings), request_settling, CounterBoard(counters)
-
-
-def read_settings(descriptor: int) -> Settings:
-    """Read, once, the settings that `start_child` passes. The parent is the master and trusted."""
-    with open(descriptor, "rb") as file:
-        return cast(Settings, pickle.load(file))  # noqa: S301  trusted, see above
 
 
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:

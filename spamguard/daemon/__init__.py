@@ -1,6 +1,6 @@
 """The processes of the daemon: what each is for, who starts it and what ends it.
 
-The master (`master`, with `startup` and `supervisor`) owns the listening sockets, reads the
+The master (`master`, with `startup` and `children`) owns the listening sockets, reads the
 configuration and starts the others, each by exec of `python -m` (`spamguard.process`). A *worker*
 (`worker`, with `doors`) speaks to the network; each has *scorers* beside it (`proxy.scorer`), which
 parse hostile mail and can be killed. The *learner* (`learner`) watches folders and learns lessons,

@@ -1,5 +1,5 @@
 """The courier: the one process of a node that talks to the shared database (`python -m
-spamguard.daemon.courier CHANNEL SETTINGS MASTER COUNTERS`).
+spamguard.daemon.courier`).
 
 The master starts it where `shared` is configured. Turns keep the node's copy of the log equal to
 the database (`shared.courier`). Beside them, one task writes the status and tells the database of
@@ -33,6 +33,7 @@ from functools import partial
 from spamguard import __version__, keys, process
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.config.options import Settings, SharedSettings
+from spamguard.daemon.children import service_context
 from spamguard.errors import SharedError, SpamguardError, UnavailableError
 from spamguard.ledger.shared import NUDGE_SOCKET
 from spamguard.ledger.sqlite import SqliteLedger
@@ -63,7 +64,7 @@ _LEASE_SECONDS, _RENEW_SECONDS = 120, 30.0
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until this process is ended."""
-    with process.child_context(arguments) as (settings, request_settling, _):
+    with service_context(arguments) as (settings, channel):
         if settings.shared is not None:
             errors = WarnOnce(_log, logging.ERROR)
             while True:
@@ -74,7 +75,8 @@ def main(arguments: Sequence[str]) -> int:
                     # not wait for the disk. Lessons are cast by others, who do.
                     with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
                         errors.clear()
-                        node = Node(settings, settings.shared, ledger, key, request_settling)
+                        settle = channel.request_settling
+                        node = Node(settings, settings.shared, ledger, key, settle)
                         asyncio.run(node.run())
                 except (SpamguardError, OSError) as error:
                     errors.report("the shared log is not read: %s", error)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spamguard import keys
 from spamguard.config.options import Listener, OddBytes, Position, Protocol, Scanner, Settings
-from spamguard.counters import STAGES, CounterSlot
+from spamguard.counters import STAGES, Counters
 from spamguard.delivery.next_hop import DeliveryError, NextHop
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import create_next_hop
@@ -49,7 +49,7 @@ def open_doors(
     sockets: Sequence[socket.socket],
     pool: ScorerPool,
     settle: Callable[[], None],
-    counters: CounterSlot,
+    counters: Counters,
     stack: AsyncExitStack,
 ) -> list[Door]:
     """Build all doors, not open yet.
@@ -149,7 +149,7 @@ def open_scanner(service: ScanService, sockets: Sequence[socket.socket], spool: 
     )
 
 
-def _count_failure(counters: CounterSlot, endpoint: str, error: Exception) -> None:
+def _count_failure(counters: Counters, endpoint: str, error: Exception) -> None:
     kind = error.kind if isinstance(error, DeliveryError) else "local"
     counters.count_next_hop_error(endpoint, kind, str(error), int(time.time()))
 
@@ -162,7 +162,7 @@ async def _probe_until_known(hop: NextHop) -> None:
 
 
 def _make_context(
-    settings: Settings, settle: Callable[[], None], counters: CounterSlot, stack: AsyncExitStack
+    settings: Settings, settle: Callable[[], None], counters: Counters, stack: AsyncExitStack
 ) -> ProxyContext:
     options = settings.history
     history = HistoryWriter(

@@ -1,5 +1,4 @@
-"""The learner: users' folders and the lessons that wait (`python -m
-spamguard.daemon.learner CHANNEL SETTINGS MASTER COUNTERS`).
+"""The learner: users' folders and the lessons that wait (`python -m spamguard.daemon.learner`).
 
 The master starts it where folders are watched or lessons accepted, apart from the mail and at low
 priority. One thread watches the folders and one learns what waits in the queue and in the spool;
@@ -23,9 +22,8 @@ from contextlib import closing
 from functools import partial
 from math import inf
 
-from spamguard import process
 from spamguard.config.options import Settings, TeachSettings
-from spamguard.counters import TEACHER_SLOT, WATCHER_SLOT, CounterSlot
+from spamguard.daemon.children import Channel, Message, service_context
 from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders import broker
@@ -46,13 +44,13 @@ _LESSONS_WAIT = "lessons wait until that is mended"
 
 def main(arguments: Sequence[str]) -> int:
     """Learn until this process is ended."""
-    with process.child_context(arguments) as (settings, request_settling, board):
+    with service_context(arguments) as (settings, channel):
         threads = []
         if settings.watch:
-            watch = partial(_watch_folders, settings, request_settling, board.slot(WATCHER_SLOT))
+            watch = partial(_watch_folders, settings, channel)
             threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
         if settings.accepts_lessons:
-            learn = partial(_learn_lessons, settings, request_settling, board.slot(TEACHER_SLOT))
+            learn = partial(_learn_lessons, settings, channel)
             threads.append(_start_thread(learn, _log, _LESSONS_WAIT))
         for thread in threads:
             thread.join()
@@ -84,34 +82,30 @@ def _start_thread(
     return thread
 
 
-def _watch_folders(
-    settings: Settings, request_settling: Callable[[], None], slot: CounterSlot
-) -> Iterator[None]:
+def _watch_folders(settings: Settings, channel: Channel) -> Iterator[None]:
     """Learn what users move; yield after each look."""
     with (
         Filter.open(settings.state) as spam_filter,
         closing(broker.make_mailboxes(settings.watch, settings.watch_socket)) as mailboxes,
-        closing(Watcher(spam_filter, settings, mailboxes, request_settling)) as watcher,
+        closing(Watcher(spam_filter, settings, mailboxes, channel.request_settling)) as watcher,
     ):
         while True:
             watcher.run_once(inf)
-            slot.beat(time.monotonic_ns())
+            channel.send(Message(task="folders"))
             yield
 
 
-def _learn_lessons(
-    settings: Settings, request_settling: Callable[[], None], slot: CounterSlot
-) -> Iterator[None]:
+def _learn_lessons(settings: Settings, channel: Channel) -> Iterator[None]:
     """Learn what waits; yield after each look."""
     teach = settings.teach or TeachSettings()
     queues: list[LessonQueue | LessonSpool] = [LessonQueue(settings.state / QUEUE_DIRECTORY)]
     if settings.teach is not None:
         queues.append(LessonSpool(teach.spool, TrainingAccounts(teach.for_others).resolve_user))
     with Filter.open(settings.state) as spam_filter:
-        learner = Learner(spam_filter, queues, request_settling, teach.lessons_per_day)
+        learner = Learner(spam_filter, queues, channel.request_settling, teach.lessons_per_day)
         while True:
             learner.run_once()
-            slot.beat(time.monotonic_ns())
+            channel.send(Message(task="lessons"))
             yield
             time.sleep(POLL_SECONDS)
 

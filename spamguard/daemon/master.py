@@ -24,10 +24,10 @@ from contextlib import ExitStack, suppress
 
 from spamguard import __version__, log, native, process
 from spamguard.config.options import Settings
-from spamguard.counters import MASTER_SLOT, TEACHER_SLOT, WATCHER_SLOT, WEB_SLOT, CounterBoard
+from spamguard.counters import Counters, DaemonReport
 from spamguard.daemon import startup, status
+from spamguard.daemon.children import Policy, Service
 from spamguard.daemon.status import StatusSocket
-from spamguard.daemon.supervisor import SupervisedProcess, Supervisor, WorkerTiming
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
 from spamguard.process import Notifier, ReplacedError
 from spamguard.storage import LEDGER_FILE
@@ -38,13 +38,39 @@ _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 # In which workers and scorers have the processor to themselves, since the first client waits.
 _FIRST_SCORER_TIMEOUT = 10.0
 _TICK_SECONDS = 1.0  # between two rounds of what is due
+_WORKER_POLICY = Policy(
+    first_pause=0.1,
+    longest_pause=5.0,
+    short_life=5.0,
+    silent=20.0,
+    starting=120.0,
+    overlaps=True,
+)
+_FRESH_SECONDS = 5.0  # systemd hears of us while each worker was heard within so long
+_SETTLE_SECONDS = 60.0  # between two starts of the process that settles
+_MAX_SILENCE_SECONDS = 10.0  # of a worker, for monitors
+_TASKS = {
+    "page": (_MAX_SILENCE_SECONDS, "page and API: nobody serves them"),
+    # Many lessons, and a long look at many mailboxes, delay heartbeats.
+    "lessons": (150.0, "lessons: nobody learns them"),
+    "folders": (150.0, "folders: nobody watches them"),
+}
+"""The tasks of other processes: for how long each may be silent, and what that means."""
 
 
 class Master:
     """The daemon.
 
-    read: reads the configuration; raises ConfigError. assembly: the module whose `assemble` the
-    workers run. on_ready: called once, when the daemon serves; must not wait.
+    Parameters
+    ----------
+    read
+        Reads the configuration; raises ConfigError.
+    assembly
+        The module whose `assemble` the workers run.
+    drain_seconds
+        From the wish to stop to killing workers.
+    on_ready
+        Called once, when the daemon serves; must not wait.
     """
 
     def __init__(
@@ -52,37 +78,34 @@ class Master:
         read: Callable[[], Settings],
         *,
         assembly: str = "spamguard.daemon.worker",
-        timing: WorkerTiming | None = None,
+        drain_seconds: float = 8.0,
         on_ready: Callable[[Settings], None] | None = None,
     ) -> None:
         self._read = read
         self._on_ready = on_ready
-        self._timing = timing or WorkerTiming()
+        self._assembly, self._drain_seconds = assembly, drain_seconds
         self._selector = selectors.DefaultSelector()
-        self._board = CounterBoard.create()
-        self._supervisor = Supervisor(assembly, self._timing, self._selector, self._board)
-        self._services = {
-            module: SupervisedProcess(
-                name, f"spamguard.daemon.{module}", self._selector, [self._board.descriptor]
+        self._began = 0
+        self._workers, self._learner, self._web, self._courier, self._settler = self._services = [
+            Service(name, f"spamguard.daemon.{module}", self._selector, policy)
+            for name, module, policy in (
+                ("worker", "worker", _WORKER_POLICY),
+                ("learner", "learner", Policy()),
+                ("web process", "web", Policy()),
+                ("courier", "courier", Policy()),
+                ("trainer", "settle", Policy(once=True)),
             )
-            for module, name in (
-                ("learner", "the learner"),
-                ("web", "the web process"),
-                ("courier", "the courier"),
-            )
-        }
+        ]
         self._status_socket = StatusSocket(self._selector, self._describe)
         self._notifier = Notifier(None)
         self._sockets: dict[startup.Address, socket.socket] = {}
         self._retired_sockets: dict[startup.Address, socket.socket] = {}
-        self._settler: subprocess.Popen[bytes] | None = None
         self._next_settling = self._next_tidying = self._kill_at = 0.0
         # systemd would count from the first ping on, and starting has a time limit of its own
         self._next_ping = math.inf
         self._announced = False
         self._starts_all = False  # a scorer is ready, so the other processes may start
         self._replaced_warning = log.WarnOnce(_log, logging.ERROR)
-        self._settler_warning = log.WarnOnce(_log, logging.ERROR)
         self._exit_status = 0
 
     def run(self) -> int:
@@ -96,7 +119,6 @@ class Master:
             raise ConfigError(shortage)
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
-            stack.callback(os.close, self._board.descriptor)
             stack.callback(self._selector.close)
             stack.callback(self._close_sockets)
             try:
@@ -116,61 +138,60 @@ class Master:
             stack.callback(self._end_children)
             self._create_filter(settings)
             self._starts_all_at = time.monotonic() + _FIRST_SCORER_TIMEOUT
-            self._board.slot(MASTER_SLOT).assign(os.getpid(), time.time())
+            self._began = int(time.time())
             self._status_socket.open(settings.state)
             stack.callback(self._status_socket.close)
             self._begin(settings)
-            while self._supervisor.workers or not self._supervisor.stopping:
+            while self._workers.children or not self._workers.stopping:
                 self._run_once()
         _log.info("stopped")
         return self._exit_status
 
     def _run_once(self) -> None:
         """Wait for an event, then do what is due."""
-        children = self._children() if self._starts_all else (self._supervisor,)
-        next_start = min(child.next_start() for child in children)
+        services = self._services if self._starts_all else [self._workers]
+        next_start = min(service.next_start() for service in services)
         # Ping systemd three times as often as it expects while every worker is alive.
         next_ping = (self._notifier.watchdog_seconds or 3) / 3
         tick = _TICK_SECONDS if self._starts_all else 0.1
         for key, _ in self._selector.select(min(tick, next_start, next_ping)):
             key.data()
-        self._board.slot(MASTER_SLOT).beat(time.monotonic_ns())
-        self._supervisor.maintain()
-        if self._supervisor.stopping:
+        for service in services:
+            service.maintain()
+        if self._workers.stopping:
             if self._kill_at and time.monotonic() > self._kill_at:
                 self._kill_at = 0.0
-                self._supervisor.kill()
+                self._workers.kill()
             return
         self._announce()
         self._notice_first_scorer()
         if self._starts_all:
-            for service in self._services.values():
-                service.maintain()
             self._settle_if_due()
         interval = self._notifier.watchdog_seconds
-        if interval and time.monotonic() >= self._next_ping and self._supervisor.all_alive():
+        if interval and time.monotonic() >= self._next_ping and self._all_alive():
             self._next_ping = time.monotonic() + interval / 3
             self._notifier.ping_watchdog()
         self._check_installation()
+
+    def _all_alive(self) -> bool:
+        """Whether every ready worker was heard lately; starting has a time limit of its own."""
+        silences = self._workers.silences()
+        return bool(self._workers.children) and all(each < _FRESH_SECONDS for _, each in silences)
 
     def _notice_first_scorer(self) -> None:
         """Let the other processes start, too, as soon as mail is judged or that takes long."""
         if self._starts_all:
             return
-        is_judging = any(worker.scoring for worker in self._board.worker_slots())
-        if is_judging or time.monotonic() > self._starts_all_at:
+        if self._workers.is_scoring or time.monotonic() > self._starts_all_at:
             self._starts_all = True
-            if self._settler is None:
+            if not self._settler.children:
                 self._start_settling(self._settings, "first")
-
-    def _children(self) -> tuple[Supervisor | SupervisedProcess, ...]:
-        return (self._supervisor, *self._services.values())
 
     def _handle_signals(self, wakeups: socket.socket) -> None:
         received = wakeups.recv(4096)  # the number of each signal is a byte
         if signal.SIGTERM in received or signal.SIGINT in received:
             self._stop()
-        elif signal.SIGHUP in received and not self._supervisor.stopping:
+        elif signal.SIGHUP in received and not self._workers.stopping:
             self._reload()
 
     # ---- settings
@@ -198,21 +219,18 @@ class Master:
         listening = [
             self._sockets[startup.endpoint_address(door.listen)] for door in settings.doors
         ]
-        self._supervisor.begin(settings, listening, settings.workers or _default_workers())
-        for module, is_configured in (
-            ("learner", settings.watch or settings.accepts_lessons),
-            ("web", settings.web or settings.metrics),
-            ("courier", settings.shared),
-        ):
-            self._services[module].begin(settings if is_configured else None)
-        for slot_number, is_configured in (  # what `find_absent` misses if nobody beats there
-            (WATCHER_SLOT, settings.watch),
-            (TEACHER_SLOT, settings.accepts_lessons),
-            (WEB_SLOT, settings.web),
-        ):
-            slot = self._board.slot(slot_number)
-            slot.assign(os.getpid() if is_configured else 0, time.time())
-            slot.beat(time.monotonic_ns())  # the process has time to start
+        self._workers.begin(
+            settings,
+            settings.workers or _default_workers(),
+            [self._assembly],
+            [each.fileno() for each in listening],
+        )
+        teaching = {"folders": settings.watch, "lessons": settings.accepts_lessons}
+        tasks = [task for task, is_configured in teaching.items() if is_configured]
+        self._learner.begin(settings, bool(tasks), tasks=tasks)
+        page = ["page"] if settings.web else []
+        self._web.begin(settings, bool(settings.web or settings.metrics), tasks=page)
+        self._courier.begin(settings, bool(settings.shared))
 
     def _reload(self) -> None:
         """Take on new settings, or keep the old ones if the new ones cannot be used."""
@@ -237,7 +255,7 @@ class Master:
 
     def _announce(self) -> None:
         """Report, once, that the present settings are in force."""
-        if self._announced or not self._supervisor.is_in_force:
+        if self._announced or not self._workers.is_in_force:
             return
         self._announced = True
         startup.close_all(self._retired_sockets.values())
@@ -259,11 +277,43 @@ class Master:
 
     def _describe(self) -> dict[str, object]:
         """Return the answer to `spamguard status`."""
+        report = self._report()
+        workers = [
+            {
+                "pid": child.process.pid,
+                "ready": child.message.ready,
+                "draining": child.draining,
+                "silent": round(time.monotonic() - child.last_heard, 1),
+            }
+            for child in self._workers.children
+        ]
+        stopping = self._workers.stopping
         return {
-            **status.describe_daemon(self._settings, self._board),
-            "stopping": self._supervisor.stopping,
-            "workers": self._supervisor.describe(),
+            **status.describe_daemon(self._settings, report),
+            "stopping": stopping,
+            "workers": workers,
+            "report": report,
         }
+
+    def _report(self) -> DaemonReport:
+        counters, now = Counters(), time.monotonic()
+        for service in self._services:
+            counters.add(service.count())
+        silent = [
+            f"worker {child.process.pid}: not heard for {seconds:.0f} s"
+            for child, seconds in self._workers.silences()
+            if seconds > _MAX_SILENCE_SECONDS
+        ]
+        absent = [
+            f"{text} for {now - heard:.0f} s"
+            for service in self._services
+            for task, heard in service.heard.items()
+            for limit, text in [_TASKS[task]]
+            if now - heard > limit
+        ]
+        number = len(self._workers.children)
+        stuck = silent if number else ["workers: none runs"]
+        return DaemonReport(self._began, number, counters, stuck, absent, self._workers.is_scoring)
 
     # ---- processes
 
@@ -275,9 +325,10 @@ class Master:
         if (settings.state / LEDGER_FILE).exists():
             return
         self._start_settling(settings, "first")
-        if self._settler is not None:
+        self._settler.maintain()
+        for child in self._settler.children:
             with suppress(subprocess.TimeoutExpired):  # mail then passes unscored until it is done
-                self._settler.wait(20.0)
+                child.process.wait(20.0)
 
     def _settle_if_due(self) -> None:
         """Settle if a child has asked for it, or held mail or lessons may be too old.
@@ -285,34 +336,20 @@ class Master:
         One process at a time, and not too often.
         """
         now = time.monotonic()
-        if self._settler is not None and self._settler.poll() is not None:
-            self._settler = None
-        due = any(child.settling_due for child in self._children())
+        due = any(service.settling_due for service in self._services)
         limits = (self._settings.quarantine.keep, self._settings.keep)
         due = due or (limits != (None, None) and now >= self._next_tidying)
-        if due and self._settler is None and now >= self._next_settling:
-            for child in self._children():
-                child.settling_due = False
-            self._next_settling = now + self._timing.settle
+        if due and not self._settler.children and now >= self._next_settling:
+            for service in self._services:
+                service.settling_due = False
+            self._next_settling = now + _SETTLE_SECONDS
             self._start_settling(self._settings)
 
-    def _start_settling(self, settings: Settings, *more: str) -> None:
+    def _start_settling(self, settings: Settings, *words: str) -> None:
         """Start the process that settles; mail flows without it too."""
         # Held mail that is too old is removed every hour.
         self._next_tidying = time.monotonic() + 3600.0
-        if settings.quarantine.keep is not None:
-            more = (*more, f"keep={settings.quarantine.keep}")
-        if settings.keep is not None:
-            more = (*more, f"lessons={settings.keep}")
-        if settings.shared is None:
-            more = (*more, "alone")
-        arguments = [str(settings.state), *more]
-        try:
-            self._settler = process.start_process(["-m", "spamguard.daemon.settle", *arguments])
-        except OSError as error:
-            self._settler_warning.report("cannot start a trainer: %s", error)
-        else:
-            self._settler_warning.clear()
+        self._settler.begin(settings, arguments=words)
 
     def _check_installation(self) -> None:
         """Warn when another version has been installed; stop once no worker is left then."""
@@ -322,7 +359,7 @@ class Master:
             self._replaced_warning.report(
                 "%s; until then what runs goes on, and what ends is not started again", error
             )
-            if not self._supervisor.workers:
+            if not self._workers.children:
                 _log.error("no worker is left")
                 self._exit_status = 1  # the service manager starts the installed version
                 self._stop()
@@ -331,13 +368,13 @@ class Master:
 
     def _stop(self) -> None:
         """Accept no more, and let the workers finish."""
-        if self._supervisor.stopping:
+        if self._workers.stopping:
             return
         _log.info("stopping")
         self._notifier.stopping()
-        self._kill_at = time.monotonic() + self._timing.drain
-        self._supervisor.stop()
-        for service in self._services.values():
+        self._kill_at = time.monotonic() + self._drain_seconds
+        self._workers.stop()
+        for service in self._services[1:]:
             service.end()
         self._state_lock.release()  # the next daemon may start while our workers finish
         self._close_sockets()
@@ -347,11 +384,9 @@ class Master:
 
     def _end_children(self) -> None:
         """Leave no child behind, for whatever reason this process ends."""
-        if self._settler is not None:
-            self._settler.kill()
-            self._settler.wait()
-        for child in self._children():
-            child.end()
+        self._workers.kill()
+        for service in self._services:
+            service.end()
 
 
 def _default_workers() -> int:

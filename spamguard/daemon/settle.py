@@ -1,15 +1,13 @@
-"""A short-lived process that settles a filter: `python -m spamguard.daemon.settle STATE [first]
-[alone] [keep=DAYS] [lessons=KEPT]`.
+"""A short-lived process that settles a filter (`python -m spamguard.daemon.settle … [first]`).
 
 The master starts it, apart from the mail and from the learner. Settling takes much processor, so
 the process has the lowest priority of all, and much memory, which returns when it ends. It settles
 if that is due, also when tables are damaged, and removes drafts that killed processes have left
 behind. Of the nodes that share a log, the one that gets the lease settles, and publishes for all.
 With `first`, as when the daemon has just started, it also reports lessons that an upgrade has made
-useless, and with `alone` a filter that has joined others while the configuration has no `shared`.
-With `keep`, it removes held mail that is older; with `lessons`, the option `keep` of the
-configuration, it forgets the lessons beyond that before it settles. A clock that has jumped ahead
-removes nothing (`trusted_time`).
+useless, and a filter that has joined others while the configuration has no `shared`. It removes
+held mail that is too old, and forgets the lessons beyond `keep` before it settles. A clock that has
+jumped ahead removes nothing (`trusted_time`).
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -17,16 +15,15 @@ Must never be needed for judging: if it dies, the next one does its work.
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from spamguard import log
-from spamguard.config.values import parse_kept_lessons
+from spamguard.config.options import Settings
+from spamguard.config.values import KeptLessons
+from spamguard.daemon.children import service_context
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
@@ -46,23 +43,23 @@ _ALONE_WARNING = (
 
 def main(arguments: Sequence[str]) -> int:
     """Settle if that is still due, and return the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log.configure()
-    os.nice(10)
-    state, *more = arguments
-    limits = dict(word.split("=") for word in more if "=" in word)
-    keep, kept = int(limits.get("keep", 0)), limits.get("lessons", "")
-    started_at = time.monotonic()
+    with service_context(arguments, 10) as (settings, _):
+        return settle(settings, is_first="first" in arguments)
+
+
+def settle(settings: Settings, *, is_first: bool = False) -> int:
+    """Do what is due, and return the exit status."""
+    state, started_at = settings.state, time.monotonic()
     try:
-        settled = settle_if_due(state, kept)
-        remove_stale_drafts(Path(state))
-        if keep:
-            remove_expired(Path(state), keep)
-        if "first" in more:
+        settled = settle_if_due(state, settings.keep)
+        remove_stale_drafts(state)
+        if settings.quarantine.keep is not None:
+            remove_expired(state, settings.quarantine.keep)
+        if is_first:
             with Filter.open(state, _load=False) as spam_filter:
                 outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
                 is_joined = spam_filter.ledger.shared is not None
-            if is_joined and "alone" in more:
+            if is_joined and settings.shared is None:
                 _log.warning("%s", _ALONE_WARNING)
             if outdated:
                 _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
@@ -83,20 +80,19 @@ def remove_expired(state: Path, days: int) -> None:
     Quarantine(state / DIRECTORY).remove_older(now - days * 86_400)
 
 
-def forget_oldest(spam_filter: Filter, kept: str) -> None:
+def forget_oldest(spam_filter: Filter, kept: KeptLessons) -> None:
     """Forget what is older than `kept` says. If that fails, settling goes on all the same."""
     try:
-        limit = parse_kept_lessons(int(kept) if kept.isdigit() else kept)
-        if aged := age_votes(spam_filter, limit, time.time()):
+        if aged := age_votes(spam_filter, kept, time.time()):
             _log.info("forgot the %d oldest lessons (keep: %s)", aged, kept)
     except SpamguardError as error:
         _log.error("cannot forget the oldest lessons: %s", error)
 
 
-def settle_if_due(state: str, kept: str = "") -> bool:
+def settle_if_due(state: Path, kept: KeptLessons | None = None) -> bool:
     """Settle if that is due or if the tables cannot be used: nothing is judged without them.
 
-    kept: which lessons are kept; "": all.
+    Lessons beyond those that are kept are forgotten first; None: all are kept.
     """
     is_joined = False
     try:
@@ -109,7 +105,7 @@ def settle_if_due(state: str, kept: str = "") -> bool:
         _log.error("%s; trying to make all tables anew", error)
         due, is_joined = True, False  # what is broken here, no other node mends
     if is_joined:
-        return (due or kept != "") and _settle_for_all(Path(state), kept)
+        return (due or kept is not None) and _settle_for_all(state, kept)
     if due:
         # _load=False: only the ledger is read, and once, as the tables may be what is damaged
         with Filter.open(state, _load=False) as spam_filter:
@@ -117,7 +113,7 @@ def settle_if_due(state: str, kept: str = "") -> bool:
     return due
 
 
-def _settle_for_all(state: Path, kept: str) -> bool:
+def _settle_for_all(state: Path, kept: KeptLessons | None) -> bool:
     """Settle and publish the tables, if no other node does so now or has just done so."""
     from spamguard.shared.client import settle_lease  # noqa: PLC0415  single machines need none
 

@@ -3,9 +3,9 @@
 `StatusSocket` is a Unix socket in the state directory. The master sends a JSON object to everybody
 who connects, and closes: it reads nothing. Only root and the daemon's user can reach the socket.
 `ask_daemon` is the other side, for `spamguard status` and for commands that need to know whether a
-daemon runs. `StateLock` allows one daemon on a state directory: a second one would take the
-status socket away from the first, and settle beside it. The kernel keeps the lock and drops it
-with the process; commands never ask for it.
+daemon runs, and `ask_report` for the page and for monitors. `StateLock` allows one daemon on a
+state directory: a second one would take the status socket away from the first, and settle beside
+it. The kernel keeps the lock and drops it with the process; commands never ask for it.
 
 Must never make the master wait, never make a command wait for a master that hangs, and never keep a
 daemon from starting where files cannot be locked.
@@ -19,23 +19,17 @@ import logging
 import os
 import selectors
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from spamguard import __version__, process
 from spamguard.config.options import Settings
-from spamguard.counters import (
-    MASTER_SLOT,
-    CounterBoard,
-    RowName,
-    find_absent,
-    find_missing_scorers,
-    sum_slots,
-)
+from spamguard.counters import DaemonReport, pairs
 from spamguard.errors import StartError
 from spamguard.log import hostname
 
@@ -86,7 +80,7 @@ class StatusSocket:
             return
         with connection, suppress(OSError):  # the client may have gone
             connection.setblocking(False)
-            connection.send(json.dumps(self._describe()).encode())
+            connection.send(msgspec.json.encode(self._describe()))
 
 
 def ask_daemon(state: Path) -> dict[str, Any] | None:
@@ -94,6 +88,18 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
 
     `pid` is always there. If it is the only key, the daemon does not answer.
     """
+    answer = _ask(state)
+    if answer is not None:
+        answer.pop("report", None)
+    return answer
+
+
+def ask_report(state: Path) -> DaemonReport:
+    """Return what the daemon tells its page and monitors: if it does not answer, just that."""
+    return msgspec.convert((_ask(state) or {}).get("report", {}), DaemonReport)
+
+
+def _ask(state: Path) -> dict[str, Any] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_TIMEOUT)
         try:
@@ -151,17 +157,14 @@ def _state_in_use(state: Path, answer: Mapping[str, object]) -> StartError:
     )
 
 
-def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object]:
-    """Describe the running daemon in values for JSON.
-
-    settings: those that are in force, or about to be.
-    """
-    totals, master = sum_slots(board.used_slots()), board.slot(MASTER_SLOT)
+def describe_daemon(settings: Settings, report: DaemonReport) -> dict[str, object]:
+    """Describe the running daemon, with the settings in force, in values for JSON."""
+    counters = report.counters
     return {
-        "pid": master.pid,
+        "pid": os.getpid(),
         "host": hostname(),
         "version": __version__,
-        "began": master.began,
+        "began": report.began,
         "listeners": [
             {
                 "listen": str(listener.listen),
@@ -177,16 +180,17 @@ def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object
         "web": settings.web and {"listen": str(settings.web), "page": settings.web.page_url},
         "authserv_ids": settings.believed_servers,
         "personal": settings.personal,
-        "not_served": find_absent(board, time.monotonic_ns()),
-        "scoring": not find_missing_scorers(board),
-        "messages": _counter_rows(totals.messages, "verdict", "action"),
-        "bytes": totals.bytes,
-        "next_hop_errors": _counter_rows(totals.next_hop_errors, "next_hop", "kind"),
-        "last_errors": [{"time": moment, "text": text} for moment, text in totals.troubles[:8]],
+        "not_served": report.absent,
+        "scoring": report.scoring,
+        "messages": _counter_rows(counters.messages, "verdict", "action"),
+        "bytes": counters.bytes,
+        "next_hop_errors": _counter_rows(counters.next_hop_errors, "next_hop", "kind"),
+        "last_errors": [
+            {"time": moment, "text": text}
+            for moment, text in sorted(counters.last_errors.values(), reverse=True)[:8]
+        ],
     }
 
 
-def _counter_rows(
-    counts: Mapping[RowName, int], first: str, second: str
-) -> list[dict[str, object]]:
-    return [{first: name[0], second: name[1], "number": number} for name, number in counts.items()]
+def _counter_rows(counts: Mapping[str, int], first: str, second: str) -> list[dict[str, object]]:
+    return [{first: one, second: other, "number": each} for (one, other), each in pairs(counts)]

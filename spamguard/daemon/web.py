@@ -1,5 +1,4 @@
-"""The web process: page and API, and what monitors ask (`python -m spamguard.daemon.web CHANNEL
-SETTINGS MASTER COUNTERS`).
+"""The web process: page and API, and what monitors ask (`python -m spamguard.daemon.web`).
 
 The master starts it where `web` or `metrics` is configured, apart from the mail. Each of the two
 has an address and a server of its own: monitors are answered while the page is busy, has no port
@@ -16,7 +15,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -34,8 +32,8 @@ import uvicorn
 
 from spamguard import process
 from spamguard.config.options import HostPort, Settings, Web
-from spamguard.counters import WEB_SLOT, CounterBoard, CounterSlot
 from spamguard.daemon import status
+from spamguard.daemon.children import Channel, Message, service_context
 from spamguard.errors import SpamguardError, error_text
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
@@ -51,7 +49,7 @@ _PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until this process is ended."""
-    with process.child_context(arguments) as (settings, request_settling, board):
+    with service_context(arguments) as (settings, channel):
         # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
@@ -59,20 +57,24 @@ def main(arguments: Sequence[str]) -> int:
             import_module(module)
         # for uploads: /tmp may be memory, and the spool is where mail is kept private
         tempfile.tempdir = str(settings.state / SPOOL_DIRECTORY)
-        asyncio.run(_serve(settings, board, request_settling))
+        asyncio.run(_serve(settings, channel))
     return 0
 
 
-async def _serve(settings: Settings, board: CounterBoard, settle: Callable[[], None]) -> None:
+async def _serve(settings: Settings, channel: Channel) -> None:
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
-    reporter = HealthReporter(settings, board)
+    reporter = HealthReporter(
+        settings,
+        partial(status.ask_report, settings.state),
+        lambda counters: channel.send(Message(counters=counters)),
+    )
     async with asyncio.TaskGroup() as servers:
         if settings.metrics is not None:
             servers.create_task(_serve_monitors(settings.metrics, reporter, ending))
         if settings.web is not None:
-            page = partial(_open_page, settings, settings.web, reporter, settle)
-            servers.create_task(_serve_page(settings.web, page, board.slot(WEB_SLOT), ending))
+            page = partial(_open_page, settings, settings.web, reporter, channel.request_settling)
+            servers.create_task(_serve_page(settings.web, page, channel, ending))
 
 
 async def _wait(ending: asyncio.Event, seconds: float) -> None:
@@ -120,7 +122,7 @@ async def serve_http(
 async def _serve_page(
     web: Web,
     open_page: Callable[[], AbstractAsyncContextManager[CertificateReloader | None]],
-    slot: CounterSlot,
+    channel: Channel,
     ending: asyncio.Event,
 ) -> None:
     """Serve page and API; after an error, try again."""
@@ -129,7 +131,7 @@ async def _serve_page(
             async with open_page() as certificates:
                 _log.info("page and API on %s, for people %s", web, web.page_url)
                 while not ending.is_set():
-                    slot.beat(time.monotonic_ns())
+                    channel.send(Message(task="page"))
                     if certificates is not None:
                         certificates.reload()
                     await _wait(ending, 1.0)

@@ -1,9 +1,8 @@
-"""One worker process: `python -m spamguard.daemon.worker CHANNEL SETTINGS ASSEMBLY SLOT COUNTERS
-SOCKET…`.
+"""One worker process: `python -m spamguard.daemon.worker CHANNEL SOCKET… ASSEMBLY`.
 
-The master starts it with a slot of the counters and the numbers of inherited descriptors.
-`assemble` starts the pools of scorers, and has the doors built (`daemon.doors`). `Worker` runs the
-doors in one event loop and tells the master that it is alive. SIGTERM makes it drain and take its
+The master starts it with the numbers of inherited descriptors. `assemble` starts the pool of
+scorers, and has the doors built (`daemon.doors`). `Worker` runs the doors in one event loop and
+tells the master that it is alive, and what it has counted. SIGTERM makes it drain and take its
 time; end of file on the channel, when the master stops or is gone, makes it drain within seconds.
 
 Must never fail because of the contents of mail or the state of the filter: a worker that does not
@@ -20,18 +19,16 @@ import resource
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from spamguard import process
 from spamguard.config.options import Settings
-from spamguard.counters import CounterBoard, CounterSlot
+from spamguard.counters import Counters
+from spamguard.daemon.children import Channel, Message, child_context
 from spamguard.errors import SpamguardError
-from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
 from spamguard.proxy.scorer_pool import ScorerPool
 
 if TYPE_CHECKING:  # what takes long to load is loaded by `assemble`
@@ -41,17 +38,29 @@ _log = logging.getLogger("spamguard.daemon")
 
 BEAT_SECONDS = 1.0
 DRAIN_TIMEOUT = 7200.0  # after a reload: longer than one message may take, in and out
-HURRY_TIMEOUT = 6.0  # when the master stops or is gone; it kills after `WorkerTiming.drain`
+HURRY_TIMEOUT = 6.0  # when the master stops or is gone; it kills later
+
+
+class Scorers(Protocol):
+    """Those of a worker (`ScorerPool`)."""
+
+    @property
+    def has_ready_scorer(self) -> bool: ...
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another version of the program was installed, so that none can be started."""
+
 
 Assemble = Callable[
-    [Settings, Sequence[socket.socket], Callable[[], None], CounterSlot],
-    AbstractAsyncContextManager[Sequence["Door"]],
+    [Settings, Sequence[socket.socket], Callable[[], None], Counters],
+    AbstractAsyncContextManager[tuple[Sequence["Door"], Scorers]],
 ]
-"""Builds doors that are not open yet.
+"""Builds doors that are not open yet, and the scorers behind them.
 
 The arguments are the settings, their listening sockets in the order of `Settings.doors`, a function
-that asks the master for settling, and the slot in which this process counts. Leaving the context
-closes everything behind the doors; the sockets stay the worker's.
+that asks the master for settling, and where this process counts. Leaving the context closes
+everything behind the doors; the sockets stay the worker's.
 """
 
 
@@ -60,8 +69,8 @@ async def assemble(
     settings: Settings,
     sockets: Sequence[socket.socket],
     settle: Callable[[], None],
-    counters: CounterSlot,
-) -> AsyncIterator[Sequence[Door]]:
+    counters: Counters,
+) -> AsyncIterator[tuple[Sequence[Door], Scorers]]:
     """Build the doors of a mail filter (`Assemble`)."""
     async with AsyncExitStack() as stack:
         pool = ScorerPool(settings.state, settings.scoring)
@@ -70,21 +79,7 @@ async def assemble(
         # The scorers start while this process loads the rest.
         from spamguard.daemon.doors import open_doors  # noqa: PLC0415
 
-        doors = open_doors(settings, sockets, pool, settle, counters, stack)
-        stack.callback(asyncio.create_task(_beat_forever(counters, pool)).cancel)
-        yield doors
-
-
-async def _beat_forever(counters: CounterSlot, pool: ScorerPool) -> None:
-    """Record that this process is alive, and whether it can have messages judged."""
-    while True:
-        scoring = pool.has_ready_scorer
-        counters.beat(time.monotonic_ns(), scoring=scoring)
-        if pool.is_replaced:
-            # Drain: another worker can judge, or the installed version once no worker is left.
-            signal.raise_signal(signal.SIGTERM)
-        # While no scorer is ready: the master waits for that.
-        await asyncio.sleep(BEAT_SECONDS if scoring else 0.1)
+        yield open_doors(settings, sockets, pool, settle, counters, stack), pool
 
 
 @dataclass
@@ -93,51 +88,56 @@ class Worker:
 
     _settings: Settings
     _sockets: Sequence[socket.socket]
-    _channel: socket.socket
+    _channel: Channel
     _assemble: Assemble
-    _counters: CounterSlot
+    _counters: Counters = field(default_factory=Counters)
     _draining: asyncio.Event = field(default_factory=asyncio.Event)
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Serve until told to drain."""
         loop = asyncio.get_running_loop()
-        self._channel.setblocking(False)
-        loop.add_reader(self._channel, self._on_channel)
+        loop.add_reader(self._channel.socket, self._on_channel)
         loop.add_signal_handler(signal.SIGTERM, self._draining.set)
-        beats = asyncio.create_task(self._beat())
+        settle = self._channel.request_settling
         try:
-            async with self._assemble(
-                self._settings, self._sockets, lambda: self._send(SETTLE_BYTE), self._counters
-            ) as doors:
+            async with self._assemble(self._settings, self._sockets, settle, self._counters) as (
+                doors,
+                scorers,
+            ):
                 await asyncio.gather(*(door.start() for door in doors))
-                self._send(READY_BYTE)
+                beats = asyncio.create_task(self._beat(scorers))
                 await self._draining.wait()
                 await self._drain(doors)
+                beats.cancel()
+            self._tell(ready=True, scoring=False)
         finally:
-            beats.cancel()
-            loop.remove_reader(self._channel)
+            loop.remove_reader(self._channel.socket)
 
     def _on_channel(self) -> None:
         """Notice end of file: the master is gone, or wants a quick end. It never sends anything."""
         try:
-            self._channel.recv(1)
+            self._channel.socket.recv(1)
         except BlockingIOError:
             return
         except OSError:  # the master went without reading what we had sent
             pass
-        asyncio.get_running_loop().remove_reader(self._channel)
+        asyncio.get_running_loop().remove_reader(self._channel.socket)
         self._draining.set()
         self._hurry.set()
 
-    def _send(self, data: bytes) -> None:
-        with suppress(OSError):  # never wait for a master that does not read, or is gone
-            self._channel.send(data)
+    def _tell(self, *, ready: bool, scoring: bool) -> None:
+        self._channel.send(Message(ready=ready, scoring=scoring, counters=self._counters))
 
-    async def _beat(self) -> None:
+    async def _beat(self, scorers: Scorers) -> None:
         while True:
-            self._send(BEAT_BYTE)
-            await asyncio.sleep(BEAT_SECONDS)
+            scoring = scorers.has_ready_scorer
+            self._tell(ready=True, scoring=scoring)
+            if scorers.is_replaced:
+                # Another worker can judge, or the installed version once no worker is left.
+                self._draining.set()
+            # While no scorer is ready: the master waits for that.
+            await asyncio.sleep(BEAT_SECONDS if scoring else 0.1)
 
     async def _drain(self, doors: Sequence[Door]) -> None:
         """Wait until all sessions have ended or the time is over.
@@ -172,23 +172,19 @@ def _drain_all(doors: Sequence[Door], seconds: float) -> asyncio.Future[list[Non
 
 def main(arguments: Sequence[str]) -> int:
     """Take over the inherited descriptors, and run."""
-    process.begin_child()
     # A connection needs up to three descriptors, and the usual limit is 1,024 (systemd.exec,
     # LimitNOFILE): raise it as far as allowed.
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    channel_end, settings_file, assembly, slot, *numbers = arguments
-    board, *listening = map(int, numbers)
-    for descriptor in (int(channel_end), board, *listening):
-        os.set_inheritable(descriptor, False)  # in a child it would keep the address taken
-    settings = process.read_settings(int(settings_file))
+    *descriptors, assembly = arguments
+    sockets = [socket.socket(fileno=int(number)) for number in descriptors[1:]]
+    for listening in sockets:
+        listening.set_inheritable(False)  # in a child it would keep the address taken
+    with child_context(arguments) as (settings, channel):
 
-    async def run() -> None:
-        await Worker(settings, sockets, channel, import_module(assembly).assemble, counters).run()
+        async def run() -> None:
+            await Worker(settings, sockets, channel, import_module(assembly).assemble).run()
 
-    with socket.socket(fileno=int(channel_end)) as channel:
-        counters = CounterBoard(board).slot(int(slot))
-        sockets = [socket.socket(fileno=descriptor) for descriptor in listening]
         try:
             asyncio.run(run())
         except (SpamguardError, OSError) as error:

@@ -382,7 +382,7 @@ async def metrics(call: Call) -> Response:
 
 @router.get("/health", summary="Whether all processes work")
 async def health(call: Call) -> models.Health:
-    faults = call.monitor.find_unwell()
+    faults = await call.monitor.find_unwell()
     return models.Health(not faults, faults if call.person.operator else [])
 
 

@@ -15,15 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from spamguard.config.options import Settings
-from spamguard.counters import (
-    BUCKET_BOUNDS,
-    MASTER_SLOT,
-    CounterBoard,
-    find_absent,
-    find_missing_scorers,
-    find_stuck,
-    sum_slots,
-)
+from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
 from spamguard.engine import snapshot
 from spamguard.learning.status_files import read_watcher_status
 from spamguard.storage import describe_disk
@@ -77,13 +69,12 @@ class DaemonHealth(NamedTuple):
 
 def check_daemon(
     settings: Settings,
-    board: CounterBoard,
+    report: DaemonReport,
     filter_trouble: str,
     last_taught: int | None,
     unreachable: Sequence[str],
 ) -> DaemonHealth:
     """Look at all parts; it reads files. last_taught: when a person taught, not in bulk."""
-    now, totals = time.monotonic_ns(), sum_slots(board.used_slots())
     listening = [*(each.listen for each in settings.listeners)]
     listening += [each.listen for each in settings.scanners]
     hops = dict.fromkeys(str(each.next_hop.to) for each in settings.listeners)
@@ -96,9 +87,9 @@ def check_daemon(
         PartHealth(
             "Listeners",
             ", ".join(map(str, listening)),
-            [*find_stuck(board, now), *find_missing_scorers(board)],
+            [*report.stuck, *report.missing_scorers],
         ),
-        PartHealth("Other processes", "all have been heard lately", find_absent(board, now)),
+        PartHealth("Other processes", "all have been heard lately", report.absent),
         *([_check_folders(settings)] if settings.watch else ()),
         *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
         PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
@@ -107,13 +98,13 @@ def check_daemon(
     ]
     return DaemonHealth(
         time.time(),
-        board.slot(MASTER_SLOT).began,
-        sum(totals.messages.values()),
+        report.began,
+        sum(report.counters.messages.values()),
         parts,
         [
-            StageTimes(_STAGE_NAMES[name], quantile(counts, 0.5), quantile(counts, 0.95))
-            for name, (counts, _) in totals.stages.items()
-            if any(counts)
+            StageTimes(_STAGE_NAMES[name], quantile(buckets, 0.5), quantile(buckets, 0.95))
+            for name, durations in zip(STAGES, report.counters.stages, strict=True)
+            if any(buckets := durations.buckets)
         ],
     )
 

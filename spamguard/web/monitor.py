@@ -1,7 +1,8 @@
 """What monitors ask over HTTP: whether all is well, and metrics for Prometheus.
 
-`HealthReporter` answers `/healthz` from the heartbeats of the processes, `/readyz` from the filter
-and the next hops too, and `/metrics` from what the processes have counted and the filter knows.
+`HealthReporter` answers `/healthz` with what the master says of the processes, `/readyz` from the
+filter and the next hops too, and `/metrics` from what the processes have counted and the filter
+knows.
 Answers are cached for some seconds (`AsyncTtlCache`) and have a deadline, so that asking often
 costs nothing. `FilterProbe` opens the filter each time, which also shows that it is usable. It only
 reads, never creates a filter, and counts lessons from where it stopped the last time, so it does
@@ -42,17 +43,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spamguard import __version__, log
 from spamguard.config.options import Settings
-from spamguard.counters import (
-    BUCKET_BOUNDS,
-    MASTER_SLOT,
-    REPORTER_SLOT,
-    CounterBoard,
-    CounterSlot,
-    find_absent,
-    find_missing_scorers,
-    find_stuck,
-    sum_slots,
-)
+from spamguard.counters import BUCKET_BOUNDS, STAGES, Counters, DaemonReport, pairs
 from spamguard.delivery.smtp import find_unreachable
 from spamguard.engine.filter import Filter
 from spamguard.errors import BusyError, LedgerError, SpamguardError
@@ -70,22 +61,43 @@ _log = logging.getLogger("spamguard.metrics")
 # ---- health
 
 _FILTER_CACHE_SECONDS = 5.0
+_DAEMON_CACHE_SECONDS = 0.5
 _HOPS_CACHE_SECONDS = 10.0  # each probe is a session that the next hop may log
 _PROBE_TIMEOUT = 5.0
 
 
 class HealthReporter:
-    """Answers monitors, and the API and page about the same. Belongs to one event loop."""
+    """Answers monitors, and the API and page about the same. Belongs to one event loop.
 
-    def __init__(self, settings: Settings, board: CounterBoard) -> None:
-        self._settings, self._board = settings, board
+    Parameters
+    ----------
+    settings
+        Of the daemon.
+    ask
+        Asks the master, and may take a moment.
+    tell
+        Tells the master what this process has counted.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        ask: Callable[[], DaemonReport],
+        tell: Callable[[Counters], None],
+    ) -> None:
+        self._settings = settings
         hops = [listener.next_hop for listener in settings.listeners]
-        probe = FilterProbe(settings.state, board.slot(REPORTER_SLOT))
-        # A thread of its own: monitors are answered while the page keeps all others busy.
-        self._thread = ThreadPoolExecutor(1, "probe")
+        probe = FilterProbe(settings.state, ask, tell)
+        # Threads of its own: monitors are answered while the page keeps all others busy.
+        self._threads = ThreadPoolExecutor(2, "probe")
         self._filter_cache = AsyncTtlCache(
-            lambda: asyncio.get_running_loop().run_in_executor(self._thread, probe.probe),
+            lambda: asyncio.get_running_loop().run_in_executor(self._threads, probe.probe),
             _FILTER_CACHE_SECONDS,
+            _PROBE_TIMEOUT,
+        )
+        self._daemon_cache = AsyncTtlCache(
+            lambda: asyncio.get_running_loop().run_in_executor(self._threads, ask),
+            _DAEMON_CACHE_SECONDS,
             _PROBE_TIMEOUT,
         )
         self._hops_cache = AsyncTtlCache(
@@ -96,22 +108,22 @@ class HealthReporter:
         """Answer /metrics. accept: formats that the client accepts, as in its header field."""
         report = await self._get_filter()
         readable = None if isinstance(report, str) else report
-        body, kind = encode_metrics(self._board, readable, accept, self._read_shared())
+        daemon = await self._get_daemon()
+        body, kind = encode_metrics(daemon, readable, accept, self._read_shared())
         return Response(body, headers={"Content-Type": kind})
 
     async def health(self) -> Response:
         """Answer /healthz: whether all processes are alive."""
-        return _health_answer(self.find_unwell(), "alive")
+        return _health_answer(await self.find_unwell(), "alive")
 
     async def ready(self) -> Response:
         """Answer /readyz: whether mail can be judged and delivered.
 
         It can without the shared log: a second line tells of that.
         """
-        report, hops = await asyncio.gather(self._get_filter(), self._find_unreachable())
+        daemon, report, hops = await self._look_everywhere()
         state = [report] if isinstance(report, str) else []
-        stuck = find_stuck(self._board, time.monotonic_ns())
-        problems = [*stuck, *state, *find_missing_scorers(self._board), *hops]
+        problems = [*daemon.stuck, *state, *daemon.missing_scorers, *hops]
         shared = self._read_shared()
         return _health_answer(problems, "ready", shared.notes(time.time()) if shared else ())
 
@@ -122,18 +134,29 @@ class HealthReporter:
 
         return read_status(self._settings.state)
 
-    def find_unwell(self) -> list[str]:
+    async def find_unwell(self) -> list[str]:
         """Return the lines of /healthz: one for each process that does not work."""
-        now = time.monotonic_ns()
-        return [*find_stuck(self._board, now), *find_absent(self._board, now)]
+        daemon = await self._get_daemon()
+        return [*daemon.stuck, *daemon.absent]
 
     async def look(self) -> DaemonHealth:
         """Look at each part of the daemon, for operators."""
-        report, hops = await asyncio.gather(self._get_filter(), self._find_unreachable())
+        daemon, report, hops = await self._look_everywhere()
         trouble, last_taught = (report, None) if isinstance(report, str) else ("", report[1])
         return await asyncio.to_thread(
-            check_daemon, self._settings, self._board, trouble, last_taught, hops
+            check_daemon, self._settings, daemon, trouble, last_taught, hops
         )
+
+    async def _look_everywhere(self) -> tuple[DaemonReport, FilterReport | str, list[str]]:
+        return await asyncio.gather(
+            self._get_daemon(), self._get_filter(), self._find_unreachable()
+        )
+
+    async def _get_daemon(self) -> DaemonReport:
+        try:
+            return await self._daemon_cache.get()
+        except BusyError:
+            return DaemonReport()
 
     async def _get_filter(self) -> FilterReport | str:
         """Return the state of the filter, or what is wrong with it."""
@@ -174,13 +197,22 @@ class FilterReport(NamedTuple):
 
 
 class FilterProbe:
-    """Looks at one filter, for one thread at a time. slot: where lessons are counted."""
+    """Looks at one filter, for one thread at a time, and counts its lessons.
 
-    def __init__(self, state: Path, slot: CounterSlot) -> None:
-        self._state = state
-        self._slot = slot
+    Parameters
+    ----------
+    state
+        The directory of the filter.
+    ask, tell
+        As of `HealthReporter`. The process before this one has told how far it had counted.
+    """
+
+    def __init__(
+        self, state: Path, ask: Callable[[], DaemonReport], tell: Callable[[Counters], None]
+    ) -> None:
+        self._state, self._ask, self._tell = state, ask, tell
+        self._counters: Counters | None = None  # None: before the first look
         self._last_taught: int | None = None
-        self._knows_last_taught = False
 
     def probe(self) -> FilterReport:
         """Look at the filter. SpamguardError: ledger or tables are unusable."""
@@ -190,18 +222,20 @@ class FilterProbe:
         with Filter.open(self._state) as spam_filter:
             # Count lessons since the last look; the first look counts none.
             users, last = spam_filter.ledger.users, spam_filter.ledger.last_position()
-            if not self._knows_last_taught:
+            if self._counters is None:
                 self._last_taught = users.last_vote_time(PERSON_ORIGINS)
-                self._knows_last_taught = True
-            if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored
-                self._slot.seq = last
-            upto = min(last, self._slot.seq + _MAX_EVENTS)
-            for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
+                self._counters = Counters(seq=self._ask().counters.seq)
+            counters = self._counters
+            if not 0 <= counters.seq <= last:  # never counted, or an older ledger was restored
+                counters.seq = last
+            upto = min(last, counters.seq + _MAX_EVENTS)
+            for label, origin, number, newest in users.votes_by_origin(counters.seq, upto):
                 first = origin.partition(" ")[0].strip(",")[:_MAX_ORIGIN_LENGTH]
-                self._slot.count_lessons(label, first or "other", number)
+                counters.count_lessons(label, first or "other", number)
                 if first in PERSON_ORIGINS:
                     self._last_taught = max(self._last_taught or 0, newest)
-            self._slot.seq = upto
+            counters.seq = upto
+            self._tell(counters)
             return FilterReport(spam_filter.status(), self._last_taught)
 
 
@@ -212,19 +246,20 @@ class FilterProbe:
 class _DaemonCollector(Collector):
     """What the daemon tells Prometheus at one moment."""
 
-    board: CounterBoard
+    daemon: DaemonReport
     report: FilterReport | None
     shared: SharedStatus | None
 
     def collect(self) -> Iterator[Metric]:
-        yield from counter_metrics(self.board)
+        if self.daemon.began:
+            yield from counter_metrics(self.daemon)
         yield from filter_metrics(self.report)
         if self.shared is not None:
             yield from _shared_metrics(self.shared, time.time())
 
 
 def encode_metrics(
-    board: CounterBoard,
+    daemon: DaemonReport,
     report: FilterReport | None,
     accept: str,
     shared: SharedStatus | None = None,
@@ -235,7 +270,7 @@ def encode_metrics(
     lessons with others.
     """
     registry = CollectorRegistry()
-    registry.register(_DaemonCollector(board, report, shared))
+    registry.register(_DaemonCollector(daemon, report, shared))
     try:
         encode, content_type = choose_encoder(accept)
     except TypeError:  # the version that the client names is no number
@@ -243,9 +278,9 @@ def encode_metrics(
     return encode(registry), content_type
 
 
-def counter_metrics(board: CounterBoard) -> Iterator[Metric]:
+def counter_metrics(daemon: DaemonReport) -> Iterator[Metric]:
     """Yield what the processes of the daemon have counted."""
-    totals = sum_slots(board.used_slots())
+    totals = daemon.counters
     yield _by(
         GaugeMetricFamily,
         "spamguard_build_info",
@@ -256,12 +291,12 @@ def counter_metrics(board: CounterBoard) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "spamguard_start_time_seconds",
         "When the daemon started, in seconds since 1970.",
-        board.slot(MASTER_SLOT).began,
+        daemon.began,
     )
     yield GaugeMetricFamily(
         "spamguard_workers",
         "Processes that speak SMTP, draining ones included.",
-        sum(1 for _ in board.worker_slots()),
+        daemon.workers,
     )
     yield _by(
         CounterMetricFamily,
@@ -270,7 +305,7 @@ def counter_metrics(board: CounterBoard) -> Iterator[Metric]:
         "(none: not judged).",
         ("verdict", "action"),
         # Present from the beginning: Prometheus' rates miss the first increase of a new series.
-        {("not-scanned", "none"): 0, **totals.messages}.items(),
+        {("not-scanned", "none"): 0, **dict(pairs(totals.messages))}.items(),
     )
     yield CounterMetricFamily(
         "spamguard_message_bytes_total",
@@ -280,22 +315,23 @@ def counter_metrics(board: CounterBoard) -> Iterator[Metric]:
     about = "How long a message took to receive, judge and deliver."
     stages = HistogramMetricFamily("spamguard_stage_seconds", about, labels=["stage"])
     bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
-    for stage, (counts, seconds) in totals.stages.items():
-        stages.add_metric([stage], list(zip(bounds, accumulate(counts), strict=True)), seconds)
+    for stage, durations in zip(STAGES, totals.stages, strict=True):
+        buckets = list(zip(bounds, accumulate(durations.buckets), strict=True))
+        stages.add_metric([stage], buckets, durations.seconds)
     yield stages
     yield _by(
         CounterMetricFamily,
         "spamguard_next_hop_errors_total",
         "Failed connections, lost connections and timeouts of next hops; refusals do not count.",
         ("next_hop", "kind"),
-        totals.next_hop_errors.items(),
+        pairs(totals.next_hop_errors),
     )
     yield _by(
         CounterMetricFamily,
         "spamguard_lessons_total",
         "Lessons since the daemon started, by class and origin, those of commands included.",
         ("class", "origin"),
-        totals.lessons.items(),
+        pairs(totals.lessons),
     )
 
 

@@ -223,7 +223,7 @@ def serving(running: Daemon) -> list[int]:
 
 def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[ApiSite, Daemon]) -> None:
     site, running = another
-    begun, ended = map(running.log().count, ("page and API on", "the web process has ended"))
+    begun, ended = map(running.log().count, ("page and API on", "SIGKILL: replaced"))
     carla = site.client("--user", "carla")
     for number, how in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
         (pid,) = serving(running)
@@ -233,7 +233,7 @@ def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[ApiSite, Daemon]
             os.kill(pid, signal.SIGKILL)
         running.lines("page and API on", begun + number)
     assert passed(carla, 2)  # the token is good for all of them
-    running.lines("the web process has ended", ended + 2)
+    running.lines("SIGKILL: replaced", ended + 2)
 
 
 def test_https_and_a_new_certificate(tmp_path: Path) -> None:

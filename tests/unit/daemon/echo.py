@@ -13,7 +13,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from spamguard.config.options import Settings
-from spamguard.counters import CounterSlot
+from spamguard.counters import Counters
+
+
+class Ready:
+    """It has no scorers to wait for."""
+
+    has_ready_scorer, is_replaced = True, False
 
 
 class Door:
@@ -97,8 +103,8 @@ async def assemble(
     settings: Settings,
     sockets: Sequence[socket.socket],
     settle: Callable[[], None],
-    counters: CounterSlot,
-) -> AsyncIterator[Sequence[Door]]:
+    counters: Counters,
+) -> AsyncIterator[tuple[Sequence[Door], Ready]]:
     """One door for each listening socket. A listener with the hostname "broken" ends the process at
     once; "slow-SECONDS" delays its start so long.
     """
@@ -107,5 +113,4 @@ async def assemble(
             os._exit(7)
         if listener.hostname.startswith("slow-"):
             time.sleep(float(listener.hostname.removeprefix("slow-")))
-    counters.beat(time.monotonic_ns())  # it has no scorers to wait for
-    yield [Door(sock, settle) for sock in sockets]
+    yield [Door(sock, settle) for sock in sockets], Ready()

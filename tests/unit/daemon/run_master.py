@@ -1,6 +1,6 @@
 """A program for the tests: the master with the echo assembly, on a configuration file.
 
-`python run_master.py FILE [NAME=SECONDS …]`: timing. With LISTEN=yes in the environment $LISTEN_PID
+`python run_master.py FILE [drain_seconds=…]`. With LISTEN=yes in the environment $LISTEN_PID
 becomes this process.
 """
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from spamguard import log
 from spamguard.config.load import load_settings
 from spamguard.daemon.master import Master
-from spamguard.daemon.supervisor import WorkerTiming
 from spamguard.errors import SpamguardError
 
 
@@ -27,7 +26,7 @@ def main() -> int:
         return Master(
             lambda: load_settings(Path(file)),
             assembly="tests.unit.daemon.echo",
-            timing=WorkerTiming(**seconds),
+            **seconds,
         ).run()
     except SpamguardError as error:
         print(error, file=sys.stderr)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 
-from spamguard.process import SETTLE_BYTE
+from spamguard.daemon.children import child_context
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as channel:
-        channel.send(SETTLE_BYTE)
+    with child_context(sys.argv[1:]) as (_, channel):
+        channel.request_settling()
         time.sleep(600)

@@ -65,7 +65,7 @@ def refuses(port: int) -> bool:
 
 
 def test_stopping_ends_workers_that_hang(daemon: Daemon) -> None:
-    daemon.start("drain=1")
+    daemon.start("drain_seconds=1")
     eventually(lambda: len(daemon.workers()) == 2)
     with daemon.client() as client:
         client.say("stop")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from spamguard import process
 from spamguard.config.options import Settings
-from spamguard.daemon import supervisor
-from spamguard.daemon.supervisor import SupervisedProcess
+from spamguard.daemon.children import Policy, Service
 from tests.support.processes import alive, children
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
@@ -29,32 +29,30 @@ SETTINGS = Settings(Path("/nowhere"), ())
 @pytest.fixture
 def service(
     selector: selectors.BaseSelector,
-) -> Iterator[SupervisedProcess]:
-    process = SupervisedProcess("the sleeper", "tests.unit.daemon.sleeper", selector)
-    yield process
-    process.end()
+) -> Iterator[Service]:
+    service = Service("sleeper", "tests.unit.daemon.sleeper", selector, Policy())
+    yield service
+    service.end()
 
 
-def running(service: SupervisedProcess) -> int:
+def running(service: Service) -> int:
     service.maintain()
-    assert service.pid is not None
-    return service.pid
+    (child,) = service.children
+    return child.process.pid
 
 
 def test_it_is_restarted_with_growing_pauses(service):
     service.begin(SETTINGS)
     pauses = []
     for _ in range(3):
-        eventually(lambda: service.next_start() == 0 or service.pid)
+        eventually(lambda: service.next_start() == 0 or service.children)
         killed = running(service)
         os.kill(killed, signal.SIGKILL)
         os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
         service.maintain()
-        assert service.pid is None
+        assert not service.children
         pauses.append(service.next_start())
-    assert pauses == pytest.approx(
-        [supervisor.FIRST_PAUSE_SECONDS * each for each in (1, 2, 4)], abs=0.1
-    )
+    assert pauses == pytest.approx([Policy().first_pause * each for each in (1, 2, 4)], abs=0.1)
     time.sleep(service.next_start())
     assert alive(running(service))
 
@@ -83,19 +81,17 @@ def test_one_that_stops_listening_is_killed(service, selector):
 def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(
     service, monkeypatch, caplog
 ):
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(supervisor.children, "start_process", refused)
+    monkeypatch.setattr(process, "start_process", refused)
     service.begin(SETTINGS)
     pauses = []
     for _ in range(3):
         eventually(lambda: service.next_start() == 0)
         service.maintain()
         pauses.append(service.next_start())
-    assert pauses == pytest.approx(
-        [supervisor.FIRST_PAUSE_SECONDS * each for each in (1, 2, 4)], abs=0.1
-    )
+    assert pauses == pytest.approx([Policy().first_pause * each for each in (1, 2, 4)], abs=0.1)
     assert caplog.text.count("cannot start the sleeper") == 1
 
 
@@ -115,7 +111,7 @@ def test_the_learner_runs_under_the_master_and_ends_with_it(daemon, tmp_path):
     daemon.logged("lesson user=anna from='INBOX' to='Junk' class=spam")
     (first,) = learners(daemon)
     os.kill(first, signal.SIGKILL)
-    daemon.logged("the learner has ended")
+    daemon.logged("SIGKILL: replaced")
     eventually(lambda: learners(daemon) not in ([], [first]))
     (second,) = learners(daemon)
     assert daemon.process is not None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from spamguard.config.options import Settings
+from spamguard.config.values import KeptLessons
 from spamguard.daemon import settle
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
@@ -16,13 +16,7 @@ from spamguard.errors import TableError
 from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
-from tests.support.waiting import PATIENCE
 from tests.unit.filters import READER, mail, opened
-
-
-def train(state: Path, *more: str) -> str:
-    line = [sys.executable, "-m", "spamguard.daemon.settle", str(state), *more]
-    return subprocess.run(line, capture_output=True, timeout=PATIENCE, check=True).stderr.decode()
 
 
 def test_settling_that_fails_is_tried_once(
@@ -40,16 +34,21 @@ def test_settling_that_fails_is_tried_once(
 
     monkeypatch.setattr(Filter, "settle", full)
     with pytest.raises(TableError):
-        settle.settle_if_due(str(tmp_path))
+        settle.settle_if_due(tmp_path)
     assert (len(tries), caplog.text) == (1, "")
 
 
-def test_a_joined_filter_without_the_option_is_logged_as_the_daemon_starts(tmp_path: Path) -> None:
+def test_a_joined_filter_without_the_option_is_logged_as_the_daemon_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Otherwise lessons would wait for the others for ever, and nobody would know."""
     with opened(tmp_path) as spam_filter:
         spam_filter.ledger.join()
-    assert "`shared`" not in train(tmp_path, "first")
-    assert "put it back, or run `spamguard shared leave`" in train(tmp_path, "first", "alone")
+    settings = Settings(tmp_path, ())
+    assert settle.settle(settings) == 0
+    assert caplog.text == ""
+    assert settle.settle(settings, is_first=True) == 0
+    assert "put it back, or run `spamguard shared leave`" in caplog.text
 
 
 def test_held_mail_is_removed_when_it_is_too_old(tmp_path: Path) -> None:
@@ -71,17 +70,23 @@ def test_held_mail_is_removed_when_it_is_too_old(tmp_path: Path) -> None:
     assert set(quarantine.ids()) == {names[0], names[29]}
 
 
-def test_the_oldest_lessons_are_forgotten_and_the_rest_is_settled(tmp_path: Path) -> None:
+def test_the_oldest_lessons_are_forgotten_and_the_rest_is_settled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     now = int(time.time())
     with opened(tmp_path) as spam_filter:
         for number, (label, raw) in enumerate(mail(60)):
             (vote,) = spam_filter.make_votes([READER.read_example(raw)], label)
             spam_filter.cast_votes([vote._replace(time=now + 3600 - number * 86_400)])
         spam_filter.settle()
-    log = train(tmp_path, "lessons=30 days")
-    assert "forgot the 29 oldest lessons (keep: 30 days)" in log
-    assert "settled" in log
-    assert train(tmp_path, "lessons=30 days") == ""
+    settings = Settings(tmp_path, (), keep=KeptLessons(days=30))
+    assert settle.settle(settings) == 0
+    assert "forgot the 29 oldest lessons (keep: 30d)" in caplog.text
+    assert "settled" in caplog.text
+    caplog.clear()
+    assert settle.settle(settings) == 0
+    assert caplog.text == ""
     with opened(tmp_path) as spam_filter:
         status = spam_filter.status()
         assert (sum(status.classes.values()), status.unsettled) == (31, 0)

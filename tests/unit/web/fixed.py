@@ -109,7 +109,7 @@ class Monitor:
         ]
         return DaemonHealth(NOW, int(NOW) - 60, 44, parts, [StageTimes("judged", 0.005, inf)])
 
-    def find_unwell(self) -> list[str]:
+    async def find_unwell(self) -> list[str]:
         return self.found
 
 

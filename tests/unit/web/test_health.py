@@ -12,7 +12,7 @@ import pytest
 
 from spamguard import storage
 from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
-from spamguard.counters import MASTER_SLOT, WATCHER_SLOT, CounterBoard
+from spamguard.counters import DaemonReport
 from spamguard.learning.status_files import WATCHER_FILE, WatcherStatus, WatcherTrouble
 from spamguard.web.auth import Person
 from spamguard.web.health import DaemonHealth, check_daemon, judge_health
@@ -22,7 +22,7 @@ from tests.unit.web.test_views import get
 
 
 class Running:
-    """The board of a daemon of one worker, and its settings."""
+    """The report of a daemon of one worker, and its settings."""
 
     def __init__(self, state: Path) -> None:
         listener = Listener(
@@ -31,14 +31,10 @@ class Running:
             Hop(parse_endpoint("smtp://127.0.0.1:10026")),
         )
         self.settings = Settings(state, (listener,), watch=(Watch("/home/*/Maildir"),))
-        self.board = CounterBoard.create()
-        self.worker = self.board.free_slot()
-        for slot in (self.board.slot(MASTER_SLOT), self.worker, self.board.slot(WATCHER_SLOT)):
-            slot.assign(4711, NOW)
-            slot.beat(time.monotonic_ns())
+        self.report = DaemonReport(int(NOW), 1, stuck=[], scoring=True)
 
     def health(self, trouble: str = "", hops: tuple[str, ...] = ()) -> DaemonHealth:
-        return check_daemon(self.settings, self.board, trouble, int(NOW), hops)
+        return check_daemon(self.settings, self.report, trouble, int(NOW), hops)
 
     def watched(self, *troubles: WatcherTrouble) -> None:
         now = int(time.time())
@@ -53,9 +49,9 @@ def running(tmp_path: Path) -> Running:
 
 def test_a_daemon_that_works_has_no_problem(running: Running) -> None:
     running.watched()
-    running.worker.count_message("ham", "tag", 100)
+    running.report.counters.count_message("ham", "tag", 100)
     for seconds in (0.004, 0.004, 0.2):
-        running.worker.add_seconds(1, seconds)
+        running.report.counters.add_seconds(1, seconds)
     health = running.health()
     assert health.problems == []
     assert abs(health.looked_at - time.time()) < 60
@@ -74,8 +70,7 @@ def test_each_part_tells_its_problem(running: Running, monkeypatch: pytest.Monke
         WatcherTrouble("anna", "no Junk", lasting),
         WatcherTrouble("ben", "passes soon", int(time.time())),
     )
-    running.board.slot(WATCHER_SLOT).beat(time.monotonic_ns() - 160 * 10**9)
-    running.worker.beat(time.monotonic_ns(), scoring=False)
+    running.report.absent, running.report.scoring = ["folders: nobody watches them"], False
     monkeypatch.setattr(storage, "_MIN_FREE_BYTES", 1 << 60)
     health = running.health("state: broken", ("next hop smtp://127.0.0.1:10026: refused",))
     assert [line.partition(":")[0] for line in health.problems] == [

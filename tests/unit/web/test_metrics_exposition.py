@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from spamguard.counters import MASTER_SLOT, CounterBoard
+from spamguard.counters import Counters, DaemonReport
 from spamguard.records import Status
 from spamguard.web import monitor
 from spamguard.web.monitor import FilterReport
@@ -26,18 +26,15 @@ STATUS = Status(
 
 
 def whole(accept: str = "") -> str:
-    board = CounterBoard.create()
-    board.slot(MASTER_SLOT).assign(1, 1000)
-    for pid in (2, 3):
-        board.free_slot().assign(pid, 1000)
-    slot = next(board.worker_slots())
-    slot.count_message("spam", "tag", 500)
-    slot.count_message("not-scanned", "none", 20)
-    slot.add_seconds(1, 0.003)
-    slot.add_seconds(1, 700.0)
-    slot.count_next_hop_error('lmtp:/odd "path"\\\n', "unreachable", "no", 1)
-    slot.count_lessons("spam", "folder", 4)
-    return monitor.encode_metrics(board, FilterReport(STATUS, 5_000), accept)[0].decode()
+    counters = Counters()
+    counters.count_message("spam", "tag", 500)
+    counters.count_message("not-scanned", "none", 20)
+    counters.add_seconds(1, 0.003)
+    counters.add_seconds(1, 700.0)
+    counters.count_next_hop_error('lmtp:/odd "path"\\\n', "unreachable", "no", 1)
+    counters.count_lessons("spam", "folder", 4)
+    daemon = DaemonReport(1000, 2, counters)
+    return monitor.encode_metrics(daemon, FilterReport(STATUS, 5_000), accept)[0].decode()
 
 
 def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -70,7 +67,7 @@ def test_an_unreadable_state_gives_no_other_filter_metrics():
     ],
 )
 def test_the_client_chooses_the_format(accept, content_type):
-    page, chosen = monitor.encode_metrics(CounterBoard.create(), None, accept)
+    page, chosen = monitor.encode_metrics(DaemonReport(), None, accept)
     assert chosen == content_type
     assert page.endswith(b"# EOF\n") == ("openmetrics" in chosen)
 
