@@ -72,10 +72,7 @@ def check_installation() -> None:
 
 
 def memory_shortage(*, serving: bool = False) -> str:
-    """Say that RLIMIT_AS is too low for a filter; "" if it is enough.
-
-    serving: whether this is for the daemon, whose processes also settle and serve the page.
-    """
+    """Say that RLIMIT_AS is too low for a filter, or for the daemon; "" if it is enough."""
     needed = _NEEDED_BYTES_SERVING if serving else _NEEDED_BYTES
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= needed:
@@ -223,15 +220,10 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 
 @dataclass
 class Notifier:
-    """Sends states to the service manager, if there is one; nothing happens when nobody listens.
+    """Sends states to the service manager, if there is one; nothing happens when nobody listens."""
 
-    address: the Unix datagram socket; with a leading @ in the abstract namespace (unix(7)).
-    watchdog_seconds: the interval within which the service manager expects a ping; None: it expects
-    none.
-    """
-
-    _address: str | None
-    watchdog_seconds: float | None = None
+    _address: str | None  # of a Unix socket; with a leading @ in the abstract namespace (unix(7))
+    watchdog_seconds: float | None = None  # within which a ping is expected; None: none is
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> Notifier:

@@ -54,8 +54,14 @@ def open_doors(
 ) -> list[Door]:
     """Build all doors, not open yet.
 
-    sockets: of each of `Settings.doors`. settle, counters: as of `worker.Assemble`. stack:
-    closes what is behind the doors.
+    Parameters
+    ----------
+    sockets
+        Of each of `Settings.doors`.
+    settle, counters
+        As of `worker.Assemble`.
+    stack
+        Closes what is behind the doors.
     """
     machine = hostname()
     spool = settings.state / SPOOL_DIRECTORY
@@ -103,9 +109,21 @@ def open_door(
 ) -> Door:
     """A door that is not open yet.
 
-    sockets: bound and listening; they stay the caller's. hostname: ours. on_data_received: called
-    with the seconds that the data of each message took. ValueError: a network is none. StartError:
-    the certificate cannot be used.
+    Parameters
+    ----------
+    sockets
+        Bound and listening; they stay the caller's.
+    hostname
+        Ours.
+    on_data_received
+        Called with the seconds that the data of each message took.
+
+    Raises
+    ------
+    ValueError
+        A network is none.
+    StartError
+        The certificate cannot be used.
     """
     is_behind_queue = listener.position is Position.AFTER_QUEUE
     default = OddBytes.NORMALISE if is_behind_queue else OddBytes.REFUSE

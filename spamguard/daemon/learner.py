@@ -60,10 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 def _start_thread(
     rounds: Callable[[], Iterator[None]], logger: logging.Logger, consequence: str
 ) -> threading.Thread:
-    """Start a thread that goes through the rounds, which never end, and after an error begins anew.
-
-    consequence: of an error, for the log.
-    """
+    """Start a thread that goes through endless rounds, and after an error begins anew."""
 
     def run() -> None:
         errors = WarnOnce(logger, logging.ERROR)
