@@ -181,7 +181,6 @@ class Child:
         return f"has exited with status {status}"
 
     def _receive(self) -> bool:
-        """Take one message; False if there is none."""
         try:
             data = self._channel.recv(_MAX_MESSAGE_BYTES)
         except BlockingIOError:

@@ -80,7 +80,6 @@ def _start_thread(
 
 
 def _watch_folders(settings: Settings, channel: Channel) -> Iterator[None]:
-    """Learn what users move; yield after each look."""
     with (
         Filter.open(settings.state) as spam_filter,
         closing(broker.make_mailboxes(settings.watch, settings.watch_socket)) as mailboxes,
@@ -93,7 +92,6 @@ def _watch_folders(settings: Settings, channel: Channel) -> Iterator[None]:
 
 
 def _learn_lessons(settings: Settings, channel: Channel) -> Iterator[None]:
-    """Learn what waits; yield after each look."""
     teach = settings.teach or TeachSettings()
     queues: list[LessonQueue | LessonSpool] = [LessonQueue(settings.state / QUEUE_DIRECTORY)]
     if settings.teach is not None:

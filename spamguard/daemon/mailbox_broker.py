@@ -139,7 +139,6 @@ class MailboxBroker:
         threading.Thread(target=self._serve, args=(channel, self._settings), daemon=True).start()
 
     def _is_refused(self, account: int) -> bool:
-        """Whether this user id may not ask."""
         try:
             service = service_account(self._settings).pw_uid
         except SpamguardError as error:
@@ -151,7 +150,6 @@ class MailboxBroker:
         return True
 
     def _serve(self, channel: socket.socket, settings: Settings) -> None:
-        """Serve one client, in a thread of its own."""
         try:
             with closing(LocalMailboxes(settings.watch)) as mailboxes:
                 BrokerSession(channel, mailboxes).run(broker.fingerprint_watches(settings.watch))

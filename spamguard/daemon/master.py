@@ -148,7 +148,6 @@ class Master:
         return self._exit_status
 
     def _run_once(self) -> None:
-        """Wait for an event, then do what is due."""
         services = self._services if self._starts_all else [self._workers]
         next_start = min(service.next_start() for service in services)
         # Ping systemd three times as often as it expects while every worker is alive.
@@ -254,7 +253,6 @@ class Master:
             self._begin(settings)
 
     def _announce(self) -> None:
-        """Report, once, that the present settings are in force."""
         if self._announced or not self._workers.is_in_force:
             return
         self._announced = True
@@ -276,7 +274,6 @@ class Master:
         return f"serving {', '.join(doors)}"
 
     def _describe(self) -> dict[str, object]:
-        """Return the answer to `spamguard status`."""
         report = self._report()
         workers = [
             {
@@ -367,7 +364,6 @@ class Master:
             self._replaced_warning.clear()
 
     def _stop(self) -> None:
-        """Accept no more, and let the workers finish."""
         if self._workers.stopping:
             return
         _log.info("stopping")

@@ -102,7 +102,6 @@ def open_all(
 
 
 def _open_endpoint(endpoint: Endpoint, deadline: float) -> socket.socket:
-    """Open a socket; try again while the address is in use."""
     while True:
         try:
             if endpoint.path is None:

@@ -149,7 +149,6 @@ async def _serve_page(
 async def _open_page(
     settings: Settings, web: Web, reporter: HealthReporter, settle: Callable[[], None]
 ) -> AsyncIterator[CertificateReloader | None]:
-    """Serve page and API within the context."""
     from spamguard.web.app import create_app, server_config  # noqa: PLC0415  for the page only
     from spamguard.web.auth import CredentialStore  # noqa: PLC0415  for the page only
     from spamguard.web.digest import DigestSender  # noqa: PLC0415  for the page only
