@@ -193,11 +193,11 @@ def run_backup(options: argparse.Namespace) -> int:
         common.open_output(name, lambda file: backup.BackupReader(name, file).verify()) as stream,
         backup.copy_state(common.state_directory(options), copies) as files,
     ):
-        header = backup.make_header(files, fingerprint)
-        with common.progress(total=sum(header.sizes.values()), unit="B") as bar:
-            size = backup.write_backup(stream, header, files, bar.update)
+        total = sum(file.stat().st_size for file in files.values())
+        with common.progress(total=total, unit="B") as bar:
+            size = backup.write_backup(stream, files, fingerprint, bar.update)
     common.say(
-        f"backed up {', '.join(header.sizes)} to {name} ({size:,} bytes); "
+        f"backed up {', '.join(files)} to {name} ({size:,} bytes); "
         "it holds the key: keep it as secret as a password"
     )
     return 0
@@ -236,7 +236,7 @@ def run_restore(options: argparse.Namespace) -> int:
         header = reader.verify()
         with (
             common.progress(total=sum(header.sizes.values()), unit="B") as bar,
-            backup.prove_backup(reader, header, state, bar.update) as draft,
+            backup.prove_backup(reader, state, bar.update) as draft,
         ):
             aside = backup.install_backup(
                 draft, state, lambda: _check_overwrite(state, replace=options.replace)
