@@ -67,6 +67,14 @@ class LessonHeader(NamedTuple):
         words = ("TEACH", self.label) if self.label else ("FORGET",)
         return " ".join((*words, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
 
+    def is_valid(self) -> bool:
+        """Whether a lesson may be such."""
+        return (
+            0 < self.length <= MAX_LESSON_BYTES
+            and (not self.label or is_class_name(self.label))
+            and (not self.user or is_user_name(self.user))
+        )
+
 
 class QueuedLesson(NamedTuple):
     """A whole lesson. label: as in `LessonHeader`."""
@@ -83,16 +91,17 @@ def parse_lesson_header(line: bytes) -> LessonHeader:
     label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
     length, blank, user = rest.partition(" ")
     is_number = length.isascii() and length.isdecimal()
+    header = LessonHeader(label, int(length) if is_number else 0, user)
     if (
         not line.endswith(b"\n")
-        or not (verb == "FORGET" or is_class_name(label))
-        or not (is_number and 0 < int(length) <= MAX_LESSON_BYTES)
-        or (blank and not is_user_name(user))
+        or not (label or verb == "FORGET")
+        or not header.is_valid()
+        or (blank and not user)
     ):
         raise ValueError(
             f"expected TEACH CLASS LENGTH [USER], with a length from 1 to {MAX_LESSON_BYTES}"
         )
-    return LessonHeader(label, int(length), user)
+    return header
 
 
 def is_class_name(text: str) -> bool:

@@ -61,7 +61,7 @@ def add_undo(parser: argparse.ArgumentParser) -> None:
 
 def run_undo(options: argparse.Namespace) -> int:
     """Take back, settle, print how much was taken back."""
-    from spamguard.learning.undo import VoteSelection, affected_messages
+    from spamguard.learning.undo import VoteSelection
 
     if not all(options.users):  # as of a variable that is not set
         raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
@@ -71,9 +71,10 @@ def run_undo(options: argparse.Namespace) -> int:
         for user in options.users
     ]
     with common.open_existing(options) as spam_filter:
-        digests = [affected_messages(spam_filter, selection) for selection in selections]
+        users = spam_filter.ledger.users
+        digests = [users.voted_digests(chosen.user, chosen.since) for chosen in selections]
         for found, selection in zip(digests, selections, strict=True):
-            if not found and not spam_filter.ledger.users.voted_digests(selection.user, 0):
+            if not found and not users.voted_digests(selection.user, 0):
                 raise UsageError(
                     f"{selection.user or arguments.SITE!r} has taught nothing here: "
                     "`spamguard status` lists who has"

@@ -157,10 +157,9 @@ def test_a_lesson_stands_alone(tmp_path):
     assert outcome.lessons == []
 
 
-def test_a_lesson_is_confirmed_only_once_it_is_kept(tmp_path):
-    outcome = send(
-        tmp_path, "spam@example.org", queue=LessonQueue(tmp_path / "teach", max_lessons=0)
-    )
+def test_a_lesson_is_confirmed_only_once_it_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("spamguard.learning.queue.MAX_LESSONS", 0)
+    outcome = send(tmp_path, "spam@example.org")
     assert [reply.code for reply in outcome.replies] == [451]
 
 
