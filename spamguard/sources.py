@@ -50,7 +50,7 @@ from spamguard import log
 from spamguard.errors import SourceError, SpamguardError, error_text
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""Bytes read of one message unless the caller says otherwise; the rest is dropped."""
+"""Bytes read of one message; the rest is dropped."""
 _MAX_LINE_BYTES = 64 << 10  # held at a time: a file may have no line ends
 
 _MESSAGE_DIRECTORIES = ("cur", "new")  # of a Maildir
@@ -92,8 +92,8 @@ class SourceMessage(NamedTuple):
     """One message of a source.
 
     name: where it is, printable: the path, and "#2" and so on for later messages of an mbox. raw:
-    its bytes, at most the limit. label: the class that a TREC index gives it. deleted: as of
-    `is_deleted`.
+    its bytes, at most `MAX_MESSAGE_BYTES`. label: the class that a TREC index gives it. deleted: as
+    of `is_deleted`.
     """
 
     name: str
@@ -102,8 +102,8 @@ class SourceMessage(NamedTuple):
     deleted: bool = False
 
 
-def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[SourceMessage]:
-    """Yield the messages at a path, each cut at `limit` bytes.
+def read_messages(path: str | Path) -> Iterator[SourceMessage]:
+    """Yield the messages at a path.
 
     "-" is standard input: one message or an mbox. A directory is a Maildir (its cur and new, or one
     of these, in order of delivery; not tmp, no subfolders), or is read by its TREC index (`index`
@@ -117,7 +117,7 @@ def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[
     if os.fspath(path) == "-":
         is_empty = True
         with _map_read_errors("-"):
-            for message in _split_stream("-", sys.stdin.buffer, limit):
+            for message in _split_stream("-", sys.stdin.buffer):
                 is_empty = False
                 yield message
         if is_empty:  # most likely a mistake in a pipe
@@ -129,37 +129,38 @@ def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[
         if index := _find_index(root):
             for number, label, file in _read_index(index):
                 with _map_read_errors(file, f"{_printable_path(index)}:{number}: "):
-                    raw = _read_one(file, limit)
+                    raw = _read_one(file)
                     if _FROM_LINE.match(raw):  # an mbox of one
                         body = _QUOTED_FROM_LINES.sub(rb"\1", _ENVELOPE_LINE.sub(b"", raw, 1))
-                        raw = _finish_body(body, limit)
+                        raw = _finish_body(body)
                     yield SourceMessage(_printable_path(file), raw, label)
         elif root.is_dir():
-            yield from _read_directory(root, limit)
+            yield from _read_directory(root)
         else:
-            yield from _read_file(root, limit)
+            yield from _read_file(root)
 
 
 # ---- one file, or standard input
 
 
-def _read_file(path: Path, limit: int) -> Iterator[SourceMessage]:
+def _read_file(path: Path) -> Iterator[SourceMessage]:
     with _map_read_errors(path), path.open("rb") as stream:
-        yield from _split_stream(_printable_path(path), stream, limit)
+        yield from _split_stream(_printable_path(path), stream)
 
 
-def _split_stream(name: str, stream: BinaryIO, limit: int) -> Iterator[SourceMessage]:
+def _split_stream(name: str, stream: BinaryIO) -> Iterator[SourceMessage]:
     """The messages of an mbox, or the one message that the file is."""
     first = stream.readline(_MAX_LINE_BYTES)
     start, file = first.removeprefix(codecs.BOM_UTF8), name.rpartition("/")[2]
     if _FROM_LINE.match(start):
-        for number, raw in enumerate(_split_mbox(_read_lines(start, stream), limit), 1):
+        for number, raw in enumerate(_split_mbox(_read_lines(start, stream)), 1):
             header = _HEADER_END.split(raw[:_MAX_LINE_BYTES], 1)[0]
             if not _SERVER_NOTES.search(header):
                 where = name if number == 1 else f"{name}#{number}"
                 yield SourceMessage(where, raw, deleted=is_deleted(file, header))
         return
-    raw = _unpack(name, (first + stream.read(max(0, limit - len(first))))[:limit], limit)
+    rest = stream.read(max(0, MAX_MESSAGE_BYTES - len(first)))
+    raw = _unpack(name, (first + rest)[:MAX_MESSAGE_BYTES])
     if _FROM_LINE.match(raw):
         raise SourceError(
             f"{name}: is a compressed mbox: decompress it, as in "
@@ -208,7 +209,7 @@ def _read_lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
         start = last + more
 
 
-def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
+def _split_mbox(lines: Iterator[bytes]) -> Iterator[bytes]:
     """The messages of an mbox."""
     line, body = next(lines), bytearray()
     was_whole, was_empty = _is_whole(line), False  # the line before, and no piece of one
@@ -221,15 +222,15 @@ def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
             and _FIELD_LINE.match(following)
             and (_DATED_FROM_LINE.match(line) or (was_empty and _UNDATED_FROM_LINE.match(line)))
         ):
-            yield _finish_body(body, limit)
+            yield _finish_body(body)
             body = bytearray()
-        elif len(body) < limit:
+        elif len(body) < MAX_MESSAGE_BYTES:
             body += line[1:] if was_whole and _QUOTED_FROM.match(line) else line
         was_empty = was_whole and line in (b"\n", b"\r\n", b"\r")
         was_whole = _is_whole(line)
         line = following
     if body:
-        yield _finish_body(body, limit)
+        yield _finish_body(body)
 
 
 def _is_whole(line: bytes) -> bool:
@@ -237,20 +238,20 @@ def _is_whole(line: bytes) -> bool:
     return line.endswith(b"\n") or (line.endswith(b"\r") and len(line) < _MAX_LINE_BYTES)
 
 
-def _finish_body(body: bytes | bytearray, limit: int) -> bytes:
+def _finish_body(body: bytes | bytearray) -> bytes:
     """The message without the empty line that the mbox put after it."""
-    return _LAST_EMPTY_LINE.sub(b"", bytes(body))[:limit]
+    return _LAST_EMPTY_LINE.sub(b"", bytes(body))[:MAX_MESSAGE_BYTES]
 
 
-def _read_one(path: Path, limit: int) -> bytes:
+def _read_one(path: Path) -> bytes:
     """The message in a file, even if it begins with "From "."""
     with path.open("rb") as stream:
-        return _unpack(_printable_path(path), stream.read(limit), limit)
+        return _unpack(_printable_path(path), stream.read(MAX_MESSAGE_BYTES))
 
 
-def _unpack(name: str, raw: bytes, limit: int) -> bytes:
+def _unpack(name: str, raw: bytes) -> bytes:
     try:
-        return decompress(raw, limit)
+        return decompress(raw, MAX_MESSAGE_BYTES)
     except UnreadableFileError as error:
         raise SourceError(f"{name}: cannot be read: it {error}") from error
 
@@ -258,17 +259,17 @@ def _unpack(name: str, raw: bytes, limit: int) -> bytes:
 # ---- directories
 
 
-def _read_directory(root: Path, limit: int) -> Iterator[SourceMessage]:
+def _read_directory(root: Path) -> Iterator[SourceMessage]:
     """The messages of a Maildir or a tree. An empty tree is a mistake, an empty Maildir is not."""
     is_empty, pending = True, [root]
     while pending:
         path = pending.pop()
         if not path.is_dir():
-            yield from _read_file(path, limit)
+            yield from _read_file(path)
         elif _is_maildir(path):
-            yield from _read_live_files([path / part for part in _MESSAGE_DIRECTORIES], limit)
+            yield from _read_live_files([path / part for part in _MESSAGE_DIRECTORIES])
         elif path.name in _MESSAGE_DIRECTORIES and _is_maildir(path.parent):
-            yield from _read_live_files([path], limit)
+            yield from _read_live_files([path])
         else:
             pending.extend(sorted(_list_directory(path), reverse=True))
             continue
@@ -298,7 +299,7 @@ def _is_maildir(path: Path) -> bool:
     return all(part.is_dir() and not part.is_symlink() for part in parts)
 
 
-def _read_live_files(folders: Sequence[Path], limit: int) -> Iterator[SourceMessage]:
+def _read_live_files(folders: Sequence[Path]) -> Iterator[SourceMessage]:
     """The messages of files that may be renamed (read, flagged) or deleted at any time.
 
     Files that are gone are looked for by their unique names once all others have been read: to list
@@ -314,7 +315,7 @@ def _read_live_files(folders: Sequence[Path], limit: int) -> Iterator[SourceMess
                 continue
             with _map_read_errors(path):
                 try:
-                    raw = _read_one(path, limit)
+                    raw = _read_one(path)
                 except FileNotFoundError:
                     missing.add(unique)
                     continue
