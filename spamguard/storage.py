@@ -160,7 +160,7 @@ class Spool:
         else:
             try:
                 if self._file is None:
-                    with tempfile.TemporaryFile(dir=self._directory) as unnamed:
+                    with tempfile.TemporaryFile(buffering=0, dir=self._directory) as unnamed:
                         self._file = os.dup(unnamed.fileno())
                     _write_all(self._file, self._memory)
                     self._memory = bytearray()

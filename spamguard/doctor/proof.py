@@ -267,8 +267,7 @@ def scratch_filter(key: bytes) -> Iterator[Filter]:
 def scratch_mailbox(spam_filter: Filter) -> Iterator[ProofMailbox]:
     """A mailbox in a temporary directory, whose watcher teaches the filter as a made-up user."""
     with TemporaryDirectory(prefix="spamguard-doctor-") as directory:
-        path, state = Path(directory).resolve() / "Maildir", Path(directory) / "state"
-        state.mkdir()
+        path, state = Path(directory).resolve() / "Maildir", spam_filter.directory
         for folder in (path, path / ".Junk"):
             Maildir(folder)  # makes it
         user = f"doctor-{secrets.token_hex(4)}"

@@ -360,9 +360,9 @@ class TrainingOutcome(Enum):
 class TrainingIntake:
     """Takes lessons for the queue of one state directory; any number of threads may call it."""
 
-    def __init__(self, state: Path, queue: LessonQueue | None = None) -> None:
+    def __init__(self, state: Path) -> None:
         self._state = state
-        self._queue = queue or LessonQueue(state / QUEUE_DIRECTORY)
+        self._queue = LessonQueue(state / QUEUE_DIRECTORY)
 
     def submit(
         self,
