@@ -25,7 +25,6 @@ daemon.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
 import shutil
@@ -34,12 +33,13 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import Annotated, BinaryIO, NoReturn
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
+from msgspec import Meta
 
 from spamguard import __version__, keys
 from spamguard.database import copy_database, is_corruption, open_database
@@ -56,6 +56,7 @@ from spamguard.storage import (
     LEDGER_FILE,
     as_directory_owner,
     create_private,
+    give_to_owner,
     name_path_in_errors,
     sync_directory,
 )
@@ -86,60 +87,79 @@ class BackupHeader:
     format: int
     program: str
     fingerprint: str
-    time: int
-    sizes: dict[str, int]
+    time: Annotated[int, Meta(ge=0, lt=MAX_TIME)]
+    sizes: dict[str, Annotated[int, Meta(ge=0, lt=1 << 62)]]
 
 
 # The file
 
 
-def make_header(files: dict[str, Path], fingerprint: str) -> BackupHeader:
-    """The header of a backup of these files, made now."""
-    sizes = {name: path.stat().st_size for name, path in files.items()}
-    return BackupHeader(FORMAT_VERSION, __version__, fingerprint, int(time.time()), sizes)
+def _lay_out(
+    header: BackupHeader,
+    description: bytes,
+    frame: Callable[[bytes], object],
+    content: Callable[[str, int], str],
+) -> None:
+    """Go through an archive from start to end, to write it or to compare it.
+
+    frame: takes each part that is known beforehand. content: takes the bytes of a file, of this
+    name and length; returns their checksum.
+    """
+
+    def head(name: str, length: int) -> bytes:
+        member = tarfile.TarInfo(name)
+        member.size, member.mtime, member.mode = length, header.time, 0o600
+        return member.tobuf(tarfile.GNU_FORMAT)
+
+    def pad(length: int) -> bytes:
+        return bytes(-length % tarfile.BLOCKSIZE)
+
+    frame(head(HEADER_MEMBER, len(description)) + description + pad(len(description)))
+    sums = f"{hashlib.sha256(description).hexdigest()}  {HEADER_MEMBER}\n"
+    for name, length in header.sizes.items():
+        frame(head(name, length))
+        sums += f"{content(name, length)}  {name}\n"
+        frame(pad(length))
+    end = bytes(2 * tarfile.BLOCKSIZE)
+    frame(head(SUMS_MEMBER, len(sums)) + sums.encode() + pad(len(sums)) + end)
+
+
+def _copy(
+    read: Callable[[int], bytes], length: int, write: Callable[[bytes], object], advance: Advance
+) -> str:
+    """Copy so many bytes; their checksum."""
+    checksum = hashlib.sha256()
+    for start in range(0, length, _PIECE_BYTES):
+        piece = read(min(_PIECE_BYTES, length - start))
+        checksum.update(piece)
+        write(piece)
+        advance(len(piece))
+    return checksum.hexdigest()
 
 
 def write_backup(
-    stream: BinaryIO, header: BackupHeader, files: dict[str, Path], advance: Advance
+    stream: BinaryIO, files: dict[str, Path], fingerprint: str, advance: Advance
 ) -> int:
-    """Write these files, by their names; return the size of the backup in bytes."""
-    description = json.dumps(asdict(header), indent=1).encode() + b"\n"
-    size = stream.write(_pack_member(HEADER_MEMBER, header.time, description))
-    sums = _sum_line(HEADER_MEMBER, hashlib.sha256(description).hexdigest())
-    for name, length in header.sizes.items():
-        checksum = hashlib.sha256()
-        size += stream.write(_member_head(name, header.time, length))
+    """Write these files, by their names; return the size of the backup in bytes.
+
+    fingerprint: of the key.
+    """
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    header = BackupHeader(FORMAT_VERSION, __version__, fingerprint, int(time.time()), sizes)
+    size = 0
+
+    def write(data: bytes) -> None:
+        nonlocal size
+        size += stream.write(data)
+
+    def write_file(name: str, length: int) -> str:
         with files[name].open("rb") as file:
-            while piece := file.read(_PIECE_BYTES):
-                checksum.update(piece)
-                size += stream.write(piece)
-                advance(len(piece))
-        size += stream.write(_padding(length))
-        sums += _sum_line(name, checksum.hexdigest())
-    size += stream.write(_pack_member(SUMS_MEMBER, header.time, sums) + _END)
+            return _copy(file.read, length, write, advance)
+
+    description = msgspec.json.format(msgspec.json.encode(header), indent=1) + b"\n"
+    _lay_out(header, description, write, write_file)
     stream.flush()
     return size
-
-
-_END = bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _member_head(name: str, seconds: int, length: int) -> bytes:
-    member = tarfile.TarInfo(name)
-    member.size, member.mtime, member.mode = length, seconds, 0o600
-    return member.tobuf(tarfile.GNU_FORMAT)
-
-
-def _padding(length: int) -> bytes:
-    return bytes(-length % tarfile.BLOCKSIZE)
-
-
-def _pack_member(name: str, seconds: int, content: bytes) -> bytes:
-    return _member_head(name, seconds, len(content)) + content + _padding(len(content))
-
-
-def _sum_line(name: str, checksum: str) -> bytes:
-    return f"{checksum}  {name}\n".encode()
 
 
 @dataclass
@@ -158,25 +178,22 @@ class BackupReader:
 
     def extract(self, directory: Path | None, advance: Advance) -> BackupHeader:
         """Write its files into a directory that has none of them; None: only check them."""
+
+        def expect(data: bytes) -> None:
+            if self._read(len(data)) != data:
+                self._refuse("it is damaged")
+
+        def take_file(name: str, length: int) -> str:
+            if directory is None:
+                return _copy(self._read, length, lambda _: None, advance)
+            with create_private(directory / name) as file:
+                return _copy(self._read, length, file.write, advance)
+
         self._stream.seek(0)
         description = self._read_description()
         header = self._parse_header(description)
         self._stream.seek(0)
-        self._expect(_pack_member(HEADER_MEMBER, header.time, description))
-        sums = _sum_line(HEADER_MEMBER, hashlib.sha256(description).hexdigest())
-        for name, length in header.sizes.items():
-            self._expect(_member_head(name, header.time, length))
-            checksum = hashlib.sha256()
-            with nullcontext() if directory is None else create_private(directory / name) as file:
-                for start in range(0, length, _PIECE_BYTES):
-                    piece = self._read_exactly(min(_PIECE_BYTES, length - start))
-                    checksum.update(piece)
-                    if file is not None:
-                        file.write(piece)
-                        advance(len(piece))
-            self._expect(_padding(length))
-            sums += _sum_line(name, checksum.hexdigest())
-        self._expect(_pack_member(SUMS_MEMBER, header.time, sums) + _END)
+        _lay_out(header, description, expect, take_file)
         if self._stream.read(1):
             self._refuse("it is damaged")
         return header
@@ -193,35 +210,27 @@ class BackupReader:
             length = 0
         if not 0 < length <= _MAX_HEADER_BYTES:
             self._refuse("its header is damaged")
-        return self._read_exactly(length)
+        return self._read(length)
 
     def _parse_header(self, description: bytes) -> BackupHeader:
         try:
-            header = TypeAdapter(BackupHeader).validate_json(description, strict=True)
-        except ValidationError:
+            header = msgspec.json.decode(description, type=BackupHeader)
+        except (msgspec.DecodeError, RecursionError):
             self._refuse("its header is damaged")
         if header.format > FORMAT_VERSION:
             self._refuse(
                 f"it has format {header.format}, this program reads {FORMAT_VERSION}: update "
                 "spamguard"
             )
-        if (
-            not 0 <= header.time < MAX_TIME
-            or not {KEY_FILE, LEDGER_FILE} <= header.sizes.keys() <= set(FILE_NAMES)
-            or min(header.sizes.values()) < 0
-        ):
+        if not {KEY_FILE, LEDGER_FILE} <= header.sizes.keys() <= set(FILE_NAMES):
             self._refuse("its header is damaged")
         return header
 
-    def _read_exactly(self, length: int) -> bytes:
+    def _read(self, length: int) -> bytes:
         data = self._stream.read(length)
         if len(data) < length:
             self._refuse("it is cut off")
         return data
-
-    def _expect(self, data: bytes) -> None:
-        if self._read_exactly(len(data)) != data:
-            self._refuse("it is damaged")
 
     def _refuse(self, why: str) -> NoReturn:
         raise SourceError(f"{self._name}: {why}; nothing was restored")
@@ -248,14 +257,13 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
     with tempfile.TemporaryDirectory(prefix=_COPY_PREFIX, dir=beside) as directory:
         copies = {name: Path(directory) / name for name in FILE_NAMES if (state / name).exists()}
         key = keys.load_key(state / KEY_FILE, create=False)
-        with name_path_in_errors(beside), create_private(copies[KEY_FILE]) as file:
-            file.write(key)
-        for name in (SIGHTINGS_FILE, LEDGER_FILE):
-            if name not in copies:
-                continue
+        for name, copy in reversed(copies.items()):
             try:
-                create_private(copies[name]).close()
-                copy_database(state / name, copies[name])
+                with create_private(copy) as file:
+                    if name == KEY_FILE:
+                        file.write(key)
+                if name != KEY_FILE:
+                    copy_database(state / name, copy)
             except (sqlite3.Error, OSError) as error:
                 raise LedgerError(
                     f"{state / name}: cannot be copied to {directory}: make room there, or look"
@@ -292,9 +300,7 @@ def _find_damage(path: Path, fingerprint: str) -> str:
 
 
 @contextmanager
-def prove_backup(
-    archive: BackupReader, header: BackupHeader, state: Path, advance: Advance
-) -> Iterator[Path]:
+def prove_backup(archive: BackupReader, state: Path, advance: Advance) -> Iterator[Path]:
     """A directory in the state directory in which the backup is a filter that works.
 
     The restored ledger becomes a node of its own: the one that it was copied from may live on, and
@@ -311,9 +317,9 @@ def prove_backup(
         draft = state / f"{_DRAFT_PREFIX}{secrets.token_hex(4)}"
         draft.mkdir(mode=0o700)
         try:
-            _give_to_owner_of(state, draft)
+            give_to_owner(draft, state)
             with name_path_in_errors(state):
-                archive.extract(draft, advance)
+                header = archive.extract(draft, advance)
             try:
                 _check_draft(draft, header)
             except (LedgerError, TableError) as error:
@@ -321,12 +327,6 @@ def prove_backup(
             yield draft
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _give_to_owner_of(state: Path, directory: Path) -> None:
-    if os.geteuid() == 0:
-        owner = state.stat()
-        os.chown(directory, owner.st_uid, owner.st_gid)
 
 
 def _check_draft(draft: Path, header: BackupHeader) -> None:
@@ -427,7 +427,7 @@ def _keep_aside(state: Path) -> Path | None:
         return None
     aside = state / f"before-restore-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     aside.mkdir(mode=0o700)
-    _give_to_owner_of(state, aside)
+    give_to_owner(aside, state)
     for path in old_files:
         (aside / path.name).hardlink_to(path)
     sync_directory(aside)

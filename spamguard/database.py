@@ -22,14 +22,14 @@ import os
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from spamguard.errors import SpamguardError, error_text, is_disk_full
-from spamguard.storage import as_directory_owner, create_once, sync_directory
+from spamguard.storage import as_directory_owner, create_private, draft_file, sync_directory
 
 NEW_FILE_REMEDY = "move it away and restart the daemon, a new one will be made"
 
@@ -125,7 +125,11 @@ class Database:
             if not path.exists():
                 # Never in place: a reader could meet a file without tables, and closing any
                 # descriptor of a file drops the locks that other connections of this process hold.
-                create_once(path, lambda draft: _make_file(draft, schema, fill))
+                with draft_file(path) as draft:
+                    create_private(draft).close()
+                    _fill_file(draft, schema, fill)
+                    with suppress(FileExistsError):  # another process has made it meanwhile
+                        path.hardlink_to(draft)
                 sync_directory(path.parent)
             database = cls(path, schema, open_database(path, schema.busy_seconds))
             try:
@@ -232,7 +236,7 @@ class ClosedOnExit(ABC):
         self.close()
 
 
-def _make_file(draft: Path, schema: Schema, fill: Callable[[sqlite3.Connection], object]) -> None:
+def _fill_file(draft: Path, schema: Schema, fill: Callable[[sqlite3.Connection], object]) -> None:
     with closing(open_database(draft, schema.busy_seconds)) as connection:
         for pragma in schema.pragmas:
             connection.execute(f"PRAGMA {pragma}")

@@ -78,12 +78,17 @@ def store_key(path: Path, key: bytes) -> bytes:
 
 def derive_key(key: bytes, purpose: bytes) -> bytes:
     """A key for one purpose, of 32 bytes."""
-    return blake2b(purpose, key=key, digest_size=_KEY_BYTES).digest()
+    return _mac(key, purpose, _KEY_BYTES)
 
 
 def key_fingerprint(key: bytes) -> str:
     """A name of the key from which nobody can compute it."""
-    return blake2b(b"fingerprint", key=key, digest_size=8).hexdigest()
+    return _mac(key, b"fingerprint", 8).hex()
+
+
+def _mac(key: bytes, data: bytes, size: int, purpose: bytes = b"") -> bytes:
+    """RFC 7693."""
+    return blake2b(data, key=key, digest_size=size, person=purpose).digest()
 
 
 # ---- the verdict field
@@ -152,20 +157,19 @@ def verify_verdict(key: bytes, value: bytes, digest: bytes) -> SignedVerdict | N
 
 def key_id(key: bytes) -> bytes:
     """Eight characters that tell which key signed."""
-    return blake2b(b"", key=key, digest_size=4, person=b"key name").hexdigest().encode()
+    return _mac(key, b"", 4, b"key name").hex().encode()
 
 
 def _mask(key: bytes, name: bytes, payload: bytes) -> bytes:
     """Hide the payload, or show it again."""
-    pad = blake2b(name, key=key, digest_size=_PAYLOAD.size, person=b"mask").digest()
-    return bytes(map(xor, payload, pad))
+    return bytes(map(xor, payload, _mac(key, name, _PAYLOAD.size, b"mask")))
 
 
 def _compute_tag(key: bytes, label: bytes, name: bytes, payload: bytes, digest: bytes) -> bytes:
-    """A MAC (RFC 7693) over all parts, each with its length, so that none passes for another."""
+    """A MAC over all parts, each with its length, so that none passes for another."""
     parts = (digest, label, name, payload)
     sealed = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
-    return blake2b(sealed, key=key, digest_size=_TAG_BYTES, person=b"tag").digest()
+    return _mac(key, sealed, _TAG_BYTES, b"tag")
 
 
 # ---- the Message-ID of a probe
@@ -185,7 +189,7 @@ def make_probe_id(key: bytes, now: float, random: bytes) -> str:
     as for `new_id`.
     """
     name = new_id(now, random)
-    tag = urlsafe_b64encode(_probe_tag(key, name.encode())).decode()
+    tag = urlsafe_b64encode(_mac(key, name.encode(), _TAG_BYTES, b"probe")).decode()
     return f"<{name}.{tag}@{PROBE_DOMAIN}>"
 
 
@@ -194,13 +198,9 @@ def is_probe(key: bytes, header: bytes, now: float) -> bool:
     match = _PROBE_ID.search(header) if PROBE_DOMAIN.encode() in header else None
     return (
         match is not None
-        and compare_digest(urlsafe_b64decode(match[2]), _probe_tag(key, match[1]))
+        and compare_digest(urlsafe_b64decode(match[2]), _mac(key, match[1], _TAG_BYTES, b"probe"))
         and abs(now - id_time(match[1].decode())) < _PROBE_SECONDS
     )
-
-
-def _probe_tag(key: bytes, name: bytes) -> bytes:
-    return blake2b(name, key=key, digest_size=_TAG_BYTES, person=b"probe").digest()
 
 
 # ---- ids of messages

@@ -40,7 +40,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from spamguard import log
 from spamguard.errors import SourceError, SpamguardError, error_text
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""Bytes read of one message unless the caller says otherwise; the rest is dropped."""
+"""Bytes read of one message; the rest is dropped."""
 _MAX_LINE_BYTES = 64 << 10  # held at a time: a file may have no line ends
 
 _MESSAGE_DIRECTORIES = ("cur", "new")  # of a Maildir
@@ -92,8 +92,8 @@ class SourceMessage(NamedTuple):
     """One message of a source.
 
     name: where it is, printable: the path, and "#2" and so on for later messages of an mbox. raw:
-    its bytes, at most the limit. label: the class that a TREC index gives it. deleted: as of
-    `is_deleted`.
+    its bytes, at most `MAX_MESSAGE_BYTES`. label: the class that a TREC index gives it. deleted: as
+    of `is_deleted`.
     """
 
     name: str
@@ -102,8 +102,8 @@ class SourceMessage(NamedTuple):
     deleted: bool = False
 
 
-def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[SourceMessage]:
-    """Yield the messages at a path, each cut at `limit` bytes.
+def read_messages(path: str | Path) -> Iterator[SourceMessage]:
+    """Yield the messages at a path.
 
     "-" is standard input: one message or an mbox. A directory is a Maildir (its cur and new, or one
     of these, in order of delivery; not tmp, no subfolders), or is read by its TREC index (`index`
@@ -117,7 +117,7 @@ def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[
     if os.fspath(path) == "-":
         is_empty = True
         with _map_read_errors("-"):
-            for message in _split_stream("-", sys.stdin.buffer, limit):
+            for message in _split_stream("-", sys.stdin.buffer):
                 is_empty = False
                 yield message
         if is_empty:  # most likely a mistake in a pipe
@@ -129,38 +129,39 @@ def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[
         if index := _find_index(root):
             for number, label, file in _read_index(index):
                 with _map_read_errors(file, f"{_printable_path(index)}:{number}: "):
-                    raw = _read_start(file, limit)
+                    raw = _read_one(file)
                     if _FROM_LINE.match(raw):  # an mbox of one
-                        body = _QUOTED_FROM_LINES.sub(rb"\1", _strip_envelope(raw))
-                        raw = _finish_body(body, limit)
+                        body = _QUOTED_FROM_LINES.sub(rb"\1", _ENVELOPE_LINE.sub(b"", raw, 1))
+                        raw = _finish_body(body)
                     yield SourceMessage(_printable_path(file), raw, label)
         elif root.is_dir():
-            yield from _read_directory(root, limit)
+            yield from _read_directory(root)
         else:
-            yield from _read_file(root, limit)
+            yield from _read_file(root)
 
 
 # ---- one file, or standard input
 
 
-def _read_file(path: Path, limit: int) -> Iterator[SourceMessage]:
-    with path.open("rb") as stream:
-        yield from _split_stream(_printable_path(path), stream, limit)
+def _read_file(path: Path) -> Iterator[SourceMessage]:
+    with _map_read_errors(path), path.open("rb") as stream:
+        yield from _split_stream(_printable_path(path), stream)
 
 
-def _split_stream(name: str, stream: BinaryIO, limit: int) -> Iterator[SourceMessage]:
+def _split_stream(name: str, stream: BinaryIO) -> Iterator[SourceMessage]:
     """The messages of an mbox, or the one message that the file is."""
     first = stream.readline(_MAX_LINE_BYTES)
     start, file = first.removeprefix(codecs.BOM_UTF8), name.rpartition("/")[2]
     if _FROM_LINE.match(start):
-        for number, raw in enumerate(_split_mbox(_read_lines(start, stream), limit), 1):
+        for number, raw in enumerate(_split_mbox(_read_lines(start, stream)), 1):
             header = _HEADER_END.split(raw[:_MAX_LINE_BYTES], 1)[0]
             if not _SERVER_NOTES.search(header):
                 where = name if number == 1 else f"{name}#{number}"
                 yield SourceMessage(where, raw, deleted=is_deleted(file, header))
         return
-    raw = _decompress_source(name, (first + stream.read(max(0, limit - len(first))))[:limit], limit)
-    if is_compressed(first) and _FROM_LINE.match(raw):
+    rest = stream.read(max(0, MAX_MESSAGE_BYTES - len(first)))
+    raw = _unpack(name, (first + rest)[:MAX_MESSAGE_BYTES])
+    if _FROM_LINE.match(raw):
         raise SourceError(
             f"{name}: is a compressed mbox: decompress it, as in "
             "`zcat mbox.gz | spamguard learn --as ham -`"
@@ -208,10 +209,9 @@ def _read_lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
         start = last + more
 
 
-def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
+def _split_mbox(lines: Iterator[bytes]) -> Iterator[bytes]:
     """The messages of an mbox."""
-    line = next(lines)
-    body = bytearray(_strip_envelope(line))
+    line, body = next(lines), bytearray()
     was_whole, was_empty = _is_whole(line), False  # the line before, and no piece of one
     line = next(lines, b"")
     while line:
@@ -222,15 +222,15 @@ def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
             and _FIELD_LINE.match(following)
             and (_DATED_FROM_LINE.match(line) or (was_empty and _UNDATED_FROM_LINE.match(line)))
         ):
-            yield _finish_body(body, limit)
+            yield _finish_body(body)
             body = bytearray()
-        elif len(body) < limit:
+        elif len(body) < MAX_MESSAGE_BYTES:
             body += line[1:] if was_whole and _QUOTED_FROM.match(line) else line
         was_empty = was_whole and line in (b"\n", b"\r\n", b"\r")
         was_whole = _is_whole(line)
         line = following
     if body:
-        yield _finish_body(body, limit)
+        yield _finish_body(body)
 
 
 def _is_whole(line: bytes) -> bool:
@@ -238,36 +238,42 @@ def _is_whole(line: bytes) -> bool:
     return line.endswith(b"\n") or (line.endswith(b"\r") and len(line) < _MAX_LINE_BYTES)
 
 
-def _strip_envelope(data: bytes) -> bytes:
-    return _ENVELOPE_LINE.sub(b"", data, count=1) if data.startswith(b"From ") else data
-
-
-def _finish_body(body: bytes | bytearray, limit: int) -> bytes:
+def _finish_body(body: bytes | bytearray) -> bytes:
     """The message without the empty line that the mbox put after it."""
-    return _LAST_EMPTY_LINE.sub(b"", bytes(body))[:limit]
+    return _LAST_EMPTY_LINE.sub(b"", bytes(body))[:MAX_MESSAGE_BYTES]
 
 
-def _read_start(path: Path, limit: int) -> bytes:
+def _read_one(path: Path) -> bytes:
+    """The message in a file, even if it begins with "From "."""
     with path.open("rb") as stream:
-        return _decompress_source(_printable_path(path), stream.read(limit), limit)
+        return _unpack(_printable_path(path), stream.read(MAX_MESSAGE_BYTES))
+
+
+def _unpack(name: str, raw: bytes) -> bytes:
+    try:
+        return decompress(raw, MAX_MESSAGE_BYTES)
+    except UnreadableFileError as error:
+        raise SourceError(f"{name}: cannot be read: it {error}") from error
 
 
 # ---- directories
 
 
-def _read_directory(root: Path, limit: int) -> Iterator[SourceMessage]:
+def _read_directory(root: Path) -> Iterator[SourceMessage]:
     """The messages of a Maildir or a tree. An empty tree is a mistake, an empty Maildir is not."""
-    if root.name in _MESSAGE_DIRECTORIES and _is_maildir(root.parent):
-        yield from _read_live_files(partial(_list_files, root), limit)
-        return
-    is_empty = True
-    for entry in _walk_files(root):
+    is_empty, pending = True, [root]
+    while pending:
+        path = pending.pop()
+        if not path.is_dir():
+            yield from _read_file(path)
+        elif _is_maildir(path):
+            yield from _read_live_files([path / part for part in _MESSAGE_DIRECTORIES])
+        elif path.name in _MESSAGE_DIRECTORIES and _is_maildir(path.parent):
+            yield from _read_live_files([path])
+        else:
+            pending.extend(sorted(_list_directory(path), reverse=True))
+            continue
         is_empty = False
-        with _map_read_errors(entry):
-            if entry.is_dir():
-                yield from _read_live_files(partial(_list_maildir, entry), limit)
-            else:
-                yield from _read_file(entry, limit)
     if is_empty:
         raise SourceError(
             f"{_printable_path(root)}: no mail in this directory (hidden files and symbolic links "
@@ -275,20 +281,9 @@ def _read_directory(root: Path, limit: int) -> Iterator[SourceMessage]:
         )
 
 
-def _walk_files(root: Path) -> Iterator[Path]:
-    """Files that may be mail, and Maildirs, below a directory in order of names."""
-    pending = [root]
-    while pending:
-        path = pending.pop()
-        if not path.is_dir() or _is_maildir(path):
-            yield path
-        else:
-            pending.extend(sorted(_list_directory(path), reverse=True))
-
-
 def _list_directory(directory: Path) -> list[Path]:
     """Regular files and directories that are neither hidden nor bookkeeping."""
-    with _map_read_errors(directory), os.scandir(directory) as entries:
+    with os.scandir(directory) as entries:
         return [
             Path(entry.path)
             for entry in entries
@@ -304,43 +299,30 @@ def _is_maildir(path: Path) -> bool:
     return all(part.is_dir() and not part.is_symlink() for part in parts)
 
 
-def _read_live_files(list_files: Callable[[], list[Path]], limit: int) -> Iterator[SourceMessage]:
+def _read_live_files(folders: Sequence[Path]) -> Iterator[SourceMessage]:
     """The messages of files that may be renamed (read, flagged) or deleted at any time.
 
-    Each file is one message, even if it begins with "From ". Files that are gone are looked for by
-    their unique names once all others have been read: to list them for each would take hours where
-    many are moved away.
+    Files that are gone are looked for by their unique names once all others have been read: to list
+    them for each would take hours where many are moved away.
     """
-    pending = list_files()
-    # Of looking for renamed files; a file that is renamed each time is left out.
-    for _ in range(10):
-        missing: set[str] = set()
-        for path in pending:
+    missing: set[str] | None = None  # at first all
+    for _ in range(10):  # a file that is renamed each time is left out
+        files = [path for folder in folders for path in _list_directory(folder)]
+        wanted, missing = missing, set()
+        for path in sorted(files, key=lambda path: path.name):  # begins with the time of delivery
+            unique = path.name.partition(":")[0]
+            if path.is_dir() or (wanted is not None and unique not in wanted):
+                continue
             with _map_read_errors(path):
                 try:
-                    raw = _read_start(path, limit)
+                    raw = _read_one(path)
                 except FileNotFoundError:
-                    missing.add(_unique_name(path))
+                    missing.add(unique)
                     continue
             if raw:
                 yield SourceMessage(_printable_path(path), raw, deleted=is_deleted(path.name))
         if not missing:
             return
-        pending = [path for path in list_files() if _unique_name(path) in missing]
-
-
-def _unique_name(path: Path) -> str:
-    return path.name.partition(":")[0]
-
-
-def _list_maildir(folder: Path) -> list[Path]:
-    """Files of cur and new by unique name, which begins with the time of delivery."""
-    files = [file for part in _MESSAGE_DIRECTORIES for file in _list_files(folder / part)]
-    return sorted(files, key=lambda path: path.name)
-
-
-def _list_files(part: Path) -> list[Path]:
-    return sorted(path for path in _list_directory(part) if not path.is_dir())
 
 
 # ---- TREC indexes
@@ -348,11 +330,7 @@ def _list_files(part: Path) -> list[Path]:
 
 def _find_index(path: Path) -> Path | None:
     """The TREC index that the path is, or that lies in the directory."""
-    if not path.is_dir():
-        return path if _is_index(path) else None
-    if _is_maildir(path):
-        return None
-    indexes = (path / "index", path / "full" / "index")
+    indexes = (path, path / "index", path / "full" / "index")
     return next((index for index in indexes if _is_index(index)), None)
 
 
@@ -366,9 +344,7 @@ def _is_index(path: Path) -> bool:
         return False  # also a pipe, which can be read only once
     with path.open("rb") as stream:
         words = stream.readline(_MAX_LINE_BYTES).split(maxsplit=1)
-    if len(words) != 2 or words[0].endswith(b":") or words[0] == b"From":
-        return False
-    return (
+    return len(words) == 2 and (
         words[0].lower() in (b"spam", b"ham")
         or (path.parent / os.fsdecode(words[1].strip())).is_file()
     )
@@ -406,12 +382,12 @@ def _printable(name: bytes) -> str:
 @contextmanager
 def _map_read_errors(path: Path | str, where: str = "") -> Iterator[None]:
     """Turn errors of the system into a SourceError. where: the line that named the path."""
-    name = f"{where}{_printable_path(Path(path))}"
     try:
         yield
-    except FileNotFoundError as error:
-        raise SourceError(f"{name}: no such file or directory; check the path") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        name = where + _printable_path(Path(getattr(error, "filename", None) or path))
+        if isinstance(error, FileNotFoundError):
+            raise SourceError(f"{name}: no such file or directory; check the path") from error
         raise SourceError(
             f"{name}: cannot be read ({error_text(error)}); check the path and its permissions"
         ) from error
@@ -420,8 +396,18 @@ def _map_read_errors(path: Path | str, where: str = "") -> Iterator[None]:
 # ---- compressed files
 
 _MAX_STREAMS = 64  # one after another in a file; each costs a copy of the rest
-
-Decompressor = Callable[[bytes, int], bytes]
+_ZSTD_MAGIC = b"(\xb5/\xfd"
+_DECOMPRESSORS: dict[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ\x00": lambda: lzma.LZMADecompressor(memlimit=64 << 20),
+}
+_UNREADABLE = {
+    b"Dovecot-LZ4\r*\x9b\xc5": (
+        "is compressed with lz4, which cannot be read here: use gz or zstd"
+    ),
+    b"CRYPTED\x03\x07": "is encrypted",
+}
 
 
 class UnreadableFileError(SpamguardError):
@@ -432,46 +418,35 @@ class DamagedFileError(UnreadableFileError):
     """The file is not what it should be, or not all of it."""
 
 
-def is_compressed(data: bytes) -> bool:
-    """Whether a file that begins so is compressed or encrypted."""
-    return data.startswith(tuple(_DECOMPRESSORS))
-
-
 def decompress(data: bytes, max_bytes: int) -> bytes:
     """At most so many bytes of the content of a compressed file; any other data unchanged.
 
     UnreadableFileError: it is damaged, encrypted, or of a format that cannot be read here.
     """
-    for magic, decompress_format in _DECOMPRESSORS.items():
+    for magic, reason in _UNREADABLE.items():
         if data.startswith(magic):
-            return decompress_format(data, max_bytes)
+            raise UnreadableFileError(reason)
+    try:
+        if data.startswith(_ZSTD_MAGIC):
+            return _decompress_zstd(data, max_bytes)
+        for magic, make in _DECOMPRESSORS.items():
+            if data.startswith(magic):
+                return _decompress_streams(make, data, max_bytes)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DamagedFileError(f"is damaged where it is compressed ({error})") from error
     return data
 
 
-def _decompress_source(name: str, raw: bytes, limit: int) -> bytes:
-    try:
-        return decompress(raw, limit)
-    except UnreadableFileError as error:
-        raise SourceError(f"{name}: cannot be read: it {error}") from error
-
-
-def _make_decompressor(make: Callable[[], Any]) -> Decompressor:
-    """A decompressor of the standard library, also for several streams (RFC 1952, section 2.2)."""
-
-    def decompress_streams(data: bytes, max_bytes: int) -> bytes:
-        content: bytes = b""
-        for _ in range(_MAX_STREAMS):
-            stream = make()
-            try:
-                content += stream.decompress(data, max_bytes - len(content))
-            except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-                raise DamagedFileError(f"is damaged where it is compressed ({error})") from error
-            data = stream.unused_data
-            if len(content) >= max_bytes or (stream.eof and not data):
-                return content
-        raise DamagedFileError("is compressed in too many pieces, or its end is missing")
-
-    return decompress_streams
+def _decompress_streams(make: Callable[[], Any], data: bytes, max_bytes: int) -> bytes:
+    """By the standard library, also several streams (RFC 1952, section 2.2)."""
+    content: bytes = b""
+    for _ in range(_MAX_STREAMS):
+        stream = make()
+        content += stream.decompress(data, max_bytes - len(content))
+        data = stream.unused_data
+        if len(content) >= max_bytes or (stream.eof and not data):
+            return content
+    raise DamagedFileError("is compressed in too many pieces, or its end is missing")
 
 
 def _decompress_zstd(data: bytes, max_bytes: int) -> bytes:
@@ -479,24 +454,7 @@ def _decompress_zstd(data: bytes, max_bytes: int) -> bytes:
     import zstandard  # noqa: PLC0415  few need it, and all commands would wait 10 ms
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=8 << 20)  # bytes
-    reader = decompressor.stream_reader(data, read_across_frames=True)
     try:
-        return reader.read(max_bytes)
+        return decompressor.stream_reader(data, read_across_frames=True).read(max_bytes)
     except zstandard.ZstdError as error:
-        raise DamagedFileError(f"is damaged where it is compressed ({error})") from error
-
-
-def _refuse(reason: str, _data: bytes, _max_bytes: int) -> bytes:
-    raise UnreadableFileError(reason)
-
-
-_DECOMPRESSORS: dict[bytes, Decompressor] = {
-    b"\x1f\x8b": _make_decompressor(lambda: zlib.decompressobj(wbits=31)),
-    b"BZh": _make_decompressor(bz2.BZ2Decompressor),
-    b"\xfd7zXZ\x00": _make_decompressor(lambda: lzma.LZMADecompressor(memlimit=64 << 20)),
-    b"(\xb5/\xfd": _decompress_zstd,
-    b"Dovecot-LZ4\r*\x9b\xc5": partial(
-        _refuse, "is compressed with lz4, which cannot be read here: use gz or zstd"
-    ),
-    b"CRYPTED\x03\x07": partial(_refuse, "is encrypted"),
-}
+        raise OSError(str(error)) from error  # as bz2 does

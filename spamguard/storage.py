@@ -1,11 +1,11 @@
 """Files that nobody else may read, messages on their way through, and whose rights to act with.
 
-A file gets its name when it is whole: it is written under a draft name (`.NAME.….new`), or without
-any name where the kernel has O_TMPFILE, and then linked. So no process ever reads half a file, and
-of several that make the same file at once one succeeds.
+A file gets its name when it is whole: it is written under a draft name (`.NAME.….new`) and then
+linked. So no process ever reads half a file, and of several that make the same file at once one
+succeeds. What a killed process leaves is a draft, which `remove_stale_drafts` removes later.
 
-A message on its way through is a `Spool`: in memory while it is small, else in an unlinked file. It
-is written once and then read any number of times.
+A message on its way through is a `Spool`: in memory while it is small, else in a file without a
+name. It is written once and then read any number of times.
 
 What root makes belongs to the owner of the directory: an administrator who teaches the filter of a
 service must not take it away from the service. Where root opens files in another user's directory,
@@ -29,9 +29,9 @@ import os
 import pwd
 import re
 import secrets
-import stat
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,13 +42,8 @@ from typing import BinaryIO, NamedTuple, TypeVar
 KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY = "key", "ledger.sqlite", "spool"
 """Names in the state directory that several rooms use. Other names stand where the file is made."""
 
-DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors that only writing raises: disk or quota are full, or the file may not be larger."""
-
 _DRAFT_NAME = re.compile(r"\..+\.new(?:-journal|-wal|-shm)?")
 _DRAFT_MAX_AGE_SECONDS = 3600.0  # since its last change; then its writer is gone
-# Of a kernel or a file system without O_TMPFILE (open(2)).
-_NO_TMPFILE_ERRNOS = (errno.EISDIR, errno.EOPNOTSUPP)
 
 
 # ---- files
@@ -59,45 +54,29 @@ def create_private(path: Path) -> BinaryIO:
 
     FileExistsError: there is a file of that name. OSError: the file cannot be made.
     """
-
-    def opener(name: str, flags: int) -> int:
-        return _chown_to_directory(os.open(name, flags, 0o600), path.parent)
-
-    return open(path, "xb", opener=opener)
+    file = open(path, "xb", opener=partial(os.open, mode=0o600))  # noqa: SIM115  the caller's
+    give_to_owner(file.fileno(), path.parent)
+    return file
 
 
-def _chown_to_directory(descriptor: int, directory: Path) -> int:
+def give_to_owner(made: int | Path, directory: Path) -> None:
+    """Give what root has made in a directory to the directory's owner. made: or its descriptor."""
     if os.geteuid() == 0:
         with suppress(OSError):
             owner = directory.stat()
-            os.chown(descriptor, owner.st_uid, owner.st_gid)
-    return descriptor
+            os.chown(made, owner.st_uid, owner.st_gid)
 
 
 @contextmanager
 def name_path_in_errors(path: Path) -> Iterator[None]:
-    """Put this path into errors of writing, in which the system names none."""
+    """Put this path into errors that only writing raises, in which the system names none."""
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno in DISK_FULL_ERRNOS:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if is_full and error.filename is None:
             error.filename = str(path)
         raise
-
-
-def open_unnamed(directory: Path) -> int | None:
-    """Open a new private file without a name, for reading and writing.
-
-    None where the system has no such files. OSError: the file cannot be made.
-    """
-    try:
-        return _chown_to_directory(
-            os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), directory
-        )
-    except OSError as error:
-        if error.errno not in _NO_TMPFILE_ERRNOS:
-            raise
-    return None
 
 
 def sync_directory(directory: Path) -> None:
@@ -123,55 +102,26 @@ def draft_file(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-def create_once(path: Path, fill: Callable[[Path], object]) -> None:
-    """Make a private file, unless there is one. fill: writes the empty draft that it is given.
-
-    Of several processes at once the first succeeds, and the others change nothing.
-    """
-    with draft_file(path) as draft, suppress(FileExistsError):
-        create_private(draft).close()
-        fill(draft)
-        path.hardlink_to(draft)
-
-
 @contextmanager
-def unnamed_file(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
-    """Yield a private file to write, and a function that gives it this name.
-
-    Flush the file before the call. Without the call nothing stays, even if the process is killed;
-    where the system has no files without names, a draft stays.
+def create_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Yield a private file to write; it gets this name when the block ends well.
 
     OSError: the file cannot be made, or the name is taken.
     """
-    descriptor = open_unnamed(path.parent)
-    if descriptor is None:
-        with draft_file(path) as draft, create_private(draft) as file:
-            yield file, partial(path.hardlink_to, draft)
-        return
-    with os.fdopen(descriptor, "wb") as file:
-        link = f"/proc/self/fd/{descriptor}"
-        yield file, partial(os.link, link, path, src_dir_fd=descriptor)  # then link(2) follows it
-
-
-@contextmanager
-def create_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Yield a private file to write; it gets this name when the block ends well."""
-    with unnamed_file(path) as (file, link):
+    with draft_file(path) as draft, create_private(draft) as file:
         yield file
         file.flush()
-        link()
+        path.hardlink_to(draft)
 
 
 def remove_stale_drafts(directory: Path) -> None:
     """Remove the drafts that killed processes left. OSError: the directory cannot be read."""
-    with os.scandir(directory) as entries:
-        drafts = [entry for entry in entries if _DRAFT_NAME.fullmatch(entry.name)]
     oldest = time.time() - _DRAFT_MAX_AGE_SECONDS
-    for draft in drafts:
-        with suppress(OSError):  # it has its name by now, or stays: it does no harm
-            status = draft.stat(follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode) and status.st_mtime < oldest:
-                Path(draft.path).unlink()
+    for path in directory.iterdir():
+        if _DRAFT_NAME.fullmatch(path.name):
+            with suppress(OSError):  # it has its name by now, or stays: it does no harm
+                if path.lstat().st_mtime < oldest:
+                    path.unlink()
 
 
 # ---- messages on their way through
@@ -210,11 +160,8 @@ class Spool:
         else:
             try:
                 if self._file is None:
-                    self._file = open_unnamed(self._directory)
-                    if self._file is None:
-                        with draft_file(self._directory / "spool") as draft:
-                            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                            self._file = os.open(draft, flags, 0o600)
+                    with tempfile.TemporaryFile(buffering=0, dir=self._directory) as unnamed:
+                        self._file = os.dup(unnamed.fileno())
                     _write_all(self._file, self._memory)
                     self._memory = bytearray()
                 _write_all(self._file, data)
@@ -301,11 +248,10 @@ def _write_all(file: int, data: bytes | bytearray) -> None:
 
 
 class Owner(NamedTuple):
-    """A user and groups whose rights root can act with. groups: further ones."""
+    """A user, with all the user's groups, whose rights root can act with."""
 
     user: int
     group: int
-    groups: tuple[int, ...] = ()
 
     @contextmanager
     def impersonate(self) -> Iterator[None]:
@@ -313,37 +259,31 @@ class Owner(NamedTuple):
         if os.geteuid() != 0 or self.user == 0:
             yield
             return
-        groups = os.getgroups()
-        group = os.getegid()
-        os.setgroups([self.group, *self.groups])
+        try:
+            groups = os.getgrouplist(pwd.getpwuid(self.user).pw_name, self.group)
+        except KeyError:  # the user has no name here
+            groups = [self.group]
+        our_groups, our_group = os.getgroups(), os.getegid()
+        os.setgroups(groups)
         os.setegid(self.group)
         os.seteuid(self.user)
         try:
             yield
         finally:
             os.seteuid(0)
-            os.setegid(group)
-            os.setgroups(groups)
+            os.setegid(our_group)
+            os.setgroups(our_groups)
 
 
 def directory_owner(path: Path) -> Owner:
     """The owner of a directory. OSError: there is no such directory."""
     status = path.stat()
-    return Owner(status.st_uid, status.st_gid, _group_ids(status.st_uid, status.st_gid))
+    return Owner(status.st_uid, status.st_gid)
 
 
 def account_owner(account: pwd.struct_passwd) -> Owner:
-    """An account, with all its groups."""
-    return Owner(account.pw_uid, account.pw_gid, _group_ids(account.pw_uid, account.pw_gid))
-
-
-def _group_ids(user: int, group: int) -> tuple[int, ...]:
-    if os.geteuid() != 0:  # nobody else needs them, and the answer may come over the network
-        return ()
-    try:
-        return tuple(os.getgrouplist(pwd.getpwuid(user).pw_name, group))
-    except KeyError:  # the user has no name here
-        return ()
+    """An account."""
+    return Owner(account.pw_uid, account.pw_gid)
 
 
 @contextmanager

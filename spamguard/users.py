@@ -11,11 +11,12 @@ line, because there are names with blanks.
 
 `UserResolver` names the users to whom an address may belong.
 
-Imports nothing: a client that teaches must start in no time.
+Imports next to nothing: a client that teaches must start in no time.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
@@ -46,10 +47,8 @@ Between the thresholds of ham and spam lie 5.1.
 RESERVED_CLASSES = ("unsure", "not-scanned", "any")
 """Words that mean something else where headers and the API name a class."""
 
-_MAX_CLASS_LENGTH = 32
+_CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MAX_USER_BYTES = 255
-_CLASS_FIRST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
-_CLASS_LETTERS = _CLASS_FIRST_LETTERS | frozenset("0123456789_-")
 
 
 class LessonHeader(NamedTuple):
@@ -68,6 +67,14 @@ class LessonHeader(NamedTuple):
         words = ("TEACH", self.label) if self.label else ("FORGET",)
         return " ".join((*words, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
 
+    def is_valid(self) -> bool:
+        """Whether a lesson may be such."""
+        return (
+            0 < self.length <= MAX_LESSON_BYTES
+            and (not self.label or is_class_name(self.label))
+            and (not self.user or is_user_name(self.user))
+        )
+
 
 class QueuedLesson(NamedTuple):
     """A whole lesson. label: as in `LessonHeader`."""
@@ -84,27 +91,22 @@ def parse_lesson_header(line: bytes) -> LessonHeader:
     label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
     length, blank, user = rest.partition(" ")
     is_number = length.isascii() and length.isdecimal()
+    header = LessonHeader(label, int(length) if is_number else 0, user)
     if (
         not line.endswith(b"\n")
-        or not (verb == "FORGET" or is_class_name(label))
-        or not (is_number and 0 < int(length) <= MAX_LESSON_BYTES)
-        or (blank and not is_user_name(user))
+        or not (label or verb == "FORGET")
+        or not header.is_valid()
+        or (blank and not user)
     ):
         raise ValueError(
             f"expected TEACH CLASS LENGTH [USER], with a length from 1 to {MAX_LESSON_BYTES}"
         )
-    return LessonHeader(label, int(length), user)
+    return header
 
 
 def is_class_name(text: str) -> bool:
     """Whether a class may have this name."""
-    return (
-        text != ""
-        and text[0] in _CLASS_FIRST_LETTERS
-        and len(text) <= _MAX_CLASS_LENGTH
-        and _CLASS_LETTERS.issuperset(text)
-        and text not in RESERVED_CLASSES
-    )
+    return _CLASS_NAME.fullmatch(text) is not None and text not in RESERVED_CLASSES
 
 
 def is_user_name(text: str) -> bool:

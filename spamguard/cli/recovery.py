@@ -61,7 +61,7 @@ def add_undo(parser: argparse.ArgumentParser) -> None:
 
 def run_undo(options: argparse.Namespace) -> int:
     """Take back, settle, print how much was taken back."""
-    from spamguard.learning.undo import VoteSelection, affected_messages
+    from spamguard.learning.undo import VoteSelection
 
     if not all(options.users):  # as of a variable that is not set
         raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
@@ -71,9 +71,10 @@ def run_undo(options: argparse.Namespace) -> int:
         for user in options.users
     ]
     with common.open_existing(options) as spam_filter:
-        digests = [affected_messages(spam_filter, selection) for selection in selections]
+        users = spam_filter.ledger.users
+        digests = [users.voted_digests(chosen.user, chosen.since) for chosen in selections]
         for found, selection in zip(digests, selections, strict=True):
-            if not found and not spam_filter.ledger.users.voted_digests(selection.user, 0):
+            if not found and not users.voted_digests(selection.user, 0):
                 raise UsageError(
                     f"{selection.user or arguments.SITE!r} has taught nothing here: "
                     "`spamguard status` lists who has"
@@ -193,11 +194,11 @@ def run_backup(options: argparse.Namespace) -> int:
         common.open_output(name, lambda file: backup.BackupReader(name, file).verify()) as stream,
         backup.copy_state(common.state_directory(options), copies) as files,
     ):
-        header = backup.make_header(files, fingerprint)
-        with common.progress(total=sum(header.sizes.values()), unit="B") as bar:
-            size = backup.write_backup(stream, header, files, bar.update)
+        total = sum(file.stat().st_size for file in files.values())
+        with common.progress(total=total, unit="B") as bar:
+            size = backup.write_backup(stream, files, fingerprint, bar.update)
     common.say(
-        f"backed up {', '.join(header.sizes)} to {name} ({size:,} bytes); "
+        f"backed up {', '.join(files)} to {name} ({size:,} bytes); "
         "it holds the key: keep it as secret as a password"
     )
     return 0
@@ -236,7 +237,7 @@ def run_restore(options: argparse.Namespace) -> int:
         header = reader.verify()
         with (
             common.progress(total=sum(header.sizes.values()), unit="B") as bar,
-            backup.prove_backup(reader, header, state, bar.update) as draft,
+            backup.prove_backup(reader, state, bar.update) as draft,
         ):
             aside = backup.install_backup(
                 draft, state, lambda: _check_overwrite(state, replace=options.replace)

@@ -217,8 +217,8 @@ def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
         account = startup.service_account(settings)
         if access := doctor.check_access(settings, account):
             yield from access.unmatched
-            if trouble := access.find_trouble(account.pw_name):
-                yield "; ".join(trouble)
+            if access.trouble:
+                yield "; ".join(access.trouble)
 
 
 def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:

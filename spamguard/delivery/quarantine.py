@@ -31,9 +31,9 @@ from spamguard.storage import (
     Spool,
     SpoolView,
     create_private,
+    draft_file,
     remove_stale_drafts,
     sync_directory,
-    unnamed_file,
 )
 
 _log = logging.getLogger("spamguard.quarantine")
@@ -265,12 +265,12 @@ class Quarantine:
 
         It loses the name again when the block fails.
         """
-        with unnamed_file(path) as (file, link):
+        with draft_file(path) as draft, create_private(draft) as file:
             file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
             fcntl.flock(file, fcntl.LOCK_EX)
-            link()
+            path.hardlink_to(draft)
             try:
                 yield
             except BaseException:

@@ -33,9 +33,9 @@ from spamguard.config.options import Settings
 from spamguard.delivery.smtp import probe_next_hops
 from spamguard.errors import SpamguardError
 from spamguard.folders import roles
-from spamguard.folders.broker import Mailboxes, make_mailboxes
+from spamguard.folders.broker import make_mailboxes
 from spamguard.folders.changes import InotifyEvents
-from spamguard.folders.mailboxes import LocalMailboxes, Mailbox, owner_name
+from spamguard.folders.mailboxes import owner_name
 from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname, local_time
@@ -188,60 +188,45 @@ def check_file_events() -> Step:
 class MailboxAccess(NamedTuple):
     """Whether the daemon can read people's mailboxes.
 
-    paths: of all mailboxes. no_maildir: as of `explain_no_maildir`. unmatched: as of
+    paths: of all mailboxes. trouble: what is wrong, and its remedy. unmatched: as of
     `roles.find_unmatched_watches`.
     """
 
     paths: Sequence[str]
-    unreadable: Sequence[str]
-    no_maildir: str = ""
+    trouble: tuple[str, str] | None = None
     unmatched: Sequence[str] = ()
-
-    def find_trouble(self, user: str) -> tuple[str, str] | None:
-        """What is wrong, and its remedy. user: name of the daemon's."""
-        if self.unreadable:
-            detail = (
-                f"{len(self.unreadable):,} of {len(self.paths):,} mailboxes cannot be read by "
-                f"{user}, such as {self.unreadable[0]}: moving mail there teaches nothing"
-            )
-            remedy = "let spamguard-watch.service open them: watch_socket: "
-            return detail, f"{remedy}/run/spamguard-watch/mailboxes.sock"
-        return (self.no_maildir, MAILDIR_REMEDY) if self.no_maildir else None
 
 
 def check_access(settings: Settings, account: pwd.struct_passwd) -> MailboxAccess | None:
-    """What the daemon can read with the rights of its user, when it opens mailboxes itself.
+    """What the daemon can read with the rights of its user, or through the mailbox broker.
 
-    None: we are neither that user nor root, and cannot know.
+    None: we are neither that user nor root, and cannot know. SpamguardError, OSError: the broker
+    does not answer.
     """
-    if os.geteuid() not in (0, account.pw_uid):
+    is_local = settings.watch_socket is None
+    if is_local and os.geteuid() not in (0, account.pw_uid):
         return None
-    with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
-        mailboxes = backend.find_mailboxes()
-        no_maildir = explain_no_maildir(backend, mailboxes)
+    with closing(make_mailboxes(settings.watch, settings.watch_socket, notify=False)) as backend:
+        mailboxes = list(backend.find_mailboxes())
+        has_maildir = any(is_maildir(backend, each, if_unreadable=True) for each in mailboxes)
     paths = [mailbox.path for mailbox in mailboxes]
     with account_owner(account).impersonate():
-        return MailboxAccess(
-            paths,
-            [path for path in paths if not _is_readable(path)],
-            no_maildir,
-            find_unmatched_watches(settings, mailboxes),
+        unreadable = [path for path in paths if is_local and not _is_readable(path)]
+    trouble = None
+    if unreadable:
+        detail = (
+            f"{len(unreadable):,} of {len(paths):,} mailboxes cannot be read by "
+            f"{account.pw_name}, such as {unreadable[0]}: moving mail there teaches nothing"
         )
-
-
-def explain_no_maildir(backend: Mailboxes, mailboxes: Sequence[Mailbox]) -> str:
-    """A line of text if none of the mailboxes is a Maildir. backend: that opens them.
-
-    "" if one is, or cannot be looked at, or there are none yet.
-    """
-    if not mailboxes or any(
-        is_maildir(backend, mailbox, if_unreadable=True) for mailbox in mailboxes
-    ):
-        return ""
-    return (
-        "no directory that `watch` names is a Maildir, with `cur` in it, such as "
-        f"{mailboxes[0].path}: moving mail there teaches nothing"
-    )
+        remedy = "let spamguard-watch.service open them: watch_socket: "
+        trouble = detail, f"{remedy}/run/spamguard-watch/mailboxes.sock"
+    elif paths and not has_maildir:
+        detail = (
+            "no directory that `watch` names is a Maildir, with `cur` in it, such as "
+            f"{paths[0]}: moving mail there teaches nothing"
+        )
+        trouble = detail, MAILDIR_REMEDY
+    return MailboxAccess(paths, trouble, find_unmatched_watches(settings, mailboxes))
 
 
 def _is_readable(path: str) -> bool:
@@ -260,27 +245,20 @@ def _is_readable(path: str) -> bool:
 
 def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
     """Whether the daemon, or its mailbox broker, can read the mailboxes."""
-    if settings.watch_socket is None:
+    try:
         access = check_access(settings, account)
-        if access is None:
-            return ok("mailboxes", "to be read by the daemon itself")
-        trouble = access.find_trouble(account.pw_name)
-        count, reader = len(access.paths), f"{account.pw_name} can read them"
-    else:
-        try:
-            with closing(make_mailboxes(settings.watch, settings.watch_socket)) as backend:
-                mailboxes = list(backend.find_mailboxes())
-                no_maildir = explain_no_maildir(backend, mailboxes)
-        except (SpamguardError, OSError) as error:
-            return failed("mailboxes", str(error), "systemctl status spamguard-watch")
-        trouble = (no_maildir, MAILDIR_REMEDY) if no_maildir else None
-        count, reader = len(mailboxes), f"opened at {settings.watch_socket}"
-    if trouble:
-        return failed("mailboxes", *trouble)
-    if not count:  # they may come with the first mail
+    except (SpamguardError, OSError) as error:
+        return failed("mailboxes", str(error), "systemctl status spamguard-watch")
+    if access is None:
+        return ok("mailboxes", "to be read by the daemon itself")
+    if access.trouble:
+        return failed("mailboxes", *access.trouble)
+    if not access.paths:  # they may come with the first mail
         patterns = ", ".join(watch.maildir for watch in settings.watch)
         return skipped("mailboxes", f"there are none yet: nothing fits {patterns}")
-    return ok("mailboxes", f"{count:,}, {reader}")
+    socket = settings.watch_socket
+    reader = f"opened at {socket}" if socket else f"{account.pw_name} can read them"
+    return ok("mailboxes", f"{len(access.paths):,}, {reader}")
 
 
 # ---- other programs

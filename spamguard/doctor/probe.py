@@ -171,11 +171,12 @@ def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], ro
 def _check_filing(watch: Watch, role: RoleLookup, arrivals: Sequence[Arrival]) -> Step:
     folders = {arrival.folder.directory for arrival in arrivals}
     names = " and ".join(sorted(map(display_folder, folders)))
+    detail = f"what is tagged as spam comes into {names}"
     if all(role(folder) == SPAM_ROLE for folder in folders):
-        return ok("filing", f"what is tagged as spam comes into {names}")
+        return ok("filing", detail)
     if watch.we_file is False:
-        return skipped("filing", f"what is tagged as spam comes into {names}: nothing files it")
-    return failed("filing", f"what is tagged as spam comes into {names}", _FILING_REMEDY)
+        return skipped("filing", f"{detail}: nothing files it")
+    return failed("filing", detail, _FILING_REMEDY)
 
 
 def _kept_name(file: MessageFile) -> str:
@@ -192,31 +193,31 @@ class _ProbedMailbox:
         self._mailbox = mailbox
         self._owner = directory_owner(Path(mailbox.path))
         self._name = name
-        self._other_names = frozenset(_kept_name(file) for _, file in self._list_files())
+        with self._owner.impersonate():
+            self._other_names = frozenset(_kept_name(file) for _, file in self._list_files())
 
     def _list_files(self) -> list[tuple[Folder, MessageFile]]:
         files: list[tuple[Folder, MessageFile]] = []
-        with self._owner.impersonate(), suppress(FileNotFoundError):
-            for folder in self._mailboxes.list_folders(self._mailbox):
-                with suppress(FileNotFoundError):
-                    names = self._mailboxes.list_files(folder)
-                    files += [(folder, file) for file in iter_files(names)]
+        for folder in self._mailboxes.list_folders(self._mailbox):
+            with suppress(FileNotFoundError):
+                names = self._mailboxes.list_files(folder)
+                files += [(folder, file) for file in iter_files(names)]
         return files
 
     def find(self) -> list[Arrival]:
         """The copies of the probe that are there now."""
-        return [
-            Arrival(folder, file, header)
-            for folder, file in self._list_files()
-            if _kept_name(file) not in self._other_names and (header := self._read(folder, file))
-        ]
+        with self._owner.impersonate():
+            return [
+                Arrival(folder, file, header)
+                for folder, file in self._list_files()
+                if _kept_name(file) not in self._other_names
+                and (header := self._read(folder, file))
+            ]
 
     def _read(self, folder: Folder, file: MessageFile) -> Message | None:
         """The header of a file, if it is the probe."""
         try:
-            with self._owner.impersonate():
-                descriptor = self._mailboxes.open_file(folder, file)
-            with os.fdopen(descriptor, "rb") as stream:
+            with os.fdopen(self._mailboxes.open_file(folder, file), "rb") as stream:
                 header = message_from_bytes(stream.read(_MAX_BYTES))
         except FileNotFoundError:
             return None
@@ -231,7 +232,7 @@ class _ProbedMailbox:
         return self.find()
 
     def remove(self) -> None:
-        for folder, file, _ in self.find():
-            path = Path(self._mailbox.path, folder.directory, file.part, file.name)
-            with self._owner.impersonate(), suppress(FileNotFoundError):
-                path.unlink()
+        with self._owner.impersonate():
+            for folder, file, _ in self.find():
+                path = Path(self._mailbox.path, folder.directory, file.part, file.name)
+                path.unlink(missing_ok=True)

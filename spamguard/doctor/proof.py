@@ -16,10 +16,11 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from hashlib import blake2b
+from mailbox import Maildir
 from pathlib import Path
 from string import ascii_lowercase
 from tempfile import TemporaryDirectory
@@ -31,7 +32,7 @@ from spamguard.doctor import Step, failed, ok
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders.mailboxes import LocalMailboxes, base_name_key, parse_file_name
+from spamguard.folders.mailboxes import LocalMailboxes, file_key
 from spamguard.folders.roles import FolderKind, Role, role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher
@@ -40,7 +41,6 @@ from spamguard.storage import KEY_FILE, Owner
 
 STEP_TIMEOUT = 10.0  # for each step of the watcher
 _DEBOUNCE_SECONDS = 0.05
-_JUNK_FOLDER = ".Junk"
 FROM_ADDRESS = "doctor@localhost.invalid"
 SPAM_ROLE = Role(FolderKind.CLASS, "spam")
 _REBUILD_REMEDY = "build the tables again: spamguard rebuild"
@@ -221,7 +221,7 @@ class ProofMailbox:
     def move_to_junk(self) -> None:
         """Move the message, as a mail program does for its user."""
         with self._owner.impersonate():
-            if not (files := self._find_files("")):
+            if not (files := self._find_files([""])):
                 message = "our message is no longer there"
                 raise FileNotFoundError(errno.ENOENT, message, str(self.path))
             files[0].rename(self.path / self.junk / "cur" / f"{self._base}:2,S")
@@ -229,24 +229,20 @@ class ProofMailbox:
     def remove(self) -> None:
         """Remove the message, wherever it is."""
         with self._owner.impersonate():
-            files = self._find_files("") + self._find_files(self.junk)
-            for file in (*files, self.path / "tmp" / self._base):
-                with suppress(FileNotFoundError):
-                    file.unlink()
+            for file in self._find_files(["", self.junk]):
+                file.unlink(missing_ok=True)
 
-    def _find_files(self, folder: str) -> list[Path]:
-        """Our files in a folder; a mail program may have moved ours to `cur`, with flags."""
-        parts = [self.path / folder / part for part in ("new", "cur")]
-        files = [file for part in parts if part.is_dir() for file in part.iterdir()]
-        return [file for file in files if file.name.startswith(self._base)]
+    def _find_files(self, folders: Sequence[str]) -> list[Path]:
+        """Our files there; a mail program may have moved ours to `cur`, with flags."""
+        parts = [self.path / folder / part for folder in folders for part in ("tmp", "new", "cur")]
+        return [file for part in parts for file in part.glob(f"{self._base}*")]
 
     def is_sighted(self) -> bool:
         """Whether the watcher has seen the message in INBOX."""
-        name = parse_file_name(self._base)
-        if name is None or not self._sightings.exists():
+        if not self._sightings.exists():
             return False
         with Sightings.open(self._sightings) as sightings:
-            return base_name_key(name.base) in sightings.name_keys(str(self.path), "")
+            return file_key(self._base) in sightings.name_keys(str(self.path), "")
 
     def wait_until(self, check: Callable[[], bool], timeout: float) -> float | None:
         """Wait until `check` is true: after how many seconds it was, None if not in time."""
@@ -271,26 +267,21 @@ def scratch_filter(key: bytes) -> Iterator[Filter]:
 def scratch_mailbox(spam_filter: Filter) -> Iterator[ProofMailbox]:
     """A mailbox in a temporary directory, whose watcher teaches the filter as a made-up user."""
     with TemporaryDirectory(prefix="spamguard-doctor-") as directory:
-        path, state = Path(directory).resolve() / "Maildir", Path(directory) / "state"
-        state.mkdir()
-        for folder in ("", _JUNK_FOLDER):
-            for part in ("tmp", "new", "cur"):
-                (path / folder / part).mkdir(parents=True)
+        path, state = Path(directory).resolve() / "Maildir", spam_filter.directory
+        for folder in (path, path / ".Junk"):
+            Maildir(folder)  # makes it
         user = f"doctor-{secrets.token_hex(4)}"
         watch = Watch(str(path), user, we_file=False, lessons_per_day=0)
         with closing(LocalMailboxes([watch])) as mailboxes:
-            log = logging.getLogger("spamguard.folders")
-            level = log.level
-            log.setLevel(logging.ERROR)  # other steps say what a new watcher warns of
+            settings = Settings(state, (), watch=(watch,))
+            logging.disable(logging.WARNING)  # other steps say what a new watcher warns of
             try:
-                settings = Settings(state, (), watch=(watch,))
                 watcher = Watcher(spam_filter, settings, mailboxes, lambda: None, _DEBOUNCE_SECONDS)
             finally:
-                log.setLevel(level)
-
+                logging.disable(logging.NOTSET)
             run_watcher = partial(watcher.run_once, _DEBOUNCE_SECONDS)
             with closing(watcher):
                 quiet = 0  # until it has nothing to do: the first scan teaches nothing
                 while quiet < 3:
                     quiet = 0 if run_watcher() else quiet + 1
-                yield ProofMailbox(path, _JUNK_FOLDER, Owner(0, 0), state, run_watcher)
+                yield ProofMailbox(path, ".Junk", Owner(0, 0), state, run_watcher)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from hashlib import blake2b
@@ -41,15 +41,12 @@ from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce
 from spamguard.records import EXTRACTOR
-from spamguard.storage import KEY_FILE, LEDGER_FILE, Spool
+from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.users import (
-    MAX_LESSON_BYTES,
     PIPE_ORIGIN,
     SUBMITTED_ORIGINS,
     LessonHeader,
     QueuedLesson,
-    is_class_name,
-    is_user_name,
 )
 
 if TYPE_CHECKING:  # doors and proxies import this module and never load a filter
@@ -59,7 +56,6 @@ if TYPE_CHECKING:  # doors and proxies import this module and never load a filte
 _log = logging.getLogger("spamguard.teaching")
 
 Item = TypeVar("Item")
-LessonSource = LessonQueue | LessonSpool
 
 SETTLE_SECONDS = 60.0
 """Between two requests to settle by one process that learns in the background."""
@@ -124,20 +120,28 @@ class LessonService:
         taught.
         """
         self.open_class(label, new_class)
+        votes = self._filter.make_votes(examples, label, user=user, origin=origin)
+        return self._submit_votes(votes, user, lessons_per_day)
+
+    def submit_vote(self, vote: NewVote, lessons_per_day: int = 0) -> LessonOutcome:
+        """Cast a vote that needs no message (`ledger.senders`); what became of it."""
+        return self._submit_votes([vote], vote.user, lessons_per_day)[0]
+
+    def _submit_votes(
+        self, votes: Sequence[NewVote], user: str, lessons_per_day: int
+    ) -> list[LessonOutcome]:
         admitted, _ = self.admit(
-            list(enumerate(examples)),
+            list(enumerate(votes)),
             user,
             lessons_per_day,
             SUBMITTED_ORIGINS,
-            lambda item: (item[1].digest, label),
+            lambda item: (item[1].digest, item[1].label or ""),
         )
-        votes = self._filter.make_votes(
-            [example for _, example in admitted], label, user=user, origin=origin
-        )
-        outcomes = [LessonOutcome.OVER_QUOTA] * len(examples)
-        for (number, example), changed in zip(admitted, self.cast(votes), strict=True):
+        outcomes = [LessonOutcome.OVER_QUOTA] * len(votes)
+        changes = self.cast([vote for _, vote in admitted])
+        for (number, vote), changed in zip(admitted, changes, strict=True):
             outcomes[number] = LessonOutcome.LEARNT if changed else LessonOutcome.UNCHANGED
-            self._log(user, origin, label, example.digest, outcomes[number].value)
+            self._log(user, vote.origin, vote.label or "", vote.digest, outcomes[number].value)
         return outcomes
 
     def retract(
@@ -151,15 +155,6 @@ class LessonService:
         for digest, changed in zip(digests, retracted, strict=True):
             self._log(user, origin, old_label, digest, "forgotten" if changed else "known")
         return retracted
-
-    def submit_vote(self, vote: NewVote, lessons_per_day: int = 0) -> LessonOutcome:
-        """Cast a vote that needs no message (`ledger.senders`); what became of it."""
-        key = itemgetter(0, 2)  # digest and label
-        if not self.admit([vote], vote.user, lessons_per_day, SUBMITTED_ORIGINS, key)[0]:
-            return LessonOutcome.OVER_QUOTA
-        outcome = LessonOutcome.LEARNT if self.cast([vote])[0] else LessonOutcome.UNCHANGED
-        self._log(vote.user, vote.origin, vote.label or "", vote.digest, outcome.value)
-        return outcome
 
     def _log(self, user: str, origin: str, label: str, digest: bytes, outcome: str) -> None:
         if self.logger is not None:
@@ -237,7 +232,7 @@ class Learner:
     def __init__(
         self,
         spam_filter: Filter,
-        sources: Sequence[LessonSource],
+        sources: Sequence[LessonSpool],
         settle: Callable[[], object],
         lessons_per_day: int = 0,
     ) -> None:
@@ -247,7 +242,6 @@ class Learner:
         self._reader = ExampleReader(spam_filter.key)
         self._state = spam_filter.directory
         self._refusals = status_files.RefusalLog(status_files.read_dropped(self._state))
-        self._skipped: set[str] = set()  # until the next start
         # What cannot be read is tried again each time.
         self._warnings = WarnOnce(_log, logging.ERROR)
 
@@ -255,28 +249,36 @@ class Learner:
         """Learn what waits and count it. SpamguardError: the rest still waits."""
         done = 0
         for name, source in self._list_waiting():
-            if (lesson := self._take(source, name)) is not None:
-                done += 1
-                self._learn(lesson, source, name)
+            if (lesson := self._take(source, name)) is None:
+                continue
+            done += 1
+            try:
+                self._learn(lesson)
+            except SpamguardError:
+                raise
+            except Exception:  # noqa: BLE001  it only waits
+                _log.exception("a fault in learning a lesson: it waits for the next start")
+                source.skipped.add(name)
+            else:
+                self._remove(source, name)
         self._service.request_settling()
         return done
 
-    def _list_waiting(self) -> list[tuple[str, LessonSource]]:
+    def _list_waiting(self) -> list[tuple[str, LessonSpool]]:
         """Name and source of all that waits, in the order in which it was said."""
-        waiting: list[tuple[str, LessonSource]] = []
+        waiting: list[tuple[str, LessonSpool]] = []
         for number, source in enumerate(self._sources):
             try:
-                names = source.names()
+                waiting += ((name, source) for name in source.names())
             except OSError as error:
                 self._warnings.warn(
                     number, "lessons cannot be taken from %s: %s", error.filename, error.strerror
                 )
             else:
                 self._warnings.clear(number)
-                waiting += ((name, source) for name in names if name not in self._skipped)
         return sorted(waiting, key=itemgetter(0))
 
-    def _take(self, source: LessonSource, name: str) -> QueuedLesson | None:
+    def _take(self, source: LessonSpool, name: str) -> QueuedLesson | None:
         try:
             return source.take(name)
         except ValueError as error:
@@ -291,34 +293,35 @@ class Learner:
             )
         return None
 
-    def _learn(self, lesson: QueuedLesson, source: LessonSource, name: str) -> None:
-        """Teach a lesson, and remove it."""
+    def _remove(self, source: LessonSpool, name: str) -> None:
         try:
-            refusal = self._submit(lesson)
-        except SpamguardError:
-            raise
-        except Exception:  # noqa: BLE001  it only waits for the next start
-            _log.exception("a fault in learning a lesson: it waits for the next start")
-            self._skipped.add(name)
-            return
-        if refusal:
-            _log.warning(
-                "a lesson of %s by %s is dropped: %s; `spamguard learn` can still teach it",
-                ascii(lesson.user),
-                lesson.origin,
-                refusal,
+            source.remove(name)
+        except OSError as error:
+            _log.error(
+                "%s cannot be removed (%s): it is not looked at again", ascii(name), error.strerror
             )
-            # For `status`: the client was told that the lesson is taken.
-            self._refusals.add(lesson.user, lesson.origin, 1, refusal)
-            try:
-                status_files.write_dropped(self._state, self._refusals)
-            except OSError as error:
-                _log.error(
-                    "%s: cannot be written (%s): `status` does not see what is dropped",
-                    status_files.DROPPED_FILE,
-                    error.strerror,
-                )
-        self._remove(source, name)
+
+    def _learn(self, lesson: QueuedLesson) -> None:
+        """Teach a lesson, or write down why it is dropped."""
+        refusal = self._submit(lesson)
+        if not refusal:
+            return
+        _log.warning(
+            "a lesson of %s by %s is dropped: %s; `spamguard learn` can still teach it",
+            ascii(lesson.user),
+            lesson.origin,
+            refusal,
+        )
+        # For `status`: the client was told that the lesson is taken.
+        self._refusals.add(lesson.user, lesson.origin, 1, refusal)
+        try:
+            status_files.write_dropped(self._state, self._refusals)
+        except OSError as error:
+            _log.error(
+                "%s: cannot be written (%s): `status` does not see what is dropped",
+                status_files.DROPPED_FILE,
+                error.strerror,
+            )
 
     def _submit(self, lesson: QueuedLesson) -> str:
         """Teach a lesson, or take it back; why it is dropped, or ""."""
@@ -340,15 +343,6 @@ class Learner:
             return str(error)
         return status_files.OVER_QUOTA if LessonOutcome.OVER_QUOTA in outcomes else ""
 
-    def _remove(self, source: LessonSource, name: str) -> None:
-        try:
-            source.remove(name)
-        except OSError as error:
-            _log.error(
-                "%s cannot be removed (%s): it is not looked at again", ascii(name), error.strerror
-            )
-            self._skipped.add(name)
-
 
 # ---- without a filter: into the queue
 
@@ -366,39 +360,31 @@ class TrainingOutcome(Enum):
 class TrainingIntake:
     """Takes lessons for the queue of one state directory; any number of threads may call it."""
 
-    def __init__(self, state: Path, queue: LessonQueue | None = None) -> None:
+    def __init__(self, state: Path) -> None:
         self._state = state
-        self._queue = queue or LessonQueue(state / QUEUE_DIRECTORY)
+        self._queue = LessonQueue(state / QUEUE_DIRECTORY)
 
     def submit(
         self,
-        message: Spool | bytes,
-        label: str,
-        user: str,
+        header: LessonHeader,
+        message: Iterable[bytes],
         origin: str,
         digest: bytes | None = None,
     ) -> TrainingOutcome:
         """Return once the lesson is on the disk (OSError: it is not). Class and quota are checked
         when it is learnt.
 
-        label: "" takes back what the user has said about the message. origin: the way the lesson
-        came. digest: of the message; b"": it could not be read. A door that has read the message
-        gives it; then a lesson that is known is not queued, and a log line names the message.
+        message: its bytes, as many as the header says. origin: the way the lesson came. digest: of
+        the message; b"": it could not be read. A door that has read the message gives it; then a
+        lesson that is known is not queued, and a log line names the message.
         """
-        if isinstance(message, bytes):
-            size, chunks = len(message), iter((message,))
-        else:
-            size, chunks = message.size, message.chunks()
-        if (
-            not 0 < size <= MAX_LESSON_BYTES
-            or (label and not is_class_name(label))
-            or (user and not is_user_name(user))
-        ):
+        label, _, user = header
+        if not header.is_valid():
             return TrainingOutcome.IMPOSSIBLE
         if digest and self._current_label(digest, user) == label:
             return TrainingOutcome.UNCHANGED
         key = _queue_mark(digest, user) if digest else ""
-        self._queue.put(LessonHeader(label, size, user), origin, chunks, key)
+        self._queue.put(header, origin, message, key)
         if digest is not None:
             log.log_lesson(_log, user, {"by": origin}, label, digest, "taken")
         return TrainingOutcome.ACCEPTED
@@ -421,9 +407,8 @@ class TrainingIntake:
         except SpamguardError as error:
             _log.warning("whether a lesson is known cannot be told: %s", error)
             return None
-        if votes and votes[0].label and votes[0].extractor < EXTRACTOR:
-            return None
-        return (votes[0].label or "") if votes else ""
+        label = votes[0].label if votes else None
+        return None if label and votes[0].extractor < EXTRACTOR else label or ""
 
 
 def _queue_mark(digest: bytes, user: str) -> str:

@@ -1,14 +1,14 @@
-"""Where lessons wait until they are learnt: the queue of the daemon, and the directory in which
-programs leave them.
+"""Where lessons wait until they are learnt: a file for each, in a directory.
 
-`LessonQueue` is a private directory with a file for each lesson. Once `put` has returned, the
-lesson is on the disk and will be learnt, so its client may be answered. Must never hand out half a
-lesson, and never grow without bound.
+`LessonSpool` is a directory of mode 1733 or 3733, in which programs leave lessons: anybody puts
+files in, nobody lists them. The owner of a file says what is in it, and nobody else. Must never
+follow a link, open anything but a regular file, take a file that has a second name, read without
+bound, or let one bad file keep the others from being learnt.
 
-`LessonSpool` is a directory of mode 1733 or 3733: anybody puts files in, nobody lists them. The
-owner of a file says what is in it, and nobody else. Must never follow a link, open anything but a
-regular file, take a file that has a second name, read without bound, or let one bad file keep the
-others from being learnt.
+`LessonQueue` is the daemon's own, a private directory. Names there also say how a lesson came, and
+are marked by message and user. Once `put` has returned, the lesson is on the disk and will be
+learnt, so its client may be answered. Must never hand out half a lesson, and never grow without
+bound.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
-from spamguard.storage import create_private, sync_directory
+from spamguard.storage import create_private, draft_file, remove_stale_drafts, sync_directory
 from spamguard.users import (
     MAX_LESSON_BYTES,
     MAX_LESSON_HEADER,
@@ -35,24 +36,79 @@ from spamguard.users import (
 )
 
 QUEUE_DIRECTORY = "teach"  # in the state directory
-_STALE_SECONDS = 3600.0  # after which the unfinished file of a crashed writer is removed
-_QUEUED_NAME = re.compile(r"[0-9]{20}-[0-9a-fx][0-9a-f]{11}\.[a-z-]{1,20}")  # time, mark, origin
-_TIME_PART, _MARK_PART = slice(20), slice(21, 33)
-_UNMARKED_PREFIX = "x"  # of a mark, where the lesson has none
-
-_MAX_NAMES = 10_000  # of a spool, at once
+MAX_LESSONS = 20_000
+"""In the queue, and looked at in a spool at once."""
+_MAX_QUEUE_BYTES = 2 << 30
 _UNFINISHED_SECONDS = 600.0  # that a program may take to write a lesson
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_SPOOLED_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{12}")
+_TIME_PART, _MARK_PART = slice(20), slice(21, 33)  # of a name
+_UNMARKED_PREFIX = "x"  # of a mark, where the lesson has none
 
 
 @dataclass
-class LessonQueue:
-    """Any process may put lessons in; one takes them out."""
+class LessonSpool:
+    """A directory in which lessons are left.
+
+    resolve_user: names the user of a lesson, from the uid of the file's owner and the name in its
+    first line. skipped: names that are not looked at again, because we may not read or remove the
+    files.
+    """
 
     _directory: Path
-    max_lessons: int = 20_000
-    max_bytes: int = 2 << 30
+    _resolve_user: Callable[[int, str], str]
+    skipped: set[str] = field(default_factory=set)
+    _name_form: ClassVar = re.compile(r"[0-9]{20}-[0-9a-f]{12}")
+
+    def names(self) -> list[str]:
+        """The names of files that may be lessons, oldest first. OSError."""
+        skipped, names = set[str](), list[str]()
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                if entry.name in self.skipped:
+                    skipped.add(entry.name)
+                elif len(names) < MAX_LESSONS:
+                    names.append(entry.name)
+        self.skipped = skipped
+        return sorted(names)
+
+    def take(self, name: str) -> QueuedLesson | None:
+        """Read a lesson, or None when unfinished or gone. ValueError: it is none; OSError."""
+        if not self._name_form.fullmatch(name):
+            raise ValueError("it has not the name of a lesson")
+        try:
+            data, owner, age = _read_file(self._directory / name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise ValueError("it is no regular file") from None
+            if error.errno in (errno.EACCES, errno.EPERM):  # no other error is for ever
+                self.skipped.add(name)
+            raise
+        try:
+            header, raw = split_lesson(data)
+        except ValueError:
+            if age < _UNFINISHED_SECONDS:
+                return None
+            raise
+        origin = name.partition(".")[2] or PIPE_ORIGIN
+        return QueuedLesson(header.label, self._resolve_user(owner, header.user), origin, raw)
+
+    def remove(self, name: str) -> None:
+        """The lesson was learnt, or never can be. OSError: it stays, and is skipped."""
+        try:
+            (self._directory / name).unlink(missing_ok=True)
+        except OSError:
+            self.skipped.add(name)
+            raise
+
+
+@dataclass
+class LessonQueue(LessonSpool):
+    """Any process may put lessons in; one takes them out."""
+
+    _resolve_user: Callable[[int, str], str] = lambda _, named: named  # the door was told who it is
+    _name_form = re.compile(r"[0-9]{20}-[0-9a-fx][0-9a-f]{11}\.[a-z-]{1,20}")  # time, mark, origin
 
     def put(
         self, header: LessonHeader, origin: str, message: Iterable[bytes], mark: str = ""
@@ -66,18 +122,15 @@ class LessonQueue:
         newest = self._check_room(header.length)
         when = max(time.time_ns(), newest + 1)  # behind all others, also if the clock was set back
         name = f"{when:020d}-{mark or _UNMARKED_PREFIX + os.urandom(6).hex()[1:]}.{origin}"
-        unfinished = self._directory / f".{name}"
-        try:
-            with create_private(unfinished) as file:
+        path = self._directory / name
+        with draft_file(path) as draft:
+            with create_private(draft) as file:
                 file.write(header.encode())
                 file.writelines(message)
                 file.flush()
                 os.fsync(file.fileno())
-            unfinished.rename(self._directory / name)
-            sync_directory(self._directory)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+            draft.rename(path)
+        sync_directory(self._directory)
 
     def find_marked(self, mark: str) -> LessonHeader | None:
         """The header of the newest lesson with this mark; None: there is none, or it was learnt
@@ -96,114 +149,38 @@ class LessonQueue:
     def names(self) -> list[str]:
         """The names of the lessons, oldest first. Removes what crashed writers left unfinished."""
         try:
-            names = [entry.name for entry in os.scandir(self._directory)]
-        except FileNotFoundError:
+            remove_stale_drafts(self._directory)
+            return [name for name in super().names() if self._name_form.fullmatch(name)]
+        except FileNotFoundError:  # nothing was ever put in
             return []
-        for unfinished in (self._directory / name for name in names if name.startswith(".")):
-            with suppress(FileNotFoundError):
-                if unfinished.stat().st_mtime < time.time() - _STALE_SECONDS:
-                    unfinished.unlink()
-        return sorted(name for name in names if _QUEUED_NAME.fullmatch(name))
-
-    def take(self, name: str) -> QueuedLesson | None:
-        """Read a lesson, or None when it is gone. ValueError: it is damaged; OSError."""
-        try:
-            data = (self._directory / name).read_bytes()
-        except FileNotFoundError:
-            return None
-        header, raw = split_lesson(data)
-        return QueuedLesson(header.label, header.user, name.partition(".")[2], raw)
-
-    def remove(self, name: str) -> None:
-        """The lesson was learnt, or never can be."""
-        (self._directory / name).unlink(missing_ok=True)
 
     def _check_room(self, more: int) -> int:
         """When the newest lesson was put in, in nanoseconds. OSError: the queue is full."""
         count, size, newest = 0, more, 0
-        for entry in islice(os.scandir(self._directory), self.max_lessons + 1):
+        for entry in islice(os.scandir(self._directory), MAX_LESSONS + 1):
             count += 1
-            if _QUEUED_NAME.fullmatch(entry.name):
+            if self._name_form.fullmatch(entry.name):
                 newest = max(newest, int(entry.name[_TIME_PART]))
             with suppress(FileNotFoundError):  # learnt just now
                 size += entry.stat(follow_symlinks=False).st_size
-        if count >= self.max_lessons or size > self.max_bytes:
+        if count >= MAX_LESSONS or size > _MAX_QUEUE_BYTES:
             raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
         return newest
 
 
-@dataclass
-class LessonSpool:
-    """A directory in which lessons are left.
-
-    resolve_user: names the user of a lesson, from the uid of the file's owner and the name in its
-    first line.
-    """
-
-    _directory: Path
-    _resolve_user: Callable[[int, str], str]
-    _unreadable: set[str] = field(default_factory=set)  # what we may not read or remove
-
-    def names(self) -> list[str]:
-        """The names of files that may be lessons, oldest first. OSError."""
-        with os.scandir(self._directory) as entries:
-            unreadable, names = set[str](), list[str]()
-            for entry in entries:
-                if entry.name in self._unreadable:
-                    unreadable.add(entry.name)
-                elif len(names) < _MAX_NAMES:
-                    names.append(entry.name)
-        self._unreadable = unreadable
-        return sorted(names)
-
-    def take(self, name: str) -> QueuedLesson | None:
-        """Read a lesson, or None when unfinished or gone. ValueError: it is none; OSError."""
-        if not _SPOOLED_NAME.fullmatch(name):
-            raise ValueError("it has not the name of a lesson")
-        try:
-            data, owner, age = _read_spooled(self._directory / name)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO):
-                raise ValueError("it is no regular file") from None
-            if error.errno in (errno.EACCES, errno.EPERM):  # no other error is for ever
-                self._unreadable.add(name)
-            raise
-        try:
-            header, raw = split_lesson(data)
-        except ValueError:
-            if age < _UNFINISHED_SECONDS:
-                return None
-            raise
-        return QueuedLesson(header.label, self._resolve_user(owner, header.user), PIPE_ORIGIN, raw)
-
-    def remove(self, name: str) -> None:
-        """The lesson was learnt, or never can be. OSError: it stays, and is not looked at again."""
-        try:
-            (self._directory / name).unlink(missing_ok=True)
-        except OSError:
-            self._unreadable.add(name)
-            raise
-
-
-def _read_spooled(path: Path) -> tuple[bytes, int, float]:
+def _read_file(path: Path) -> tuple[bytes, int, float]:
     """The bytes of a file, the uid of its owner, and its age in seconds: since its last change of
     status, as its owner sets the time of the last write at will.
     """
-    descriptor = os.open(path, _OPEN_FLAGS)
-    try:
-        status = os.fstat(descriptor)
+    with open(path, "rb", opener=lambda name, _: os.open(name, _OPEN_FLAGS)) as file:
+        status = os.fstat(file.fileno())
         if (
             not stat.S_ISREG(status.st_mode)
             or status.st_nlink != 1
             or status.st_size > MAX_LESSON_BYTES + MAX_LESSON_HEADER
         ):
             raise ValueError("it is no regular file with one name, or too large")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(MAX_LESSON_BYTES + MAX_LESSON_HEADER)  # it may grow meanwhile
-    finally:
-        os.close(descriptor)
+        data = file.read(MAX_LESSON_BYTES + MAX_LESSON_HEADER)  # it may grow meanwhile
     return data, status.st_uid, time.time() - status.st_ctime
 
 

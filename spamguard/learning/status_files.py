@@ -8,15 +8,15 @@ half of it. Must never stand in the way of learning: what cannot be written now 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
-from msgspec import ValidationError, convert, to_builtins
+import msgspec
 
 from spamguard.log import WarnOnce
 from spamguard.storage import create_private, draft_file
@@ -28,6 +28,8 @@ WATCHER_FILE = "watching.json"
 BEAT_SECONDS = 30.0  # between two signs of life
 DEAD_AFTER_SECONDS = 150.0  # without one: a long scan of a large mailbox leaves some out
 OVER_QUOTA = "beyond lessons_per_day"
+
+T = TypeVar("T")
 
 _DAY_SECONDS = 86_400
 _MAX_USERS = 10_000
@@ -59,12 +61,11 @@ class RefusalLog:
         """Count refused lessons; whether they are the first of this day."""
         now, day = int(time.time()), date.today().isoformat()
         before = self._refused.pop(user, None)
-        first = before is None or before.day != day
-        earlier = 0 if before is None or first else before.number
+        earlier = before.number if before and before.day == day else 0
         self._refused[user] = RefusedLessons(day, earlier + number, now, folder, why)
         if len(self._refused) > _MAX_USERS:
             self._refused.pop(next(iter(self._refused)))
-        return first
+        return not earlier
 
     def recent(self) -> dict[str, RefusedLessons]:
         """Those of the last 24 hours; forgets the others."""
@@ -79,16 +80,12 @@ class RefusalLog:
 
 def read_dropped(state: Path) -> dict[str, RefusedLessons]:
     """The refusals of the learner; empty when nothing is known."""
-    try:
-        values = json.loads((state / DROPPED_FILE).read_bytes())
-        return convert(values, dict[str, RefusedLessons])
-    except (OSError, ValueError, ValidationError):
-        return {}
+    return _read(state / DROPPED_FILE, dict[str, RefusedLessons]) or {}
 
 
 def write_dropped(state: Path, refusals: RefusalLog) -> None:
     """Write the refusals of the learner. OSError."""
-    _write_json(state / DROPPED_FILE, refusals.recent())
+    _write(state / DROPPED_FILE, refusals.recent())
 
 
 # ---- the folder watcher
@@ -125,10 +122,7 @@ class WatcherStatus:
 
 def read_watcher_status(state: Path) -> WatcherStatus | None:
     """The status file of a state directory; None: there is none, or it cannot be read."""
-    try:
-        return convert(json.loads((state / WATCHER_FILE).read_bytes()), WatcherStatus)
-    except (OSError, ValueError, ValidationError):
-        return None
+    return _read(state / WATCHER_FILE, WatcherStatus)
 
 
 class StatusFile:
@@ -176,7 +170,7 @@ class StatusFile:
             tuple(self._list_troubles()),
         )
         try:
-            _write_json(self._path, status)
+            _write(self._path, status)
         except OSError as error:
             self._written = None
             self._warnings.warn(
@@ -189,8 +183,18 @@ class StatusFile:
             self._warnings.clear(self._path)
 
 
-def _write_json(path: Path, value: object) -> None:
+# ---- files
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write(path: Path, value: object) -> None:
     with draft_file(path) as draft:
         with create_private(draft) as file:
-            file.write(json.dumps(to_builtins(value)).encode())
+            file.write(msgspec.json.encode(value))
         draft.replace(path)

@@ -81,17 +81,14 @@ class UndoneVote(NamedTuple):
     new_label: str | None
 
 
-def affected_messages(spam_filter: Filter, chosen: VoteSelection) -> list[bytes]:
-    """Digests of the messages that `undo_votes` has to look at."""
-    return spam_filter.ledger.users.voted_digests(chosen.user, chosen.since)
-
-
 def undo_votes(
     spam_filter: Filter, digests: Sequence[bytes], chosen: VoteSelection, *, dry_run: bool = False
 ) -> Iterator[list[UndoneVote]]:
-    """Take back the chosen votes on these messages, in batches; yields what has changed. Does not
-    settle. LedgerError, UsageError: batches that were yielded before are undone.
+    """Take back the chosen votes on these messages (`voted_digests` of the ledger's users), in
+    batches; yields what has changed. Does not settle. LedgerError, UsageError: batches that were
+    yielded before are undone.
     """
+    users = spam_filter.ledger.users
     for batch in batches(digests):
         # Votes that are cast from now on count, and are not taken back. `force`: undoing is
         # recorded also where nothing of the user is in force.
@@ -99,9 +96,9 @@ def undo_votes(
             reversals: list[NewVote] = []
             undone: list[UndoneVote] = []
             for digest in batch:
-                votes = spam_filter.ledger.users.all_votes(chosen.user, digest)
+                votes = users.all_votes(chosen.user, digest)
                 if not votes:
-                    if digest in affected_messages(spam_filter, chosen):
+                    if digest in users.voted_digests(chosen.user, chosen.since):
                         raise LedgerError(
                             f"ledger {spam_filter.ledger.path}: it is damaged: restore it from a "
                             "backup [votes of a user are not there]"

@@ -55,6 +55,7 @@ from spamguard.smtp.envelope import (
     received_field,
 )
 from spamguard.storage import Spool
+from spamguard.users import LessonHeader
 
 _log = logging.getLogger("spamguard.proxy")
 _session_log = logging.getLogger("spamguard.doors")
@@ -242,9 +243,10 @@ class ScanService:
             if isinstance(scan, NotScanned) and scan.reason in _OUTCOME_BY_REASON:
                 return _OUTCOME_BY_REASON[scan.reason]
             digest = b"" if isinstance(scan, NotScanned) else scan.digest
-            origin = self.scanner.listen.protocol
+            header = LessonHeader(label, request.message.size, user)
+            message, origin = request.message.chunks(), self.scanner.listen.protocol
             return await run_in_thread(
-                lambda: self._training.submit(request.message, label, user, origin, digest)
+                lambda: self._training.submit(header, message, origin, digest)
             )
         except OSError as error:
             _log.error("a lesson cannot be kept: %s", error)

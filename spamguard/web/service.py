@@ -32,7 +32,7 @@ from spamguard.engine.policy import UNSURE
 from spamguard.engine.prepare import Example
 from spamguard.errors import NotAllowedError, SpamguardError, UsageError
 from spamguard.learning.lessons import LessonService, NewClass
-from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
+from spamguard.learning.undo import VoteSelection, undo_votes
 from spamguard.ledger.senders import label_class, make_sender_vote
 from spamguard.ledger.votes import NO_STANDING
 from spamguard.proxy.history import HistoryRow
@@ -324,7 +324,9 @@ class Service:
         if not person.operator and user != person.name:
             raise NotAllowedError("only operators may take back lessons of other people")
         chosen = VoteSelection(user, int(since))
-        digests = await self._filter.run(partial(affected_messages, chosen=chosen))
+        digests = await self._filter.run(
+            lambda spam_filter: spam_filter.ledger.users.voted_digests(chosen.user, chosen.since)
+        )
 
         def work(
             spam_filter: Filter, service: LessonService, batch: Sequence[bytes]

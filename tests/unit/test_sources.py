@@ -17,6 +17,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spamguard import sources
 from spamguard.errors import SourceError
 from spamguard.sources import (
     UnreadableFileError,
@@ -35,8 +36,10 @@ def write(path: Path, raw: bytes) -> Path:
     return path
 
 
-def raws(path: Path | str, **settings: int) -> list[bytes]:
-    return [message.raw for message in read_messages(path, **settings)]
+def raws(path: Path | str, limit: int = sources.MAX_MESSAGE_BYTES) -> list[bytes]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "MAX_MESSAGE_BYTES", limit)
+        return [message.raw for message in read_messages(path)]
 
 
 def maildir(path: Path) -> Path:

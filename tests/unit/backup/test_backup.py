@@ -44,7 +44,7 @@ def test_ledgers_stay_such_that_readers_and_writers_do_not_wait_for_each_other(s
     with file.open("rb") as stream:
         one = BackupReader("it", stream)
         with (
-            backup.prove_backup(one, one.verify(), state, lambda _: None) as draft,
+            backup.prove_backup(one, state, lambda _: None) as draft,
             pytest.raises(UsageError),
         ):
             backup.install_backup(

@@ -16,7 +16,6 @@ from spamguard.engine.filter import Filter
 from spamguard.learning import undo
 from spamguard.learning.undo import (
     VoteSelection,
-    affected_messages,
     age_votes,
     undo_votes,
 )
@@ -101,7 +100,7 @@ def test_undoing_goes_on_where_votes_are_compacted_meanwhile(tmp_path: Path) -> 
         cast(spam_filter, 0, 5)
         cast(spam_filter, 1, NOW)
         chosen = VoteSelection("")
-        digests = affected_messages(spam_filter, chosen)
+        digests = spam_filter.ledger.users.voted_digests(chosen.user, chosen.since)
         age(spam_filter, days=1)
         cast(spam_filter, 2, NOW)
         end_undo_time(spam_filter)

@@ -76,7 +76,7 @@ def test_a_fault_of_ours_costs_one_lesson_its_turn(tmp_path, queue, monkeypatch,
         learner.run_once()
         learner.run_once()
         assert [user for user, *_ in votes(spam_filter)] == ["ben"]
-        assert len(queue.names()) == 1
+        assert len(list((tmp_path / "teach").iterdir())) == 1
         assert caplog.text.count("a fault") == 1
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_read_for_now_is_told_once_and_learnt_later(
         learner = Learner(spam_filter, [spool], lambda: None)
         with monkeypatch.context() as broken:
             broken.setattr(
-                "spamguard.learning.queue._read_spooled",
+                "spamguard.learning.queue._read_file",
                 lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")),
             )
             assert (learner.run_once(), learner.run_once()) == (0, 0)

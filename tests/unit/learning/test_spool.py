@@ -84,7 +84,7 @@ def test_unfinished_lessons_wait(place):
 
 def test_files_that_cannot_be_removed_hold_up_no_lesson(place, monkeypatch):
     """Anybody can make directories there, of which none can be removed as a file."""
-    monkeypatch.setattr("spamguard.learning.queue._MAX_NAMES", 5)
+    monkeypatch.setattr("spamguard.learning.queue.MAX_LESSONS", 5)
     for _ in range(3):
         client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
     for number in range(40):

@@ -19,7 +19,6 @@ from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError
 from spamguard.learning.undo import (
     VoteSelection,
-    affected_messages,
     reverse_votes,
     undo_votes,
 )
@@ -67,11 +66,8 @@ def do(
 def take_back(
     spam_filter: Filter, chosen: VoteSelection, **how: bool
 ) -> list[tuple[str | None, str | None]]:
-    done = [
-        each
-        for batch in undo_votes(spam_filter, affected_messages(spam_filter, chosen), chosen, **how)
-        for each in batch
-    ]
+    digests = spam_filter.ledger.users.voted_digests(chosen.user, chosen.since)
+    done = [each for batch in undo_votes(spam_filter, digests, chosen, **how) for each in batch]
     return [(each.old_label, each.new_label) for each in done]
 
 
@@ -168,6 +164,6 @@ def test_a_ledger_whose_index_is_damaged_is_told(tmp_path):
         db.execute(change, ("CHECK (1)", unique))
         db.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", rows)
     with opened(tmp_path, load=False) as spam_filter:
-        chosen = VoteSelection("anna")
+        digests = spam_filter.ledger.users.voted_digests("anna", 0)
         with pytest.raises(LedgerError, match="it is damaged: restore it"):
-            list(undo_votes(spam_filter, affected_messages(spam_filter, chosen), chosen))
+            list(undo_votes(spam_filter, digests, VoteSelection("anna")))

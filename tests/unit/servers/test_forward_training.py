@@ -87,15 +87,13 @@ def send(
     teach: TeachByMail = TEACH,
     position: Position = Position.STANDALONE,
     behind: Behind | None = None,
-    queue: LessonQueue | None = None,
 ) -> Sent:
-    where = queue or LessonQueue(tmp_path / "teach")
+    where = LessonQueue(tmp_path / "teach")
     inner = behind or Behind()
 
     async def run() -> tuple[list[int], list[Reply]]:
-        message = ForwardTrainingProxy(
-            inner, listener(position), teach, TrainingIntake(tmp_path, where)
-        ).message(client)
+        intake = TrainingIntake(tmp_path)
+        message = ForwardTrainingProxy(inner, listener(position), teach, intake).message(client)
         spool = Spool(tmp_path)
         spool.write(raw)
         await message.mail(Sender(sender))
@@ -149,18 +147,15 @@ def test_a_lesson_stands_alone(tmp_path):
     outcome = send(tmp_path, "spam@example.org", "ham@example.org", "x@example.org")
     assert outcome.codes == [250, 452, 452]
     assert [lesson.label for lesson in outcome.lessons] == ["spam"]
-    outcome = send(
-        tmp_path / "..", "x@example.org", "spam@example.org", queue=LessonQueue(tmp_path / "other")
-    )
+    outcome = send(tmp_path / "other", "x@example.org", "spam@example.org")
     assert outcome.codes == [250, 452]
     assert outcome.behind.said == ["x@example.org", "data", "end"]
     assert outcome.lessons == []
 
 
-def test_a_lesson_is_confirmed_only_once_it_is_kept(tmp_path):
-    outcome = send(
-        tmp_path, "spam@example.org", queue=LessonQueue(tmp_path / "teach", max_lessons=0)
-    )
+def test_a_lesson_is_confirmed_only_once_it_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("spamguard.learning.queue.MAX_LESSONS", 0)
+    outcome = send(tmp_path, "spam@example.org")
     assert [reply.code for reply in outcome.replies] == [451]
 
 
