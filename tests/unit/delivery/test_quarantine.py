@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Hop
-from spamguard.delivery.next_hop import MaildirNextHop
+from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.errors import QuarantineError
