@@ -88,8 +88,7 @@ class Quarantine:
     """
 
     _directory: Path
-    _is_cleared: bool = False  # of messages whose storing or deleting was interrupted
-    _is_swept: bool = False  # of stale drafts
+    _is_tidy: bool = False
 
     def store(
         self,
@@ -108,9 +107,7 @@ class Quarantine:
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(self._directory.parent)
-        if not self._is_swept:
-            remove_stale_drafts(self._directory)
-            self._is_swept = True
+        self._tidy_up()
         with self._linked_file(content.chunks(), self._path(name, _MESSAGE)):
             entry = QuarantineEntry(
                 name, envelope, reason, when, content.size, frozenset(), listener
@@ -174,11 +171,7 @@ class Quarantine:
         with self._locked_entry(name):
             self._path(name, _NOTE).unlink()  # without its note it is gone
             self._path(name, _MESSAGE).unlink(missing_ok=True)
-            if not self._is_cleared:
-                for other in set(self._ids_with_file(_MESSAGE)) - set(self.ids()):
-                    if self._is_abandoned(other):
-                        self._path(other, _MESSAGE).unlink(missing_ok=True)
-                self._is_cleared = True
+            self._tidy_up()
             sync_directory(self._directory)
 
     def remove_older(self, seconds: float) -> None:
@@ -236,6 +229,16 @@ class Quarantine:
             for file in files:  # a Path for each of many would be slow
                 if file.name.endswith(ending) and is_id(name := file.name.removesuffix(ending)):
                     yield name
+
+    def _tidy_up(self) -> None:
+        """Remove, once, what processes have left that did not live to store or to delete it."""
+        if self._is_tidy:
+            return
+        remove_stale_drafts(self._directory)
+        for name in set(self._ids_with_file(_MESSAGE)) - set(self.ids()):
+            if self._is_abandoned(name):
+                self._path(name, _MESSAGE).unlink(missing_ok=True)
+        self._is_tidy = True
 
     def _is_abandoned(self, name: str) -> bool:
         """Whether a message has no note and gets none; if that cannot be known, it stays.

@@ -128,7 +128,15 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
         """The reply to the oldest command without one: a refusal, or a code that begins with
         `positive`. DisconnectedError, NextHopTimeoutError, ClosingError.
         """
-        reply = await self._next_reply(deadline or self.deadline_after(self._seconds))
+        deadline = deadline or self.deadline_after(self._seconds)
+        try:
+            while (reply := self._replies.next_reply()) is None:
+                if self._close_reason:
+                    raise DisconnectedError(self._close_reason)
+                self._transport.resume_reading()
+                await self._wait_for_change(deadline)
+        except ReplyError as error:
+            raise NextHopTimeoutError(f"not understood: {error}") from error
         if reply.code == 421:
             raise ClosingError(reply)
         if reply.code // 100 not in (positive, 4, 5):
@@ -136,19 +144,6 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
         self._replies_due -= 1
         self._had_refusal |= not reply.is_positive
         return reply
-
-    async def _next_reply(self, deadline: float) -> Reply:
-        while True:
-            try:
-                reply = self._replies.next_reply()
-            except ReplyError as error:
-                raise NextHopTimeoutError(f"not understood: {error}") from error
-            if reply is not None:
-                return reply
-            if self._close_reason:
-                raise DisconnectedError(self._close_reason)
-            self._transport.resume_reading()
-            await self._wait_for_change(deadline)
 
     async def request(self, command: bytes, positive: int = 2) -> Reply:
         self.send_commands(command)

@@ -261,7 +261,7 @@ class FilterTransaction:
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
         record = DeliveryRecord(self._proxy.listener, envelope, message.size, oddities)
         try:
-            outputs = await self._judge(message, record)
+            outputs = await self._prepare(message, record)
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", record.id)
             outputs = [(record, Replies.LOCAL_ERROR)]
@@ -287,7 +287,7 @@ class FilterTransaction:
     async def end(self) -> None:
         await self._transaction.end()
 
-    async def _judge(self, message: Spool, record: DeliveryRecord) -> list[Output]:
+    async def _prepare(self, message: Spool, record: DeliveryRecord) -> list[Output]:
         """What each recipient gets. Nothing has happened to the message yet."""
         proxy, listener = self._proxy, self._proxy.listener
         is_server = listener.position is Position.STANDALONE
@@ -361,12 +361,10 @@ class FilterTransaction:
 
     async def _hold(self, content: SpoolView, record: DeliveryRecord) -> Reply:
         """Quarantine the message: a yes once it is on the disk."""
-        listener = str(record.listener.listen)
+        store = partial(self._proxy.context.quarantine.store, record.id, content, record.envelope)
         try:
             await run_in_thread(
-                lambda: self._proxy.context.quarantine.store(
-                    record.id, content, record.envelope, record.label, record.time, listener
-                )
+                partial(store, record.label, record.time, str(record.listener.listen))
             )
         except OSError as error:
             _log.error("%s: quarantine: %s", record.id, error)
