@@ -81,7 +81,7 @@ class ScorerHandle:
     """One scorer process.
 
     on_change: called when it has become ready, has answered, or has ended. job: the one that it
-    works on. since: when it got the job, or was started. end_reason: why it ended, if it has.
+    works on. since: when it got the job, or was started. end_reason: "" while it lives.
     """
 
     def __init__(self, command: Sequence[str], on_change: Callable[[ScorerHandle], None]) -> None:
@@ -89,8 +89,8 @@ class ScorerHandle:
         self._received = bytearray()
         self.job: ScanJob | None = None
         self.since = monotonic()
-        self.is_ready = self.has_ended = False
-        self.end_reason = "crashed"
+        self.is_ready = False
+        self.end_reason = ""
         self._socket, child_socket = socket.socketpair()
         with child_socket:
             try:
@@ -110,7 +110,7 @@ class ScorerHandle:
 
     @property
     def is_free(self) -> bool:
-        return self.is_ready and self.job is None and not self.has_ended
+        return self.is_ready and self.job is None and not self.end_reason
 
     @property
     def is_stuck(self) -> bool:
@@ -173,14 +173,13 @@ class ScorerHandle:
         if not self.is_free:
             limit = message_seconds if self.is_ready else _START_SECONDS
             if monotonic() - self.since >= limit:
-                self.end_reason = "timeout"
-                self.kill()
+                self.kill("timeout")
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "crashed") -> None:
         """End it at once; idempotent."""
-        if self.has_ended:
+        if self.end_reason:
             return
-        self.has_ended = True
+        self.end_reason = reason
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._process.kill()
@@ -255,14 +254,11 @@ class ScorerPool:
         on_top : header fields, each with CRLF, that count as if they stood on top of the message.
         users : whose mail it may be; `Scan.personal` has only these.
         """
-        try:
-            if self._poison_records:
+        if self._poison_records:
+            with suppress(OSError):  # it cannot be read, which `_dispatch` finds too
                 times, last = self._poison_records.get(await _fingerprint(message), (0, 0.0))
                 if times >= _POISON_COUNT and monotonic() - last < _POISON_SECONDS:
                     return NotScanned("poison")
-        except OSError as error:
-            _log.error("a message cannot be read to be judged: %s", error)
-            return NotScanned("unreadable")
         if self._closing:
             return NotScanned("stopping")
         result: asyncio.Future[Scan | NotScanned] = asyncio.get_running_loop().create_future()
@@ -324,7 +320,7 @@ class ScorerPool:
 
     def _on_change(self, scorer: ScorerHandle) -> None:
         """It is ready, has answered, or has ended."""
-        if scorer.has_ended:
+        if scorer.end_reason:
             self._scorers.remove(scorer)
             if not scorer.is_ready:
                 self._starts_after = monotonic() + _RETRY_SECONDS
@@ -341,18 +337,16 @@ class ScorerPool:
 
         Another scorer gets it once more if the first one died on the spot.
         """
-        job, died_on_the_spot = scorer.job, not scorer.is_stuck
+        job, reason, died_on_the_spot = scorer.job, scorer.end_reason, not scorer.is_stuck
         status = await scorer.wait()
         if job is None:
             return
         if not self._closing:
             text = "scorer %d %s while judging a message of %d bytes"
-            _log.error(text, scorer.pid, scorer.end_reason, job.message.size)
+            _log.error(text, scorer.pid, reason, job.message.size)
         if status == -signal.SIGBUS:  # the tables, which it maps
-            text = (
-                "scorer %d could not read the tables (SIGBUS): make room on their disk, or mend it"
-            )
-            _log.error(text, scorer.pid)
+            text = "scorer %d could not read the tables (SIGBUS): %s"
+            _log.error(text, scorer.pid, "make room on their disk, or mend it")
             job.finish(NotScanned("no-model"))
             return
         times = _POISON_COUNT
@@ -364,11 +358,11 @@ class ScorerPool:
                 self._poison_records.popitem(last=False)
         if self._closing:
             job.finish(NotScanned("stopping"))
-        elif times < _POISON_COUNT and scorer.end_reason == "crashed" and died_on_the_spot:
+        elif times < _POISON_COUNT and reason == "crashed" and died_on_the_spot:
             self._queue.appendleft(job)
             self._dispatch()
         else:
-            job.finish(NotScanned(scorer.end_reason))
+            job.finish(NotScanned(reason))
 
 
 async def _fingerprint(message: Spool) -> bytes:
