@@ -63,11 +63,11 @@ class HistoryFilter(NamedTuple):
     """Conditions of a search; a row must meet all that are not empty.
 
     sender, recipient, subject: found anywhere in the field, whatever the case; a sender in the
-    envelope's or in the author. since, until: seconds since 1970, the second excluded; to the
-    millisecond. before: only older ids. taught: a class, or "any", as `HistorySearch.set_lessons`
-    was told. parts: patterns of recipients (`recipient_pattern`), one
-    of which must be there. words: each is in the subject or in a sender, or, without parts, in the
-    recipients: with parts, it could be in the address of somebody else.
+    envelope's or in the author. since, until: seconds since 1970, to the millisecond, the second
+    excluded. before: only older ids. taught: a class, or "any", as `HistorySearch.set_lessons` was
+    told. parts: patterns of recipients (`recipient_pattern`), one of which must be there. words:
+    each is in the subject or in a sender, or, without parts, in the recipients: with parts, it
+    could be in the address of somebody else.
     """
 
     sender: str = ""
