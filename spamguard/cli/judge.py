@@ -383,7 +383,7 @@ def run_history(options: argparse.Namespace) -> int:
     from spamguard.cli.recovery import parse_period
     from spamguard.engine.policy import UNSURE
     from spamguard.proxy.delivery_log import NOT_SCANNED
-    from spamguard.proxy.history_search import HistoryFilter, first_id
+    from spamguard.proxy.history_search import HistoryFilter
 
     since, until = parse_period(options)
     if options.verdict:
@@ -391,13 +391,7 @@ def run_history(options: argparse.Namespace) -> int:
             labels = (*sorted(spam_filter.classes), UNSURE, NOT_SCANNED)
         if options.verdict not in labels:
             raise UsageError(f"no verdict is called {options.verdict!r}: say {', '.join(labels)}")
-    conditions = HistoryFilter(
-        label=options.verdict,
-        since=since,
-        until=until,
-        first=first_id(since) if since else "",
-        before=first_id(until + 1) if until else "",
-    )
+    conditions = HistoryFilter(label=options.verdict, since=since, until=until)
     with common.open_history(options, "no message has passed") as history:
         for number, row in enumerate(_find_rows(history, conditions, options.limit + 1)):
             if number == options.limit:

@@ -1,41 +1,25 @@
-"""The contract that every next hop keeps, its errors, and the simplest hop of all, a Maildir.
+"""The contract that every next hop keeps, and its errors.
 
 `tests/contract/test_next_hop.py` holds every implementation to the contract. An error has a text
 for the log, and a short fixed reply for the client. That reply is always temporary: trouble of ours
 or of the next hop must never make a permanent refusal. A parameter goes out only to a hop that has
 announced its extension. `DeadlineTimer` and `run_in_thread` serve all that waits.
-
-`MaildirNextHop` (https://cr.yp.to/proto/maildir.html, folders as in Maildir++) is for a first try,
-and for one user. Each recipient's copy is written under `tmp` and linked into `new` once it is on
-the disk. Must never show a message that is not whole and on the disk, never replace one, and never
-leave a transaction half delivered: every copy becomes visible, or none. (A process killed while it
-links has answered nothing: its client sends the message again, and some recipients have two
-copies.)
-
-It is written by hand because `mailbox.Maildir` syncs no directory and shows each copy as soon as it
-is written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
-import secrets
 import ssl
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, repeat_reply
-from spamguard.storage import SpoolView, create_private, sync_directory
-
-_log = logging.getLogger("spamguard.relay")
+from spamguard.storage import SpoolView
 
 ErrorCallback = Callable[[Exception], None]
 """Called each time a hop cannot be reached, is lost or times out; not for its refusals."""
@@ -282,159 +266,3 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
         raise
-
-
-# ---- a Maildir
-
-_UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
-_MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writes such a thing
-_FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
-
-
-@dataclass
-class MaildirNextHop:
-    """Delivers into the Maildir `directory`, made when missing, and spam into its folder `junk`.
-
-    hostname: for the names of files.
-    """
-
-    _directory: Path
-    _hostname: str
-    on_error: ErrorCallback = ignore_error
-
-    @property
-    def answers_each(self) -> bool:
-        return True
-
-    @property
-    def extensions(self) -> Mapping[str, str] | None:
-        """A file holds any byte."""
-        return {"8BITMIME": "", "SMTPUTF8": "", "SIZE": ""}
-
-    async def probe(self) -> None:
-        """Nothing needs to be found out."""
-
-    def transaction(self, client: Client) -> _MaildirTransaction:  # noqa: ARG002  as in NextHop
-        return _MaildirTransaction(self)
-
-    async def close(self) -> None:
-        """Nothing is kept open."""
-
-    def deliver(self, sender: Sender, recipients: Sequence[Recipient], content: SpoolView) -> None:
-        """One copy for each recipient, on the disk. Blocks. OSError: no recipient has a copy."""
-        _make_maildir(self._directory)
-        folder = self._directory
-        if _is_spam(content.head):
-            folder /= ".Junk"
-            _make_maildir(folder, "maildirfolder")
-        names = [self._unique_name() for _ in recipients]
-        linked: list[Path] = []
-        try:
-            for name, recipient in zip(names, recipients, strict=True):
-                with create_private(folder / "tmp" / name) as file:
-                    file.writelines(_recipient_copy(sender, recipient, content))
-                    file.flush()
-                    os.fsync(file.fileno())
-            for name in names:
-                os.link(folder / "tmp" / name, folder / "new" / name)
-                linked.append(folder / "new" / name)
-            sync_directory(folder / "new")
-        except BaseException:
-            _remove_files(linked)
-            raise
-        finally:
-            _remove_files(folder / "tmp" / name for name in names)
-
-    def _unique_name(self) -> str:
-        """Time, then microseconds and chance, then host."""
-        seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
-        host = _UNSAFE_IN_NAMES.sub("_", self._hostname)[:100]  # a name has at most 255 bytes
-        return f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{host}"
-
-
-@dataclass
-class _MaildirTransaction:
-    """Keeps the envelope until the message comes."""
-
-    _hop: MaildirNextHop
-    _sender: Sender = field(init=False)
-    _recipients: list[Recipient] = field(default_factory=list)
-
-    async def mail(self, sender: Sender) -> Reply:
-        self._sender = sender
-        return Reply.from_text(250, "2.1.0 Ok")
-
-    async def recipient(self, recipient: Recipient) -> Reply:
-        self._recipients.append(recipient)
-        return Reply.from_text(250, "2.1.5 Ok")
-
-    async def send(self, content: SpoolView) -> Sequence[Reply]:
-        reply = Reply.from_text(250, "2.0.0 Delivered")
-        try:
-            await run_in_thread(lambda: self._hop.deliver(self._sender, self._recipients, content))
-        except OSError as error:
-            _log.error("not delivered into a Maildir: %s", error)
-            self._hop.on_error(error)
-            reply = Reply.from_text(451, "4.3.0 Mailbox cannot be written now")
-        return [reply] * len(self._recipients)
-
-    async def end(self) -> None:
-        self._recipients = []
-
-
-def _recipient_copy(sender: Sender, recipient: Recipient, content: SpoolView) -> Iterator[bytes]:
-    """The message below final delivery's two fields (RFC 5321, 4.4), lines ended by LF."""
-    return_path, delivered_to = (
-        address.encode("utf-8", "surrogateescape")
-        for address in (sender.address, recipient.address)
-    )
-    yield b"Return-Path: <%s>\nDelivered-To: %s\n" % (return_path, delivered_to)
-    yield from _with_line_feeds(content.chunks())
-
-
-def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Every CRLF as LF, also one that is cut between two chunks; a bare CR stays."""
-    held = b""
-    for chunk in chunks:
-        text = held + chunk
-        held = b"\r" if text.endswith(b"\r") else b""
-        yield text[: len(text) - len(held)].replace(b"\r\n", b"\n")
-    yield held
-
-
-def _is_spam(head: bytes) -> bool:
-    """Whether our own fields call the message spam.
-
-    They stand first, and X-Spamguard is the last of them: fields that a sender wrote below do not
-    count.
-    """
-    envelope = _MBOX_LINE.match(head)
-    position = envelope.end() if envelope else 0
-    while match := _FIELD.match(head, position):
-        name = match[1].lower()
-        if name in (b"x-spam-flag", b"x-spamguard"):
-            return name == b"x-spam-flag" and match[2].strip().upper() == b"YES"
-        position = match.end()
-    return False
-
-
-def _make_maildir(directory: Path, mark: str = "") -> None:
-    """Make the three directories of a Maildir, and an empty file that marks it, if missing."""
-    folders = [directory / name for name in ("tmp", "cur", "new")]
-    if all(folder.is_dir() for folder in folders):
-        return
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if mark:
-        with suppress(FileExistsError):
-            create_private(directory / mark).close()
-    for folder in folders:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    sync_directory(directory)
-    sync_directory(directory.parent)
-
-
-def _remove_files(paths: Iterable[Path]) -> None:
-    """Remove them if possible: mail readers ignore a draft, and remove it after some days."""
-    for path in paths:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)

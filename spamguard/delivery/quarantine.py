@@ -44,10 +44,10 @@ MAX_ENTRIES = 1000
 """How many entries are listed at once."""
 
 _MAX_HEADER_BYTES = 64 << 10
-# A message without note whose file is not locked was being stored when the process died. Its clock
-# may differ from that of a file server.
+# A message without note whose file is not locked was being stored or deleted when the process died.
+# Its clock may differ from that of a file server.
 _ABANDONED_SECONDS = 86_400.0
-_MESSAGE, _NOTE, _DRAFT, _DELETED = ".eml", ".json", ".new", ".deleted"
+_MESSAGE, _NOTE = ".eml", ".json"
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,7 @@ class Quarantine:
     """
 
     _directory: Path
-    _is_cleared: bool = False  # of messages whose storing or deleting was interrupted
-    _is_swept: bool = False  # of stale drafts, where files need names before they are whole
+    _is_tidy: bool = False
 
     def store(
         self,
@@ -107,9 +106,7 @@ class Quarantine:
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(self._directory.parent)
-        if not self._is_swept:
-            remove_stale_drafts(self._directory)
-            self._is_swept = True
+        self._tidy_up()
         with self._linked_file(content.chunks(), self._path(name, _MESSAGE)):
             entry = QuarantineEntry(
                 name, envelope, reason, when, content.size, frozenset(), listener
@@ -171,13 +168,9 @@ class Quarantine:
         works with it at this moment.
         """
         with self._locked_entry(name):
-            # Without its note it is gone; the other files follow.
-            self._path(name, _NOTE).rename(self._path(name, _DELETED))
-            leftovers = set() if self._is_cleared else self._interrupted_ids()
-            for leftover in leftovers | {name}:
-                for ending in (_MESSAGE, _DRAFT, _DELETED):
-                    self._path(leftover, ending).unlink(missing_ok=True)
-            self._is_cleared = True
+            self._path(name, _NOTE).unlink()  # without its note it is gone
+            self._path(name, _MESSAGE).unlink(missing_ok=True)
+            self._tidy_up()
             sync_directory(self._directory)
 
     def remove_older(self, seconds: float) -> None:
@@ -236,11 +229,15 @@ class Quarantine:
                 if file.name.endswith(ending) and is_id(name := file.name.removesuffix(ending)):
                     yield name
 
-    def _interrupted_ids(self) -> set[str]:
-        """Messages that another process did not live to delete, or to store."""
-        unlisted = set(self._ids_with_file(_MESSAGE)) - set(self.ids())
-        abandoned = {name for name in unlisted if self._is_abandoned(name)}
-        return abandoned | set(self._ids_with_file(_DELETED))
+    def _tidy_up(self) -> None:
+        """Remove, once, what processes have left that did not live to store or to delete it."""
+        if self._is_tidy:
+            return
+        remove_stale_drafts(self._directory)
+        for name in set(self._ids_with_file(_MESSAGE)) - set(self.ids()):
+            if self._is_abandoned(name):
+                self._path(name, _MESSAGE).unlink(missing_ok=True)
+        self._is_tidy = True
 
     def _is_abandoned(self, name: str) -> bool:
         """Whether a message has no note and gets none; if that cannot be known, it stays.
@@ -296,14 +293,13 @@ class Quarantine:
             yield self.entry(name)
 
     def _replace_note(self, entry: QuarantineEntry) -> None:
-        """Under the lock: only one process at a time writes the draft."""
-        draft = self._path(entry.id, _DRAFT)
-        draft.unlink(missing_ok=True)  # of a process that was killed
-        with create_private(draft) as file:
-            file.write(encode_note(entry))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path(entry.id, _NOTE))
+        note = self._path(entry.id, _NOTE)
+        with draft_file(note) as draft:
+            with create_private(draft) as file:
+                file.write(encode_note(entry))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(note)
         sync_directory(self._directory)
 
 

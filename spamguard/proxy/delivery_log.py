@@ -1,19 +1,18 @@
-"""What became of a message, for each group of its recipients: a line in the log, a row of history.
+"""What becomes of a message, for each copy of it: a line in the log, a row of history.
 
-A recipient whose user has taught otherwise may get another verdict: `group_recipients` groups
-recipients by decision. A `DeliveryRecord` says what became of one group's message. `HistoryWriter`
+A recipient whose user has taught otherwise may get another verdict: `decide_copies` gives the
+recipients of each decision a copy. A `DeliveryRecord` says what became of one copy. `HistoryWriter`
 writes rows beside the path of the mail, in a thread of its own: rows that do not fit into its
 queue, or cannot be written, are dropped and counted.
 
-Must never leave a recipient out or put one into two groups, treat a recipient more harshly than the
-mildest verdict of the group, keep the mail waiting or raise into its path, or hold any text of a
-message but its addresses, its subject, the name in its From, the words that weighed most and a
-line of its text.
+Must never leave a recipient out or give one two copies, treat a recipient more harshly than the
+mildest verdict of those with the same copy, keep the mail waiting or raise into its path, or hold
+any text of a message but its addresses, its subject, the name in its From, the words that weighed
+most and a line of its text.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import re
@@ -21,24 +20,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy as shallow_copy
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from spamguard.config.options import Action, Listener, Policy, Rule, Scanner
 from spamguard.engine.policy import Decision, decide
-from spamguard.errors import HistoryError
 from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.log import WarnOnce, message_name, quote_value
 from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.headers import format_author
-from spamguard.proxy.history import (
-    COLUMNS,
-    LARGE_COLUMNS,
-    History,
-    HistoryRow,
-    RowValues,
-    row_values,
-)
+from spamguard.proxy.history import History, HistoryRow, RowValues, row_values
 from spamguard.proxy.scorer import NotScanned
 from spamguard.records import EXTRACTOR, Scan, Verdict
 from spamguard.smtp.envelope import Envelope, Reply
@@ -48,65 +41,63 @@ _log = logging.getLogger("spamguard.history")
 NOT_SCANNED = "not-scanned"
 # Words of the subject and of header fields, which nearly all hold addresses.
 _PRIVATE_WORD = re.compile("(?!(?:footer|end|url|host|tags|hidden|attachment|clue|names):)[^:]+:")
+_OPTIONAL_FACTS = ("copy-of", "queue", "message", "normalised", "personal")
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
 # A line end at the beginning makes these six times as fast as `^` does.
 _SUBJECT = re.compile(rb"\nSubject[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE)
 _FROM = re.compile(rb"\nFrom[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class RecipientGroup:
-    """Recipients that get the same verdict and decision.
+class Copy(NamedTuple):
+    """The message as some recipients get it.
 
-    indices: of the recipients, from 0, in order. personal: users among them for whom the decision
-    differs from that for all people, each with the own label.
+    recipients: their indices in the envelope, from 0, in order. personal: users among them for whom
+    the decision differs from that for all people, each with the own label.
     """
 
-    indices: Sequence[int]
+    recipients: Sequence[int]
     verdict: Verdict
     decision: Decision
-    personal: Mapping[str, str] = field(default_factory=dict)
+    personal: Mapping[str, str] = {}
 
 
-def group_recipients(
+def decide_copies(
     scan: Scan, users: Sequence[str], policy: Policy, *, separate_copies: bool
-) -> list[RecipientGroup]:
-    """The groups; the first is that of recipients judged as for all people.
+) -> list[Copy]:
+    """The copies; the first is that of recipients judged as for all people.
 
     Parameters
     ----------
     users : for each recipient a user in `scan.personal`, or "".
-    separate_copies : whether recipients can get different copies. Otherwise they are one group, and
-        the mildest of their verdicts decides.
+    separate_copies : whether recipients can get different copies. Otherwise there is one, and the
+        mildest of their verdicts decides.
     """
     verdicts = {"": scan.verdict, **scan.personal}
     decisions = {user: decide(it, policy, scan.threshold) for user, it in verdicts.items()}
     if not any(users):
-        return [RecipientGroup(range(len(users)), scan.verdict, decisions[""])]
+        return [Copy(range(len(users)), scan.verdict, decisions[""])]
     keys = {user: (verdicts[user].label, decisions[user].rule) for user in verdicts}
     members: dict[tuple[str, Rule | None], list[int]] = {keys[""]: []}
     for index, user in enumerate(users):
         members.setdefault(keys[user if separate_copies else ""], []).append(index)
-    groups = []
-    for indices in filter(None, members.values()):
-        group = dict.fromkeys(users[index] for index in indices)
+    copies = []
+    for recipients in filter(None, members.values()):
+        group = dict.fromkeys(users[index] for index in recipients)
         mildest = min(group, key=lambda user: verdicts[user].probability)
         if keys[mildest] == keys[""]:
             mildest = ""
         personal = {user: verdicts[user].label for user in group if keys[user] != keys[""]}
-        groups.append(RecipientGroup(indices, verdicts[mildest], decisions[mildest], personal))
-    return groups
+        copies.append(Copy(recipients, verdicts[mildest], decisions[mildest], personal))
+    return copies
 
 
 @dataclass(eq=False)
 class DeliveryRecord:
-    """Made when a message comes; `set_scan`, `set_decision` or `set_failure`, and `finish` fill it.
+    """Made when a message comes; `set_scan`, `split` or `set_failure`, and `finish` fill it.
 
     id: new, as of `keys.new_id`. time: of arrival, seconds since 1970. reason: why it was not
-    scanned. verdict: the one in force for these recipients. action: None before the decision.
-    personal: users with a decision that differs from that for all people, each with the label.
-    copy_of: the id of the message, where this is a further copy of it. queue_id: its id at the
-    server that asks, if any.
+    scanned. copy, action: None before the decision. copy_of: the id of the message, where this is a
+    further copy of it. queue_id: its id at the server that asks, if any.
     """
 
     listener: Listener | Scanner
@@ -117,9 +108,8 @@ class DeliveryRecord:
     reason: str = ""
     subject: str = ""
     author: str = ""
-    verdict: Verdict | None = None
+    copy: Copy | None = None
     action: Action | None = None
-    personal: Mapping[str, str] = field(default_factory=dict)
     copy_of: str = ""
     queue_id: str = ""
     replies: Sequence[Reply] = ()
@@ -135,29 +125,25 @@ class DeliveryRecord:
         if isinstance(scan, NotScanned):
             self.reason = scan.reason
         else:
-            self.scan, self.verdict = scan, scan.verdict
+            self.scan = scan
         self.subject, self.author = decode_subject(header), decode_author(header)
 
     def set_failure(self, reason: str) -> None:
         """Note that the message was not judged after all."""
-        self.scan = self.verdict = self.action = None
-        self.personal, self.reason = {}, reason
+        self.scan = self.copy = self.action = None
+        self.reason = reason
 
-    def set_decision(self, group: RecipientGroup) -> None:
-        self.verdict, self.personal = group.verdict, group.personal
-        self.action = group.decision.action
-
-    def split(self, groups: Sequence[RecipientGroup]) -> list[DeliveryRecord]:
-        """One record for each group's copy of the message.
+    def split(self, copies: Sequence[Copy]) -> list[DeliveryRecord]:
+        """One record for each copy of the message.
 
         The first keeps the id. Further copies have ids of their own: an id is signed for one
         verdict, and names one file of the quarantine.
         """
-        records = [self] if len(groups) == 1 else [copy.copy(self) for _ in groups]
-        for group, record in zip(groups, records, strict=True):
-            record.set_decision(group)
+        records = [self] if len(copies) == 1 else [shallow_copy(self) for _ in copies]
+        for group, record in zip(copies, records, strict=True):
+            record.copy, record.action = group, group.decision.action
             if record is not self:
-                recipients = [self.envelope.recipients[index] for index in group.indices]
+                recipients = [self.envelope.recipients[index] for index in group.recipients]
                 record.envelope = replace(self.envelope, recipients=tuple(recipients))
         for record in records[1:]:
             record.id, record.copy_of = new_id(self.time, os.urandom(RANDOM_BYTES)), self.id
@@ -170,7 +156,7 @@ class DeliveryRecord:
     @property
     def label(self) -> str:
         """The label of the verdict, or `NOT_SCANNED`."""
-        return NOT_SCANNED if self.verdict is None else self.verdict.label
+        return self.copy.verdict.label if self.copy else NOT_SCANNED
 
     @property
     def judging_seconds(self) -> float:
@@ -184,7 +170,7 @@ class DeliveryRecord:
 
     def row(self, fingerprint: str) -> HistoryRow:
         """The row of the history. fingerprint: of the installation's key."""
-        scan, verdict = self.scan, self.verdict
+        scan, copy = self.scan, self.copy
         return HistoryRow(
             id=self.id,
             time=self.time,
@@ -196,15 +182,15 @@ class DeliveryRecord:
             size=self.size,
             digest=scan.digest if scan else b"",
             label=self.label,
-            probability=verdict.probability if verdict else 0.0,
-            log_odds=verdict.log_odds if verdict else 0.0,
+            probability=copy.verdict.probability if copy else 0.0,
+            log_odds=copy.verdict.log_odds if copy else 0.0,
             action=self.action or "",
             reply=self._reply_text(),
             packed=scan.packed if scan else b"",
             words=scan.words if scan else (),
             extractor=EXTRACTOR,
             fingerprint=fingerprint,
-            personal=self.personal,
+            personal=copy.personal if copy else {},
             author=self.author,
             sender_digest=scan.sender if scan else b"",
             line=scan.line if scan else "",
@@ -216,36 +202,36 @@ class DeliveryRecord:
 
     def facts(self) -> Mapping[str, str]:
         """The facts of the log line by name; the values are as strangers wrote them."""
-        client = self.envelope.client
-        return {
+        client, envelope = self.envelope.client, self.envelope
+        facts = {
             "id": self.id,
-            **({"copy-of": self.copy_of} if self.copy_of else {}),
-            **({"queue": self.queue_id} if self.queue_id else {}),
-            **({"message": message_name(self.scan.digest)} if self.scan else {}),
+            "copy-of": self.copy_of,
+            "queue": self.queue_id,
+            "message": message_name(self.scan.digest) if self.scan else "",
             "listener": self.listener.listen.text,
             "client": client.address,
             "helo": client.helo,
-            "from": f"<{self.envelope.sender.address}>",
-            "to": _join_first([f"<{recipient.address}>" for recipient in self.envelope.recipients]),
+            "from": f"<{envelope.sender.address}>",
+            "to": _join_first([f"<{recipient.address}>" for recipient in envelope.recipients]),
             "size": str(self.size),
-            **({"normalised": ",".join(sorted(self.oddities))} if self.oddities else {}),
+            "normalised": ",".join(sorted(self.oddities)),
             **self._verdict_facts(),
             "reply": self._reply_text(),
             "judging": f"{1000 * self.judging_seconds:.1f}ms",
             "handing-on": f"{1000 * self.delivery_seconds:.1f}ms",
         }
+        return {key: value for key, value in facts.items() if value or key not in _OPTIONAL_FACTS}
 
     def _verdict_facts(self) -> Mapping[str, str]:
-        if self.scan is None or self.verdict is None:
+        if self.scan is None or self.copy is None:
             return {"verdict": NOT_SCANNED, "reason": self.reason}
-        personal = [f"{user}:{label}" for user, label in self.personal.items()]
-        words = [f"{word.text} {word.part:+.2f}" for word in self.scan.words[:6]]
+        verdict, personal = self.copy.verdict, self.copy.personal
         return {
-            "verdict": self.verdict.label,
-            "probability": f"{self.verdict.probability:.6f}",
-            **({"personal": _join_first(personal)} if personal else {}),
+            "verdict": verdict.label,
+            "probability": f"{verdict.probability:.6f}",
+            "personal": _join_first([f"{user}:{label}" for user, label in personal.items()]),
             "action": self.action or "",
-            "words": ", ".join(words),
+            "words": ", ".join([f"{word.text} {word.part:+.2f}" for word in self.scan.words[:6]]),
         }
 
     def _reply_text(self) -> str:
@@ -280,8 +266,7 @@ def _join_first(texts: Sequence[str]) -> str:
 BATCH_ROWS = 256
 """Rows of one transaction."""
 _MAX_QUEUE_BYTES = 32 << 20
-_ROW_BYTES = 1024  # of a row without its large columns
-_LARGE_INDEXES = [COLUMNS.index(name) for name in LARGE_COLUMNS]
+_ROW_BYTES = 4096  # of a row without its features
 
 
 class HistoryWriter:
@@ -298,7 +283,6 @@ class HistoryWriter:
         self._bytes = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._history: History | None = None
         self._trouble = WarnOnce(_log, logging.ERROR)
         self.dropped = 0
         # A daemon thread: a hanging disk must not keep the process.
@@ -332,43 +316,36 @@ class HistoryWriter:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        is_closing = False
-        while not is_closing:
-            is_closing = self._closing.wait(0.5)  # in which rows come together
-            while batch := self._next_batch():
-                self._write(batch)
-        self._close_history()
+        batch = self._next_batch()
+        while batch:
+            try:
+                with History.open(*self._open_arguments) as history:
+                    while batch:
+                        history.append_values(batch)
+                        self._trouble.clear()
+                        batch = self._next_batch()
+            except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
+                with self._lock:
+                    self.dropped += len(batch)
+                    self._trouble.report("%s", error)
+                # The next batch opens it anew: the file may have been moved away, or mended.
+                batch = self._next_batch()
 
     def _next_batch(self) -> list[RowValues]:
+        """Rows that have come together within half a second; none at the end."""
+        is_closing = False
+        while not is_closing and len(self._rows) < BATCH_ROWS:
+            is_closing = self._closing.wait(0.5)
+            if self._rows:
+                break
         with self._lock:
             batch = [self._rows.popleft() for _ in range(min(len(self._rows), BATCH_ROWS))]
             self._bytes -= sum(map(_row_bytes, batch))
         return batch
 
-    def _write(self, batch: Sequence[RowValues]) -> None:
-        try:
-            if self._history is None:
-                self._history = History.open(*self._open_arguments)
-            self._history.append_values(batch)
-            self._trouble.clear()
-        except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
-            with self._lock:
-                self.dropped += len(batch)
-                self._trouble.report("%s", error)
-            # The next batch opens it anew: the file may have been moved away, or mended.
-            self._close_history()
-
-    def _close_history(self) -> None:
-        history, self._history = self._history, None
-        if history is not None:
-            try:
-                history.close()
-            except HistoryError as error:
-                _log.error("%s", error)
-
 
 def _row_bytes(values: RowValues) -> int:
-    return sum(len(values[index]) for index in _LARGE_INDEXES) + _ROW_BYTES
+    return len(values["packed"]) + _ROW_BYTES
 
 
 def redact_row(row: HistoryRow) -> HistoryRow:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -28,17 +28,8 @@ from spamguard.records import MAX_LINE, Word
 MAX_RECIPIENTS = 50
 """How many recipients are kept, and how many users with an own decision."""
 _MAX_WORDS = 100
-_MAX_ADDRESS, _MAX_SUBJECT, _MAX_AUTHOR, _MAX_REPLY = 320, 200, 200, 500  # characters
+_MAX_ADDRESS = 320  # characters
 _MAX_SHORT_TEXT = 100
-
-COLUMNS = (
-    "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest",
-    "label", "probability", "log_odds", "action", "reply", "packed", "words", "extractor",
-    "fingerprint", "personal", "author", "sender_digest", "line",
-)  # fmt: skip
-LARGE_COLUMNS = ("packed", "words", "line")
-"""Columns that are not read when rows are looked through."""
-SMALL_COLUMNS = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
 
 # Unprintable for Unicode, yet Persian, Hindi and many emoji cannot be written without them.
 _JOINERS = frozenset("\u200c\u200d")
@@ -90,8 +81,13 @@ class HistoryRow:
         return bool(self.digest)
 
 
-RowValues = tuple[Any, ...]
-"""The values of a row in the file, as of `COLUMNS`."""
+COLUMNS = tuple(column.name for column in fields(HistoryRow))
+LARGE_COLUMNS = ("packed", "words", "line")
+"""Columns that are not read when rows are looked through."""
+SMALL_COLUMNS = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
+
+RowValues = dict[str, Any]
+"""The values of a row in the file, by column."""
 
 _WORDS_FORMAT = "<H{0}I{0}f"
 
@@ -102,30 +98,18 @@ def row_values(row: HistoryRow) -> RowValues:
         printable(user, _MAX_ADDRESS): label
         for user, label in islice(row.personal.items(), MAX_RECIPIENTS)
     }
-    return (
-        row.id,
-        row.time,
-        printable(row.listener, _MAX_SHORT_TEXT),
-        printable(row.client, _MAX_SHORT_TEXT),
-        printable(row.sender, _MAX_ADDRESS),
-        log.encode_json(recipients),
-        readable(row.subject, _MAX_SUBJECT),
-        row.size,
-        row.digest,
-        printable(row.label, _MAX_SHORT_TEXT),
-        row.probability,
-        row.log_odds,
-        printable(row.action, _MAX_SHORT_TEXT),
-        printable(row.reply, _MAX_REPLY),
-        row.packed,
-        _pack_words(row.words[:_MAX_WORDS]),
-        row.extractor,
-        row.fingerprint,
-        log.encode_json(personal),
-        readable(row.author, _MAX_AUTHOR),
-        row.sender_digest,
-        readable(row.line, MAX_LINE),
-    )
+    return vars(row) | {
+        "listener": printable(row.listener, _MAX_SHORT_TEXT),
+        "client": printable(row.client, _MAX_SHORT_TEXT),
+        "sender": printable(row.sender, _MAX_ADDRESS),
+        "recipients": log.encode_json(recipients),
+        "subject": readable(row.subject, 200),
+        "reply": printable(row.reply, 500),
+        "words": _pack_words(row.words[:_MAX_WORDS]),
+        "personal": log.encode_json(personal),
+        "author": readable(row.author, 200),
+        "line": readable(row.line, MAX_LINE),
+    }
 
 
 def fold_text(text: str) -> str:
@@ -217,23 +201,20 @@ CREATE TABLE contents (
 """,
 )
 
-_SMALL_INDEXES = [COLUMNS.index(name) for name in SMALL_COLUMNS]
-_LARGE_INDEXES = [COLUMNS.index(name) for name in (*LARGE_COLUMNS, "id")]
-_INSERT = (
+_INSERTIONS = (
     f"INSERT OR IGNORE INTO judgements ({', '.join(SMALL_COLUMNS)}) "
-    f"VALUES ({', '.join('?' * len(SMALL_COLUMNS))})"
+    f"VALUES (:{', :'.join(SMALL_COLUMNS)})",
+    "INSERT OR IGNORE INTO contents "
+    "SELECT rowid, :packed, :words, :line FROM judgements WHERE id = :id",
 )
-_INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ?, ? FROM judgements WHERE id = ?"
 
 
 MIN_BYTES = 8 << 20
 """The least size; with less there is no room to work in."""
-# Shares of the size. The rest is for free pages, which the next rows fill, and for the log.
 _LOG_PAGES = 16  # before it is written back
 _PRUNE_ROWS = 64  # that one transaction removes
 _DAY_SECONDS = 86_400
 
-_TIME_INDEX = COLUMNS.index("time")
 _JOIN = "FROM judgements JOIN contents ON judgement = judgements.rowid"
 _SELECT_BY_ID = f"SELECT {', '.join(COLUMNS)} {_JOIN} WHERE id = ?"
 _SELECT_OLDEST = f"""
@@ -295,14 +276,9 @@ class History(ClosedOnExit):
             return
         with self._db.errors():
             with self._db.transaction():
-                for statement, indexes in (
-                    (_INSERT, _SMALL_INDEXES),
-                    (_INSERT_LARGE, _LARGE_INDEXES),
-                ):
-                    self._db.executemany(
-                        statement, [[row[index] for index in indexes] for row in rows]
-                    )
-                newest = self._db.trusted_time(max(row[_TIME_INDEX] for row in rows))
+                for statement in _INSERTIONS:
+                    self._db.executemany(statement, rows)
+                newest = self._db.trusted_time(max(row["time"] for row in rows))
             for _ in range(2 + 2 * len(rows) // _PRUNE_ROWS):
                 if not self._prune(newest):
                     break

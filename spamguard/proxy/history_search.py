@@ -10,7 +10,7 @@ another extractor or another key for comparable.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spamguard.database import Database
@@ -44,7 +44,6 @@ _TEMP_TABLES = (
     "CREATE TEMP TABLE IF NOT EXISTS taught "
     "(digest BLOB PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID",
     "CREATE INDEX IF NOT EXISTS temp.taught_by_label ON taught (label, digest)",
-    "CREATE TEMP TABLE IF NOT EXISTS asked (digest BLOB PRIMARY KEY) WITHOUT ROWID",
 )
 _COUNT_BY_HOUR = (
     "SELECT CAST((time - ?) / 3600 AS INTEGER), label, {}, count(*) FROM judgements "
@@ -58,19 +57,17 @@ _COUNT_VERDICTS_AND_LESSONS = (
 _SELECT_NAMED = (
     "SELECT id FROM judgements WHERE lower(hex(substr(digest, 1, 6))) = ? ORDER BY id DESC LIMIT 1"
 )
-_FROM_ASKED = "FROM judgements WHERE digest IN (SELECT digest FROM temp.asked)"
-_SELECT_BY_DIGEST = f"SELECT digest, label, personal {_FROM_ASKED}"
 
 
 class HistoryFilter(NamedTuple):
     """Conditions of a search; a row must meet all that are not empty.
 
     sender, recipient, subject: found anywhere in the field, whatever the case; a sender in the
-    envelope's or in the author. since, until: seconds since 1970, the second excluded. first,
-    before: ids between which to look, the second excluded. taught: a class, or "any", as
-    `HistorySearch.set_lessons` was told. parts: patterns of recipients (`recipient_pattern`), one
-    of which must be there. words: each is in the subject or in a sender, or, without parts, in the
-    recipients: with parts, it could be in the address of somebody else.
+    envelope's or in the author. since, until: seconds since 1970, to the millisecond, the second
+    excluded. before: only older ids. taught: a class, or "any", as `HistorySearch.set_lessons` was
+    told. parts: patterns of recipients (`recipient_pattern`), one of which must be there. words:
+    each is in the subject or in a sender, or, without parts, in the recipients: with parts, it
+    could be in the address of somebody else.
     """
 
     sender: str = ""
@@ -80,18 +77,25 @@ class HistoryFilter(NamedTuple):
     taught: str = ""
     since: float = 0.0
     until: float = 0.0
-    first: str = ""
     before: str = ""
     parts: Sequence[str] = ()
     words: Sequence[str] = ()
 
-    def where_clause(self) -> tuple[str, list[object]]:
+    @property
+    def first_id(self) -> str:
+        return first_id(self.since)
+
+    @property
+    def end_id(self) -> str:
+        end = first_id(self.until) if self.until else _ABOVE_ALL_IDS
+        return min(self.before or _ABOVE_ALL_IDS, end)
+
+    def where_clause(self, lowest: str = "") -> tuple[str, list[object]]:
+        """lowest: of the ids to look at."""
         terms = ["id >= ? AND id < ?"]
-        values: list[object] = [self.first, self.before or _ABOVE_ALL_IDS]
+        values: list[object] = [max(lowest, self.first_id), self.end_id]
         is_labelled = "" if self.taught == "any" else self.taught
         for term, value in (
-            ("time >= ?", self.since),
-            ("time < ?", self.until),
             ("judgements.label = ?", self.label),
             (_contains("sender || char(10) || author"), fold_text(self.sender)),
             (_contains("recipients"), recipient_pattern(self.recipient)),
@@ -161,10 +165,9 @@ class HistorySearch(History):
         self, conditions: HistoryFilter, limit: int, *, with_words: bool = False
     ) -> HistoryRows:
         """At most so many rows, of the next `WINDOW_ROWS`."""
-        before = conditions.before or _ABOVE_ALL_IDS
-        window = self._db.query(_SELECT_WINDOW_END, (before, WINDOW_ROWS - 1))
+        window = self._db.query(_SELECT_WINDOW_END, (conditions.end_id, WINDOW_ROWS - 1))
         border = window[0][0] if window else ""
-        condition, values = conditions._replace(first=max(border, conditions.first)).where_clause()
+        condition, values = conditions.where_clause(border)
         names = (*SMALL_COLUMNS, "words", "line") if with_words else SMALL_COLUMNS
         join = "JOIN contents ON judgement = judgements.rowid" if with_words else ""
         query = f"SELECT {', '.join(names)} FROM judgements {join} WHERE {condition}"
@@ -173,7 +176,7 @@ class HistorySearch(History):
             rows = [row_from_values(row, names) for row in found]
         if len(rows) == limit:
             return HistoryRows(rows, rows[-1].id)
-        return HistoryRows(rows, border if border > conditions.first else "")
+        return HistoryRows(rows, border if border > conditions.first_id else "")
 
     def count_by_hour(
         self, start: float, conditions: HistoryFilter
@@ -209,19 +212,15 @@ class HistorySearch(History):
 
     def find_probabilities(self, names: Sequence[str]) -> dict[str, float]:
         """The probability of each of these rows that was scanned, by id."""
-        marks = ",".join("?" * len(names))
-        query = f"SELECT id, probability FROM judgements WHERE digest != x'' AND id IN ({marks})"
-        return dict(self._db.query(query, names))
+        query = "SELECT id, probability FROM judgements WHERE digest != x'' AND id IN "
+        return dict(self._db.query(query + _marks(names), names))
 
-    def find_verdicts(self, digests: Iterable[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
+    def find_verdicts(self, digests: Sequence[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
         """The rows of these messages: digest, label, and labels by user where they differ; looks at
-        all rows.
+        all rows. SQLite takes 32,766 digests at most.
         """
-        self._write(
-            ("DELETE FROM temp.asked", [()]),
-            ("INSERT OR IGNORE INTO temp.asked VALUES (?)", [(digest,) for digest in digests]),
-        )
-        rows = self._db.query(_SELECT_BY_DIGEST, ())
+        query = "SELECT digest, label, personal FROM judgements WHERE digest IN "
+        rows = self._db.query(query + _marks(digests), digests)
         with self._db.errors(ValueError, TypeError):
             return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
 
@@ -234,17 +233,15 @@ class HistorySearch(History):
         removed = [(digest,) for digest, label in labels.items() if label is None]
         # Sorted, they cost half.
         added = sorted((digest, label) for digest, label in labels.items() if label is not None)
-        self._write(
-            ("DELETE FROM temp.taught", [()] * replace_all),
-            ("DELETE FROM temp.taught WHERE digest = ?", removed),
-            ("INSERT OR REPLACE INTO temp.taught VALUES (?, ?)", added),
-        )
+        with self._db.transaction("BEGIN"):  # of a temporary table: nobody else has to wait
+            if replace_all:
+                self._db.execute("DELETE FROM temp.taught")
+            self._db.executemany("DELETE FROM temp.taught WHERE digest = ?", removed)
+            self._db.executemany("INSERT OR REPLACE INTO temp.taught VALUES (?, ?)", added)
 
-    def _write(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> None:
-        """Write into temporary tables, which keeps nobody else from writing."""
-        with self._db.transaction("BEGIN"):
-            for statement, values in statements:
-                self._db.executemany(statement, values)
+
+def _marks(values: Sequence[object]) -> str:
+    return f"({','.join('?' * len(values))})"
 
 
 # ---- lessons from the history

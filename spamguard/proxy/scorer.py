@@ -40,10 +40,7 @@ _log = logging.getLogger("spamguard.scorer")
 
 READY = "ready"
 """The first answer, to no request."""
-MAX_USERS = 200
-"""How many users a request names; each has at most 255 bytes."""
 KEPT_WORDS = 100  # with their texts, in the history
-_MAX_ON_TOP_BYTES = (1 << 16) - 1
 _MAX_ANSWER_BYTES = 5 << 20
 _MAX_MEMORY_BYTES = 2 << 30  # of the process, beyond the tables
 _CHUNK_BYTES = 64 << 10
@@ -203,12 +200,6 @@ class NotScanned(NamedTuple):
         return self.reason == "no-model"
 
 
-def encode_request(request: ScorerRequest) -> bytes:
-    """The frame of a request; what is beyond the limits is left out."""
-    on_top, users = request.on_top[:_MAX_ON_TOP_BYTES], request.users[:MAX_USERS]
-    return _frame(_encode(request._replace(on_top=on_top, users=users)))
-
-
 def encode_answer(answer: Scan | str) -> bytes:
     """The frame of a scan, or of a reason why there is none."""
     if isinstance(answer, Scan):
@@ -220,7 +211,7 @@ def encode_answer(answer: Scan | str) -> bytes:
         )
         line = answer.line[:MAX_LINE].encode("utf-8", "replace").decode()
         answer = replace(answer, words=words, line=line)
-    return _frame(_encode(answer))
+    return encode_frame(answer)
 
 
 def decode_answer(data: bytes | bytearray, users: Collection[str] = ()) -> Scan | str | None:
@@ -248,7 +239,8 @@ def decode_answer(data: bytes | bytearray, users: Collection[str] = ()) -> Scan 
     return answer
 
 
-def _frame(data: bytes) -> bytes:
+def encode_frame(value: ScorerRequest | Scan | str) -> bytes:
+    data = _encode(value)
     return _FRAME.pack(len(data)) + data
 
 

@@ -1,9 +1,10 @@
 """Scorers: processes that judge messages for one worker, and that can be killed.
 
-A message that hangs or crashes a scorer costs that scorer and nothing else: its `ScorerHandle`
-kills it at the deadline, another one takes its place, and the message is remembered as poison.
-While a scorer is stuck at one message, spare scorers judge the others. Everything here runs in the
-worker's event loop; a scorer is started by exec, never by a bare fork.
+A message that hangs or crashes a scorer costs that scorer and nothing else: the pool kills it at
+the deadline, another one takes its place, and the message is remembered as poison. While a scorer
+is stuck at one message, spare scorers judge the others. Everything here runs in the worker's event
+loop; `ScorerPool._watch` looks at the clock for all, ten times a second while there is work. A
+scorer is started by exec, never by a bare fork.
 It is written by hand because pools of `concurrent.futures` cannot kill one process and keep the
 others.
 
@@ -20,18 +21,25 @@ import signal
 import socket
 import subprocess
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from time import monotonic
 
 from spamguard import log, process
 from spamguard.config.options import Scoring
-from spamguard.delivery.next_hop import DeadlineTimer, run_in_thread
+from spamguard.delivery.next_hop import run_in_thread
 from spamguard.process import ReplacedError
-from spamguard.proxy import scorer as protocol
-from spamguard.proxy.scorer import NotScanned, ScanOptions, ScorerRequest
+from spamguard.proxy.scorer import (
+    READY,
+    NotScanned,
+    ScanOptions,
+    ScorerRequest,
+    decode_answer,
+    encode_frame,
+)
 from spamguard.records import Scan
 from spamguard.storage import Spool
 
@@ -39,24 +47,29 @@ _log = logging.getLogger("spamguard.proxy")
 
 DEFAULT_OPTIONS = ScanOptions()
 SCORER_COMMAND = ("-m", "spamguard.proxy.scorer")
+_START_SECONDS = 60.0  # for a scorer to open the filter
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
 _QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
+_WATCH_SECONDS = 0.1
 _POISON_COUNT = 2  # times that a message may end a scorer
 # Until poison is tried again: the machine may have been too slow, and deferred mail comes again.
 _POISON_SECONDS = 3600.0
 _MAX_POISON_RECORDS = 1000
+# A larger message goes to the scorer as a file: a socket that is empty takes any other at once.
+_MAX_INLINE_BYTES = 64 << 10
 
 
 @dataclass(eq=False)
 class ScanJob:
-    """A message that waits for its verdict."""
+    """A message that waits for its verdict. since: when it came."""
 
     message: Spool
     on_top: bytes
     users: tuple[str, ...]
     options: ScanOptions
     result: asyncio.Future[Scan | NotScanned]
+    since: float = field(default_factory=monotonic)
 
     def finish(self, result: Scan | NotScanned) -> None:
         """Set the result, if anybody still waits for it."""
@@ -64,28 +77,20 @@ class ScanJob:
             self.result.set_result(result)
 
 
-class ScorerHandle(DeadlineTimer):
-    """One scorer process, and the deadline of what it does.
+class ScorerHandle:
+    """One scorer process.
 
-    message_seconds: the deadline of each message. on_change: called when it has become ready or
-    stuck, has answered, or has ended. job: the one that it works on. is_stuck: it has worked on it
-    for so long that it is not counted on for others. end_reason: why it ended, if it has.
+    on_change: called when it has become ready, has answered, or has ended. job: the one that it
+    works on. since: when it got the job, or was started. end_reason: "" while it lives.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        message_seconds: float,
-        on_change: Callable[[ScorerHandle], None],
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._message_seconds = message_seconds
+    def __init__(self, command: Sequence[str], on_change: Callable[[ScorerHandle], None]) -> None:
         self._on_change = on_change
         self._received = bytearray()
-        self._unsent = memoryview(b"")
         self.job: ScanJob | None = None
-        self.is_ready = self.is_stuck = self.has_ended = False
-        self.end_reason = "crashed"
+        self.since = monotonic()
+        self.is_ready = False
+        self.end_reason = ""
         self._socket, child_socket = socket.socketpair()
         with child_socket:
             try:
@@ -96,8 +101,8 @@ class ScorerHandle(DeadlineTimer):
                 self._socket.close()
                 raise
         self._socket.setblocking(False)
+        self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._on_readable)
-        self.set_deadline(self._loop.time() + 60.0)  # for a scorer to open the filter
 
     @property
     def pid(self) -> int:
@@ -105,7 +110,12 @@ class ScorerHandle(DeadlineTimer):
 
     @property
     def is_free(self) -> bool:
-        return self.is_ready and self.job is None and not self.has_ended
+        return self.is_ready and self.job is None and not self.end_reason
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it has worked on one message for so long that others do not count on it."""
+        return self.job is not None and monotonic() - self.since >= _STUCK_SECONDS
 
     def submit(self, job: ScanJob) -> None:
         """Have a message judged.
@@ -115,45 +125,39 @@ class ScorerHandle(DeadlineTimer):
         OSError
             It cannot be read.
         """
-        descriptor = job.message.descriptor
-        raw = job.message.read() if descriptor is None else None
-        request = protocol.encode_request(ScorerRequest(raw, job.on_top, job.users, job.options))
-        self.job = job
-        self.set_deadline(self._loop.time() + min(_STUCK_SECONDS, self._message_seconds))
-        try:
-            if descriptor is not None:
-                sent = socket.send_fds(self._socket, [request], [descriptor])
-                request = request[sent:]
-        except OSError:
-            self.kill()
-            return
-        self._unsent = memoryview(request)
-        self._write()
-
-    def _write(self) -> None:
-        try:
-            sent = self._socket.send(self._unsent) if self._unsent else 0
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.kill()
-            return
-        self._unsent = self._unsent[sent:]
-        if self._unsent:
-            self._loop.add_writer(self._socket, self._write)
+        message = job.message
+        if message.descriptor is not None:
+            self._send(job, None, message.descriptor)
+        elif message.size <= _MAX_INLINE_BYTES:
+            self._send(job, message.read())
         else:
-            self._loop.remove_writer(self._socket)
+            with os.fdopen(os.memfd_create("message"), "wb") as file:
+                file.writelines(message.chunks())
+                file.flush()
+                self._send(job, None, file.fileno())
+
+    def _send(self, job: ScanJob, raw: bytes | None, descriptor: int | None = None) -> None:
+        request = encode_frame(ScorerRequest(raw, job.on_top, job.users, job.options))
+        self.job, self.since = job, monotonic()
+        sent = 0
+        with suppress(OSError):  # it has gone
+            if descriptor is None:
+                sent = self._socket.send(request)
+            else:
+                sent = socket.send_fds(self._socket, [request], [descriptor])
+        if sent < len(request):
+            self.kill()
 
     def _on_readable(self) -> None:
         try:
-            data = self._socket.recv(256 << 10)
+            data = self._socket.recv(64 << 10)
             if not data:
                 raise ConnectionError
             self._received += data
-            answer = protocol.decode_answer(self._received, self.job.users if self.job else ())
+            answer = decode_answer(self._received, self.job.users if self.job else ())
             if answer is None:
                 return
-            if self.job is None and (self.is_ready or answer != protocol.READY):
+            if self.job is None and (self.is_ready or answer != READY):
                 raise ValueError("nothing was asked")
         except (OSError, ValueError):  # it has gone, or does not keep to the protocol
             self.kill()
@@ -161,28 +165,22 @@ class ScorerHandle(DeadlineTimer):
         self._received.clear()
         if self.job is not None:
             self.job.finish(answer if isinstance(answer, Scan) else NotScanned(answer))
-        self.is_ready, self.job, self.is_stuck = True, None, False
-        self.clear_deadline()
+        self.is_ready, self.job = True, None
         self._on_change(self)
 
-    def deadline_passed(self) -> None:
-        """A message takes long, and then too long; or the scorer does not become ready."""
-        if self.job and not self.is_stuck:
-            self.is_stuck = True
-            self.set_deadline(self._loop.time() + max(self._message_seconds - _STUCK_SECONDS, 0.0))
-            self._on_change(self)
-        else:
-            self.end_reason = "timeout"
-            self.kill()
+    def check_deadline(self, message_seconds: float) -> None:
+        """Kill it if a message takes longer, or if it does not become ready."""
+        if not self.is_free:
+            limit = message_seconds if self.is_ready else _START_SECONDS
+            if monotonic() - self.since >= limit:
+                self.kill("timeout")
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "crashed") -> None:
         """End it at once; idempotent."""
-        if self.has_ended:
+        if self.end_reason:
             return
-        self.has_ended = True
-        self.cancel_deadline()
+        self.end_reason = reason
         self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
         self._socket.close()
         self._process.kill()
         self._on_change(self)
@@ -208,26 +206,29 @@ class ScorerPool:
         self._command = (*command, str(state))
         self._scorers: list[ScorerHandle] = []
         self._queue: deque[ScanJob] = deque()
-        # How often a message has ended a scorer, and when last, by the event loop's clock.
+        # How often a message has ended a scorer, and when last.
         self._poison_records: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
         self._closing = False
         self._starts_after = 0.0
         self._start_errors = log.WarnOnce(_log, logging.ERROR)
         self._replaced = False  # another installation has replaced this one: no scorer starts
+        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Start the usual number of scorers; they become ready by themselves."""
-        self._start_scorers()
+        self._dispatch()
 
     async def close(self) -> None:
         """End all scorers, and answer the messages that wait."""
         self._closing = True
         for scorer in list(self._scorers):
             scorer.kill()
-        self._fail_queue()
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
+        self._dispatch()
+        while self._ends:
+            await asyncio.gather(*self._ends)
+        if self._timer is not None:
+            self._timer.cancel()
 
     @property
     def has_ready_scorer(self) -> bool:
@@ -251,32 +252,19 @@ class ScorerPool:
         Parameters
         ----------
         on_top : header fields, each with CRLF, that count as if they stood on top of the message.
-        users : whose mail it may be, at most `scorer.MAX_USERS`; `Scan.personal` has only these.
+        users : whose mail it may be; `Scan.personal` has only these.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            if self._poison_records:
+        if self._poison_records:
+            with suppress(OSError):  # it cannot be read, which `_dispatch` finds too
                 times, last = self._poison_records.get(await _fingerprint(message), (0, 0.0))
-                if times >= _POISON_COUNT and loop.time() - last < _POISON_SECONDS:
+                if times >= _POISON_COUNT and monotonic() - last < _POISON_SECONDS:
                     return NotScanned("poison")
-        except OSError as error:
-            _log.error("a message cannot be read to be judged: %s", error)
-            return NotScanned("unreadable")
         if self._closing:
             return NotScanned("stopping")
-        job = ScanJob(message, on_top, users, options, loop.create_future())
-        self._queue.append(job)
+        result: asyncio.Future[Scan | NotScanned] = asyncio.get_running_loop().create_future()
+        self._queue.append(ScanJob(message, on_top, users, options, result))
         self._dispatch()
-        timer = loop.call_later(_QUEUE_TIMEOUT, self._on_queue_timeout, job)
-        try:
-            return await job.result
-        finally:
-            timer.cancel()
-
-    def _on_queue_timeout(self, job: ScanJob) -> None:
-        with suppress(ValueError):  # it is being judged
-            self._queue.remove(job)
-            job.finish(NotScanned("busy"))
+        return await result
 
     def _dispatch(self) -> None:
         """Give waiting messages to free scorers, and start scorers for the others.
@@ -293,97 +281,88 @@ class ScorerPool:
                 except OSError as error:
                     _log.error("a message cannot be read to be judged: %s", error)
                     job.finish(NotScanned("unreadable"))
-        if self._queue:
+        if self._queue or len(self._scorers) < self._size:
             self._start_scorers()
-        if not self._scorers:
-            self._fail_queue()
-
-    def _fail_queue(self) -> None:
-        while self._queue:
+        while self._queue and not self._scorers:
             self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
-
-    # ---- starting scorers
+        if self._timer is None and not self._closing:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_WATCH_SECONDS, self._watch)
 
     def _start_scorers(self) -> None:
         """Start scorers up to the usual number; while messages wait, stuck ones do not count."""
-        if self._closing or asyncio.get_running_loop().time() < self._starts_after:
+        if self._closing or monotonic() < self._starts_after:
             return
         missing = self._size - (self._count_able() if self._queue else len(self._scorers))
         # Two more than usual while others are stuck.
         for _ in range(min(missing, self._size + 2 - len(self._scorers))):
             try:
-                scorer = ScorerHandle(self._command, self._seconds, self._on_change)
+                self._scorers.append(ScorerHandle(self._command, self._on_change))
             except OSError as error:
                 self._start_errors.report("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)
-                self._retry_later()
+                self._starts_after = monotonic() + _RETRY_SECONDS
                 return
             self._start_errors.clear()
-            self._scorers.append(scorer)
 
     def _count_able(self) -> int:
         return sum(not scorer.is_stuck for scorer in self._scorers)
 
-    def _retry_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._starts_after = loop.time() + _RETRY_SECONDS
-        loop.call_at(self._starts_after + 0.01, self._start_scorers)
-
-    # ---- events of scorers
-
-    def _on_change(self, scorer: ScorerHandle) -> None:
-        """It is ready or stuck, has answered, or has ended."""
-        if scorer.has_ended:
-            self._on_end(scorer)
-        elif scorer.is_free and not self._queue and self._count_able() > self._size:
-            scorer.kill()
-        else:
+    def _watch(self) -> None:
+        """Look at all that must not last for ever, while there is anything of that kind."""
+        self._timer = None
+        for scorer in list(self._scorers):
+            scorer.check_deadline(self._seconds)
+        while self._queue and monotonic() - self._queue[0].since >= _QUEUE_TIMEOUT:
+            self._queue.popleft().finish(NotScanned("busy"))
+        if self._queue or sum(scorer.is_free for scorer in self._scorers) < self._size:
             self._dispatch()
 
-    def _on_end(self, scorer: ScorerHandle) -> None:
-        self._scorers.remove(scorer)
-        self._track(scorer.wait())
-        if scorer.job:
-            if not self._closing:
-                text = "scorer %d %s while judging a message of %d bytes"
-                _log.error(text, scorer.pid, scorer.end_reason, scorer.job.message.size)
-            self._track(self._blame_message(scorer.job, scorer))
-        if not scorer.is_ready:
-            self._retry_later()
-        self._start_scorers()
+    def _on_change(self, scorer: ScorerHandle) -> None:
+        """It is ready, has answered, or has ended."""
+        if scorer.end_reason:
+            self._scorers.remove(scorer)
+            if not scorer.is_ready:
+                self._starts_after = monotonic() + _RETRY_SECONDS
+            task = asyncio.get_running_loop().create_task(self._blame_message(scorer))
+            self._ends.add(task)
+            task.add_done_callback(self._ends.discard)
+        elif not self._queue and self._count_able() > self._size:
+            scorer.kill()  # those that were stuck can judge again
+            return
         self._dispatch()
 
-    def _track(self, work: Coroutine[None, None, object]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _blame_message(self, job: ScanJob, scorer: ScorerHandle) -> None:
+    async def _blame_message(self, scorer: ScorerHandle) -> None:
         """Remember the message at which a scorer ended, unless the disk is to blame.
 
         Another scorer gets it once more if the first one died on the spot.
         """
-        if await scorer.wait() == -signal.SIGBUS:  # the tables, which it maps
-            text = (
-                "scorer %d could not read the tables (SIGBUS): make room on their disk, or mend it"
-            )
-            _log.error(text, scorer.pid)
+        job, reason, died_on_the_spot = scorer.job, scorer.end_reason, not scorer.is_stuck
+        status = await scorer.wait()
+        if job is None:
+            return
+        if not self._closing:
+            text = "scorer %d %s while judging a message of %d bytes"
+            _log.error(text, scorer.pid, reason, job.message.size)
+        if status == -signal.SIGBUS:  # the tables, which it maps
+            text = "scorer %d could not read the tables (SIGBUS): %s"
+            _log.error(text, scorer.pid, "make room on their disk, or mend it")
             job.finish(NotScanned("no-model"))
             return
         times = _POISON_COUNT
         with suppress(OSError):  # nobody waits any more, and the message is gone
             name = await _fingerprint(job.message)
             times = self._poison_records.pop(name, (0, 0.0))[0] + 1
-            self._poison_records[name] = times, asyncio.get_running_loop().time()
+            self._poison_records[name] = times, monotonic()
             if len(self._poison_records) > _MAX_POISON_RECORDS:
                 self._poison_records.popitem(last=False)
         if self._closing:
             job.finish(NotScanned("stopping"))
-        elif times < _POISON_COUNT and scorer.end_reason == "crashed" and not scorer.is_stuck:
+        elif times < _POISON_COUNT and reason == "crashed" and died_on_the_spot:
             self._queue.appendleft(job)
             self._dispatch()
         else:
-            job.finish(NotScanned(scorer.end_reason))
+            job.finish(NotScanned(reason))
 
 
 async def _fingerprint(message: Spool) -> bytes:

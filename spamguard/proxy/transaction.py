@@ -1,11 +1,10 @@
 """One mail transaction from the door to the next hop.
 
-The procedure is `FilterTransaction.data`: receive, judge, group recipients, tag or refuse, deliver,
-record. Usually all recipients share one verdict, and the message goes out in the transaction that
-is already open at the next hop. Where users have taught otherwise, and the next hop answers for
-each recipient, each group of recipients gets a copy of its own. A door that has one answer for all,
-before such a hop, takes one recipient at a time; so a refusal is only for those that it is meant
-for.
+The procedure is `FilterTransaction.data`: judge, decide, tag or refuse, deliver, record. Usually
+all recipients share one verdict, and the message goes out in the transaction that is already open
+at the next hop. Where users have taught otherwise, and the next hop answers for each recipient,
+each group of recipients gets a copy of its own. A door that has one answer for all, before such a
+hop, takes one recipient at a time; so a refusal is only for those that it is meant for.
 
 Must never answer yes before the next hop, or our own quarantine on the disk, has the message for
 every accepted recipient; never refuse for good because of a fault of ours; never send a message
@@ -17,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from spamguard import keys
@@ -32,7 +32,7 @@ from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine import policy
 from spamguard.engine.policy import Decision
 from spamguard.mail.message import OutgoingMessage, has_received_on_top
-from spamguard.proxy.delivery_log import DeliveryRecord, RecipientGroup, group_recipients
+from spamguard.proxy.delivery_log import Copy, DeliveryRecord, decide_copies
 from spamguard.proxy.scorer import NotScanned
 from spamguard.records import Scan
 from spamguard.smtp.envelope import (
@@ -148,16 +148,15 @@ class PolicyJudge:
         record: DeliveryRecord,
         *,
         separate_copies: bool,
-    ) -> tuple[Scan, list[RecipientGroup]] | None:
-        """The scan and the groups of recipients; None, with a reason in the record, if there is no
-        scan.
+    ) -> tuple[Scan, list[Copy]] | None:
+        """The scan and the copies; None, with a reason in the record, if there is no scan.
 
         Parameters
         ----------
         header : of the message.
         on_top : as in `ScorerPool.judge`.
         names : addresses or users whose mail it is, as far as known.
-        separate_copies : as in `group_recipients`.
+        separate_copies : as in `decide_copies`.
         """
         resolver = self._context.user_resolver
         candidates = resolver.all_candidates(names) if resolver else ()
@@ -170,21 +169,21 @@ class PolicyJudge:
         if keys.is_probe(self._context.key(), header, record.time):
             verdict = replace(scan.verdict, label="spam")
             decision = Decision(Action.TAG, is_unwanted=True, spam_from=scan.threshold)
-            return scan, [RecipientGroup(range(len(names)), verdict, decision)]
+            return scan, [Copy(range(len(names)), verdict, decision)]
         users = [""] * len(names)
         if resolver and scan.personal:
             users = resolver.resolve(names, scan.personal)
-        return scan, group_recipients(scan, users, self._policy, separate_copies=separate_copies)
+        return scan, decide_copies(scan, users, self._policy, separate_copies=separate_copies)
 
-    def header_fields(self, group: RecipientGroup, scan: Scan, name: str) -> list[bytes]:
-        """The signed header fields for a group. name: id of the message.
+    def header_fields(self, copy: Copy, scan: Scan, name: str) -> list[bytes]:
+        """The signed header fields of a copy. name: its id.
 
         Raises
         ------
         SpamguardError
             There is no key.
         """
-        verdict, decision = group.verdict, group.decision
+        verdict, decision = copy.verdict, copy.decision
         signed = keys.sign_verdict(self._context.key(), verdict, decision.action, name, scan.digest)
         return policy.header_fields(
             verdict, decision, signed, tell_probability=self._policy.tell_probability
@@ -226,18 +225,8 @@ class FilterProxy:
         return FilterTransaction(self, client)
 
 
-class MessageCopy(NamedTuple):
-    """The message as some recipients get it.
-
-    indices: of these among all accepted recipients. record: of this copy. output: the message as it
-    goes out, or the refusal. redirect_to: the address, for the action REDIRECT.
-    """
-
-    record: DeliveryRecord
-    indices: Sequence[int]
-    output: SpoolView | Reply
-    action: Action = Action.TAG
-    redirect_to: str = ""
+Output = tuple[DeliveryRecord, SpoolView | Reply]
+"""A copy of the message: its record, and how it goes out, or the refusal."""
 
 
 class FilterTransaction:
@@ -246,8 +235,6 @@ class FilterTransaction:
     def __init__(self, proxy: FilterProxy, client: Client) -> None:
         self._proxy = proxy
         self._client = client
-        self._listener = proxy.listener
-        self._next_hop = proxy.next_hop
         self._transaction = proxy.next_hop.transaction(client)
         self._sender = Sender("")
         self._accepted: list[Recipient] = []
@@ -272,150 +259,114 @@ class FilterTransaction:
         One for each accepted recipient where the next hop answers each, else one.
         """
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
-        record = DeliveryRecord(self._listener, envelope, message.size, oddities)
-        copies = await self._prepare_copies(message, record)
+        record = DeliveryRecord(self._proxy.listener, envelope, message.size, oddities)
+        try:
+            outputs = await self._prepare(message, record)
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
+            _log.exception("%s: a fault in handling this message", record.id)
+            outputs = [(record, Replies.LOCAL_ERROR)]
+        record, output = outputs[0]
+        # The transaction that is open serves if everybody gets the same message, and gets it here.
         opened: NextHopTransaction | None = self._transaction
-        first = copies[0]
-        if len(copies) > 1 or first.action is not Action.TAG or isinstance(first.output, Reply):
-            opened = None  # nobody gets the message in it, or not everybody the same
+        if len(outputs) > 1 or record.action not in (None, Action.TAG) or isinstance(output, Reply):
+            opened = None
             await self.end()
         replies: dict[int, Reply] = {}
-        for copy in copies:
-            copy_replies: Sequence[Reply] = [_CANCELLED]
+        for record, output in outputs:
+            of_copy: Sequence[Reply] = [_CANCELLED]
             try:
-                copy_replies = await self._deliver(copy, opened)
+                of_copy = await self._deliver(record, output, opened)
             finally:  # also if the worker is stopping
-                copy.record.finish(copy_replies)
-                self._proxy.policy_judge.record(copy.record)
-            copy_replies = repeat_reply(copy_replies, len(copy.indices))
-            replies.update(zip(copy.indices, copy_replies, strict=True))
-        count = len(self._accepted) if self._next_hop.answers_each else 1
+                record.finish(of_copy)
+                self._proxy.policy_judge.record(record)
+            recipients = record.copy.recipients if record.copy else range(len(self._accepted))
+            replies.update(zip(recipients, repeat_reply(of_copy, len(recipients)), strict=True))
+        count = len(self._accepted) if self._proxy.answers_each else 1
         return [replies[index] for index in range(count)]
 
     async def end(self) -> None:
         await self._transaction.end()
 
-    # ---- judge, group, tag or refuse
-
-    async def _prepare_copies(self, message: Spool, record: DeliveryRecord) -> list[MessageCopy]:
-        """Decide what each recipient gets. Nothing has happened to the message yet."""
-        everybody = range(len(self._accepted))
-        is_server = self._listener.position is Position.STANDALONE
-        try:
-            outgoing = OutgoingMessage(
-                message,
-                self._received_field(record) if is_server else b"",
-                FORGED_FIELDS,
-                self._listener.limits.header_size,
-            )
-            if is_server and count_hops(outgoing.header) > MAX_HOPS:
-                return [MessageCopy(record, everybody, _MAIL_LOOP)]
-            if copies := await self._judge_copies(outgoing, record):
-                return copies
-            if self._listener.policy.on_error is OnError.DEFER:
-                return [MessageCopy(record, everybody, NOT_JUDGED_REPLY)]
-            fields = policy.not_scanned_fields(record.reason)
-            return [MessageCopy(record, everybody, outgoing.tag(fields))]
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("%s: a fault in handling this message", record.id)
-            return [MessageCopy(record, everybody, Replies.LOCAL_ERROR)]
-
-    async def _judge_copies(
-        self, outgoing: OutgoingMessage, record: DeliveryRecord
-    ) -> list[MessageCopy]:
-        """One copy for each group of recipients; none when the message could not be judged."""
-        judge = self._proxy.policy_judge
+    async def _prepare(self, message: Spool, record: DeliveryRecord) -> list[Output]:
+        """What each recipient gets. Nothing has happened to the message yet."""
+        proxy, listener = self._proxy, self._proxy.listener
+        is_server = listener.position is Position.STANDALONE
+        make_received = partial(received_field, self._client, proxy.hostname)
+        received = b""
+        if is_server:
+            recipient = self._accepted[0].address if len(self._accepted) == 1 else ""
+            received = make_received(record.id, recipient, record.time)
+        outgoing = OutgoingMessage(message, received, FORGED_FIELDS, listener.limits.header_size)
+        header = outgoing.header
+        if is_server and count_hops(header) > MAX_HOPS:
+            return [(record, _MAIL_LOOP)]
+        # The judge reads a Received field about the client as if it stood on top, unless a server
+        # before us has written one. It has no id of ours: that would be a new word each time.
+        on_top = b""
+        if is_server or (self._client.forwarded and not has_received_on_top(header)):
+            on_top = make_received("", "", record.time) + b"\r\n"
+        names = [recipient.address for recipient in self._accepted]
+        judge, separate_copies = proxy.policy_judge, proxy.answers_each
         try:
             judged = await judge.judge(
-                outgoing.spool,
-                outgoing.header,
-                self._client_field(record, outgoing.header),
-                [recipient.address for recipient in self._accepted],
-                record,
-                separate_copies=self._next_hop.answers_each,
+                message, header, on_top, names, record, separate_copies=separate_copies
             )
-            if judged is None:
-                return []
-            scan, groups = judged
-            copies = []
-            for group, part in zip(groups, record.split(groups), strict=True):
-                decision = group.decision
-                output: SpoolView | Reply | None = REFUSAL_REPLIES.get(decision.action)
-                if output is None:
-                    fields = judge.header_fields(group, scan, part.id)
-                    output = outgoing.tag(fields, decision.subject_prefix)
-                copies.append(
-                    MessageCopy(part, group.indices, output, decision.action, decision.to)
-                )
+            if judged is not None:
+                scan, copies = judged
+                outputs: list[Output] = []
+                for copy, part in zip(copies, record.split(copies), strict=True):
+                    output: SpoolView | Reply | None = REFUSAL_REPLIES.get(copy.decision.action)
+                    if output is None:
+                        fields = judge.header_fields(copy, scan, part.id)
+                        output = outgoing.tag(fields, copy.decision.subject_prefix)
+                    outputs.append((part, output))
+                return outputs
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in judging this message", record.id)
             record.set_failure("error")
-            return []
-        return copies
-
-    def _received_field(self, record: DeliveryRecord) -> bytes:
-        recipient = self._accepted[0].address if len(self._accepted) == 1 else ""
-        return received_field(self._client, self._proxy.hostname, record.id, recipient, record.time)
-
-    def _client_field(self, record: DeliveryRecord, header: bytes) -> bytes:
-        """A Received field about the client, which the judge reads as if it stood on top.
-
-        b"" if we know nothing about the client, or a server before us has written one already. It
-        has no id of ours: that would be a new word each time.
-        """
-        if self._listener.position is not Position.STANDALONE and (
-            not self._client.forwarded or has_received_on_top(header)
-        ):
-            return b""
-        return received_field(self._client, self._proxy.hostname, "", "", record.time) + b"\r\n"
-
-    # ---- deliver
+        if listener.policy.on_error is OnError.DEFER:
+            return [(record, NOT_JUDGED_REPLY)]
+        return [(record, outgoing.tag(policy.not_scanned_fields(record.reason)))]
 
     async def _deliver(
-        self, copy: MessageCopy, opened: NextHopTransaction | None
+        self, record: DeliveryRecord, output: SpoolView | Reply, opened: NextHopTransaction | None
     ) -> Sequence[Reply]:
         """Deliver a copy; a reply for each recipient, or one for all. Never raises.
 
         opened: a transaction in which exactly the copy's recipients were accepted. None: the copy
         gets one of its own.
         """
-        sender, recipients = copy.record.envelope.sender, copy.record.envelope.recipients
+        envelope = record.envelope
         try:
-            if isinstance(copy.output, Reply):
-                return [copy.output]
-            if copy.action is Action.QUARANTINE:
-                return [await self._hold(copy.output, copy.record)]
-            if copy.action is Action.REDIRECT:
-                # An error at the new address is temporary for this client.
-                (reply,) = await self._send(copy.output, sender, [Recipient(copy.redirect_to)])
-                return [reply if reply.is_positive else _CANNOT_REDIRECT]
+            if isinstance(output, Reply):
+                return [output]
+            if record.action is Action.QUARANTINE:
+                return [await self._hold(output, record)]
             if opened is not None:
-                return await opened.send(copy.output)
-            return await self._send(copy.output, sender, recipients)
+                return await opened.send(output)
+            redirect_to = record.copy.decision.to if record.copy else ""
+            recipients = [Recipient(redirect_to)] if redirect_to else envelope.recipients
+            transaction = self._proxy.next_hop.transaction(self._client)
+            try:
+                replies = await deliver(transaction, envelope.sender, recipients, output)
+            finally:
+                await transaction.end()
+            # An error at the new address is temporary for this client.
+            if redirect_to and not replies[0].is_positive:
+                return [_CANNOT_REDIRECT]
+            return replies
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("%s: a fault in handling this message", copy.record.id)
+            _log.exception("%s: a fault in handling this message", record.id)
             return [Replies.LOCAL_ERROR]
 
     async def _hold(self, content: SpoolView, record: DeliveryRecord) -> Reply:
         """Quarantine the message: a yes once it is on the disk."""
-        listener = str(record.listener.listen)
+        store = partial(self._proxy.context.quarantine.store, record.id, content, record.envelope)
         try:
             await run_in_thread(
-                lambda: self._proxy.context.quarantine.store(
-                    record.id, content, record.envelope, record.label, record.time, listener
-                )
+                partial(store, record.label, record.time, str(record.listener.listen))
             )
         except OSError as error:
             _log.error("%s: quarantine: %s", record.id, error)
             return Replies.LOCAL_ERROR
         return Reply.from_text(250, f"2.0.0 Held as {record.id}")
-
-    async def _send(
-        self, content: SpoolView, sender: Sender, recipients: Sequence[Recipient]
-    ) -> list[Reply]:
-        """Send in a transaction of its own."""
-        transaction = self._next_hop.transaction(self._client)
-        try:
-            return await deliver(transaction, sender, recipients, content)
-        finally:
-            await transaction.end()

@@ -185,16 +185,16 @@ class ScanService:
         )
         if judged is None:
             return None
-        scan, (group,) = judged
-        record.set_decision(group)
+        scan, (copy,) = judged
+        record.split([copy])
         return ScanResult(
             id=record.id,
-            fields=self._policy_judge.header_fields(group, scan, record.id),
-            action=group.decision.action,
+            fields=self._policy_judge.header_fields(copy, scan, record.id),
+            action=copy.decision.action,
             words=self._format_words(scan),
-            label=group.verdict.label,
-            is_unwanted=group.decision.is_unwanted,
-            score=policy.reported_score(group.verdict, group.decision),
+            label=copy.verdict.label,
+            is_unwanted=copy.decision.is_unwanted,
+            score=policy.reported_score(copy.verdict, copy.decision),
         )
 
     def _format_words(self, scan: Scan) -> Sequence[str]:

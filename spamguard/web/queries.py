@@ -118,7 +118,6 @@ class HistoryQueries:
             taught=search.taught,
             since=since,
             until=until,
-            first=first_id(since) if since else "",
             before=start,
             parts=self._visibility.search_parts(person),
             words=search.words,

@@ -15,7 +15,6 @@ from typing import Any
 from spamguard import __version__
 from spamguard.engine.filter import Filter
 from spamguard.engine.policy import UNSURE, missing_lessons
-from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.proxy.delivery_log import NOT_SCANNED
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import Explanation, Status
@@ -34,7 +33,7 @@ def summarize_hours(
     reading.catch_up()
     start = (int(time.time()) // _HOUR_SECONDS - hours + 1) * _HOUR_SECONDS
     parts = visibility.search_parts(person)
-    period = HistoryFilter(since=start, first=new_id(start, bytes(RANDOM_BYTES)), parts=parts)
+    period = HistoryFilter(since=start, parts=parts)
     search = reading.history
     mail: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for hour, label, recipients, number in search.count_by_hour(start, period):
@@ -64,7 +63,7 @@ def _count_corrections(
     """Count, by hour, the votes that contradict the verdict that their user got."""
     votes = reading.ledger.users.latest_votes(user, start, end, _MAX_VOTES)
     verdicts: defaultdict[bytes, list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
-    digests = (vote.digest for vote in votes)
+    digests = [vote.digest for vote in votes]
     for digest, label, personal in reading.history.find_verdicts(digests):
         verdicts[digest].append((label, personal))
     return Counter(

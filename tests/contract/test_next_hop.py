@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.config.options import Endpoint, Hop, Protocol
-from spamguard.delivery.next_hop import MaildirNextHop, NextHop
+from spamguard.delivery.maildir import MaildirNextHop
+from spamguard.delivery.next_hop import NextHop
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
 from spamguard.storage import Spool, SpoolView

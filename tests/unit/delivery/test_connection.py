@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Endpoint, Protocol
-from spamguard.delivery.connection import NextHopSession, dial
 from spamguard.delivery.next_hop import UnreachableError
+from spamguard.delivery.smtp import NextHopSession, dial
 from tests.e2e.ports import free_port
 
 

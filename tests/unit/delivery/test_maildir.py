@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.delivery.next_hop import MaildirNextHop
+from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool, SpoolView
 from tests.support import disks

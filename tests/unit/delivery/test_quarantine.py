@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Hop
-from spamguard.delivery.next_hop import MaildirNextHop
+from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.errors import QuarantineError
@@ -205,12 +205,8 @@ def test_what_was_stored_by_half_goes_a_day_later_with_the_next_that_is_deleted(
 def test_a_message_whose_note_cannot_be_looked_up_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quarantine, place, now, stat = (
-        Quarantine(tmp_path / "q"),
-        tmp_path / "q",
-        time.time(),
-        Path.stat,
-    )
+    place, now, stat = tmp_path / "q", time.time(), Path.stat
+    quarantine = Quarantine(place)
     for number in (1, 2):
         quarantine.store(name(number), content(tmp_path), ENVELOPE, "spam", 0)
 
@@ -219,10 +215,11 @@ def test_a_message_whose_note_cannot_be_looked_up_stays(
             raise OSError(errno.EIO, "a bad sector")
         return stat(path, **settings)
 
-    monkeypatch.setattr(quarantine, "ids", lambda: iter(()))
+    later = Quarantine(place)
+    monkeypatch.setattr(later, "ids", lambda: iter(()))
     monkeypatch.setattr(time, "time", lambda: now + 90_000)
     monkeypatch.setattr(Path, "stat", failing)
-    quarantine.delete(name(1))
+    later.delete(name(1))
     assert {path.name for path in place.iterdir()} == {f"{name(2)}.eml", f"{name(2)}.json"}
 
 

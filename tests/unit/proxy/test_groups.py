@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spamguard.config.options import Action, Policy, Rule
 from spamguard.engine.policy import decide
-from spamguard.proxy.delivery_log import group_recipients
+from spamguard.proxy.delivery_log import decide_copies
 from spamguard.records import Scan, Verdict
 from tests.unit.bayes.support import repeatable
 
@@ -52,8 +52,8 @@ def test_of_any_recipients(
 ) -> None:
     scan_result = scan(shared, **personal)
     people = [user if user in personal else "" for user in named]
-    groups = group_recipients(scan_result, people, POLICY, separate_copies=apart)
-    assert sorted(number for group in groups for number in group.indices) == list(
+    groups = decide_copies(scan_result, people, POLICY, separate_copies=apart)
+    assert sorted(number for group in groups for number in group.recipients) == list(
         range(len(people))
     )
     assert len(groups) == 1 or apart
@@ -62,7 +62,7 @@ def test_of_any_recipients(
         assert group.decision == decide(group.verdict, POLICY, 0.95)
         own = [
             scan_result.personal[people[number]] if people[number] else scan_result.verdict
-            for number in group.indices
+            for number in group.recipients
         ]
         told = [group.verdict.label, group.decision.rule]
         if told == [scan_result.verdict.label, decide(scan_result.verdict, POLICY, 0.95).rule]:
