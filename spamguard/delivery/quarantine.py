@@ -106,7 +106,6 @@ class Quarantine:
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(self._directory.parent)
-        self._tidy_up()
         with self._linked_file(content.chunks(), self._path(name, _MESSAGE)):
             entry = QuarantineEntry(
                 name, envelope, reason, when, content.size, frozenset(), listener
