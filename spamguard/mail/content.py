@@ -55,8 +55,7 @@ class MessageContent:
     spaceless: list[tuple[bytes, str]] = field(default_factory=list)
     defects: list[bytes] = field(default_factory=list)
     charset: bytes = b""  # of the first text that has one
-    text_type: mime.ContentType | None = None  # of the first text, like its encoding
-    text_encoding: bytes = b""
+    first_text: mime.Leaf | None = None
     attachments: list[tuple[bytes, bytes]] = field(default_factory=list)  # media type, file name
     urls: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)  # of each part, as readers see it
@@ -164,8 +163,7 @@ def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page
     """Read one text part; returns how many decoded bytes it takes from the budget."""
     media, parameters = leaf.content_type
     window = leaf.body[: 4 * budget]  # no encoding is longer, unless it is padded with rubbish
-    encoding = leaf.encoding
-    data, defects = decode.decode_transfer_encoding(window, encoding)
+    data, defects = decode.decode_transfer_encoding(window, leaf.encoding)
     if len(data) > budget or len(window) < len(leaf.body):
         data, defects = data[:budget], [*defects, b"text-size"]
     if media == b"text/plain":
@@ -185,8 +183,7 @@ def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page
         text = text.replace("\\n", "\n").replace("\\N", "\n")  # line ends (RFC 5545, 3.3.11)
     content.charset = content.charset or charset
     content.defects += defects + charset_defects
-    if content.text_type is None:
-        content.text_type, content.text_encoding = leaf.content_type, encoding
+    content.first_text = content.first_text or leaf
     _read_lower_text(content, text.lower(), is_page=is_page)
     return len(data)
 
@@ -245,7 +242,7 @@ def _separate_text(content: MessageContent, section: bytes, text: str) -> bytes:
 def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
     """Add the sections beside the body."""
     message = content.message
-    content.evidence = headers.evidence_fields(message.fields)
+    content.evidence = headers.evidence_fields(message.root.fields)
     fields, defects = headers.field_sections(content.evidence, content.charset)
     content.defects += defects + message.defects
     for name, value in fields:
@@ -267,7 +264,7 @@ def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
         sum(len(runs) for section, runs in content.spaceless if not section),
         (text for name, text in content.sections if name == b"subject"),
     )
-    _add_structure(content, headers.relation_clues(message.first_values, received, hosts))
+    _add_structure(content, headers.relation_clues(message.root.first_values, received, hosts))
 
 
 def _add_links(content: MessageContent) -> list[str]:
@@ -301,7 +298,7 @@ def _domain_tokens(host: str) -> str:
 def _add_structure(content: MessageContent, relations: list[bytes]) -> None:
     message = content.message
     for leaf in message.leaves:
-        if leaf.fields is not message.fields:
+        if leaf is not message.root:
             content.sections += headers.part_sections(leaf.fields)
     kinds = [*message.structure, *[leaf.content_type.media for leaf in message.leaves]]
     clues = [b"defect_" + name.replace(b"-", b"_") for name in content.defects]
@@ -395,10 +392,10 @@ _TRAIT_CODES = [
 
 def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
     """The codes of all traits, uint8, (len(TRAITS),)."""
-    first_values = content.message.first_values
+    first_values = content.message.root.first_values
     sender = headers.registered_domain(first_values.get(b"from", b""))
-    charset = content.text_type.parameters.get(b"charset") if content.text_type else None
-    encoding, media = content.text_encoding, content.message.content_type.media
+    text, media = content.first_text, content.message.root.content_type.media
+    charset = text.content_type.parameters.get(b"charset") if text else None
     attachment = "none"
     if content.attachments:
         first_media, name = content.attachments[0]
@@ -407,7 +404,7 @@ def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
     date = first_values.get(b"date")
     values = (
         media.decode("ascii", "replace") if b"content-type" in first_values else "absent",
-        encoding.decode("ascii", "replace") if encoding else "absent",
+        text.encoding.decode("ascii", "replace") if text and text.encoding else "absent",
         _CODEC_KINDS.get(decode.codec_name(charset) or "", "other") if charset else "absent",
         attachment,
         _recipients(first_values),
@@ -458,7 +455,7 @@ def _list_kind(first_values: FieldMap) -> str:
 
 def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     """All numeric traits, int16, (len(NUMBERS),), 0 to 255. size: bytes of the whole body."""
-    first_values = content.message.first_values
+    first_values = content.message.root.first_values
     sample = b"".join(content.samples)
     beyond_ascii = 0 if sample.isascii() else _count_bytes(sample, _BEYOND_ASCII)
     values = (

@@ -14,7 +14,7 @@ alone. Pure; must never raise.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -38,11 +38,15 @@ Hashes = NDArray[np.uint64]
 
 WORDS, CLUES, PAIRS, GRAMS = (np.uint32(value << 30) for value in range(4))
 # Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections").
-_UNPAIRED_SECTIONS = frozenset(
-    b"end tags names address url host clue id-shape id-host date-shape references"
-    b" in-reply-to".split()
+_UNPAIRED_SECTIONS = (
+    b"end tags names address url host clue id-shape id-host date-shape references in-reply-to"
 )
-_LETTERED_SECTIONS = frozenset((b"", b"subject"))  # what people write; grams are made of it
+_LETTERED_SECTIONS = (b"", b"subject")  # what people write; grams are made of it
+_NO_PAIRS, _WITH_GRAMS = 1, 2  # marks of a section for the compiled functions
+_SECTION_MARKS = {
+    **dict.fromkeys(_UNPAIRED_SECTIONS.split(), _NO_PAIRS),
+    **dict.fromkeys(_LETTERED_SECTIONS, _WITH_GRAMS),
+}
 # How many tokens behind the body's make pairs with a gap (RESULTS.md, "Grams of characters").
 _MAX_SKIPS = 50
 
@@ -72,30 +76,20 @@ class FeatureExtractor:
         message: from `split`, if the message was taken apart.
         """
         content = read_content(raw, self._limits, message=message)
-        return self._features(raw, content, self._hasher.find_tokens(content).distinct_tokens())
-
-    def read_all(self, messages: Sequence[bytes]) -> list[ExtractedMessage]:
-        """Several messages, step by step, so that the processor's caches stay warm."""
-        contents = [read_content(raw, self._limits) for raw in messages]
-        tokens = [self._hasher.find_tokens(content).distinct_tokens() for content in contents]
-        return [
-            ExtractedMessage(content.message, self._features(raw, content, own_tokens))
-            for raw, content, own_tokens in zip(messages, contents, tokens, strict=True)
-        ]
+        return self._features(raw, content, self._hasher.find_tokens(content))
 
     def read_with_words(self, raw: bytes) -> tuple[ExtractedMessage, WordFinder]:
         """The features of a message and a line of its text, and a way to its words."""
         content = read_content(raw, self._limits)
         tokens = self._hasher.find_tokens(content)
-        features = self._features(raw, content, tokens.distinct_tokens())
+        features = self._features(raw, content, tokens)
         return ExtractedMessage(content.message, features, first_line(content)), tokens
 
-    def _features(
-        self, raw: bytes, content: MessageContent, tokens: NDArray[np.uint32]
-    ) -> Features:
+    def _features(self, raw: bytes, content: MessageContent, tokens: WordFinder) -> Features:
         # The header grows on the way by fields that are no evidence, so only the body counts.
-        size = len(content.message.body) + max(len(raw) - self._limits.message_bytes, 0)
-        return Features(tokens, compute_traits(content), compute_numbers(content, size))
+        size = len(content.message.root.body) + max(len(raw) - self._limits.message_bytes, 0)
+        numbers = compute_numbers(content, size)
+        return Features(tokens.distinct_tokens(), compute_traits(content), numbers)
 
     def token_texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash.
@@ -124,7 +118,6 @@ _NARROW_SHIFT = np.array(2, np.uint32)
 _SECTION_GAP = b"\n"
 _PADDING = bytes(24)  # keeps the loads of the last token inside the buffer
 _MAX_SEEDS = 4096
-_NO_PAIRS, _WITH_GRAMS = 1, 2  # marks of a section for the compiled functions
 
 # Grams are characters of what people write (corpora/RESULTS.md, "Grams of characters"). The
 # compiled functions have the same numbers.
@@ -144,9 +137,8 @@ class TokenHasher:
         digest = blake2b(b"multipliers", key=key, digest_size=64).digest()
         multipliers = np.frombuffer(digest, "<u8") | np.uint64(1)
         self._multipliers = multipliers.tobytes()
-        first, second, last, length, left, right, skip, final = map(np.array, multipliers)
-        self._first, self._second, self._last, self._length = first, second, last, length
-        self._left, self._right, self._skip, self._final = left, right, skip, final
+        self._first, self._second, self._last, self._length, *of_pairs = map(np.array, multipliers)
+        self._left, self._right, self._skip, self._final = of_pairs
 
     def _make_seed(self, section: bytes) -> bytes:
         return blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
@@ -158,21 +150,15 @@ class TokenHasher:
             return _NumpyTokens(list(self.token_groups(content.sections, content.spaceless)))
         names, texts = zip(*content.sections, strict=True)
         seeds = b"".join(map(self._seed, (*names, _GRAM_SECTION)))
-        kinds = bytes(
-            [
-                _NO_PAIRS * (name in _UNPAIRED_SECTIONS)
-                + _WITH_GRAMS * (name in _LETTERED_SECTIONS)
-                for name in names
-            ]
-        )
-        arguments = (texts, seeds, kinds, self._multipliers, _TOKEN_BYTE_TABLE)
+        marks = bytes([_SECTION_MARKS.get(name, 0) for name in names])
+        arguments = (texts, seeds, marks, self._multipliers, _TOKEN_BYTE_TABLE)
         return _NativeTokens(functions, content.sections, arguments)
 
     def token_groups(
         self, sections: list[Section], spaceless: Sequence[tuple[bytes, str]] = ()
     ) -> Iterator[_TokenGroup]:
         """The tokens of one message by numpy. The first section is the body."""
-        run = self.hash_tokens(sections, _UNPAIRED_SECTIONS)
+        run = self.hash_tokens(sections)
         tokens, words = narrow_hashes(run.hashes) | WORDS, int(run.borders[0])
         tokens[words:] |= CLUES
         yield _TokenGroup(tokens, run, np.arange(len(tokens)))
@@ -180,7 +166,7 @@ class TokenHasher:
         near = run.pairs_with_next[words : words + _MAX_SKIPS - 1]
         yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
         for name, text in sections:
-            if name in _LETTERED_SECTIONS:
+            if _SECTION_MARKS.get(name) == _WITH_GRAMS:
                 grams = self.hash_grams(text)
                 tokens = narrow_hashes(grams.hashes) | GRAMS
                 yield _TokenGroup(tokens, grams, np.arange(len(tokens)))
@@ -195,8 +181,8 @@ class TokenHasher:
         pairs = self.hash_pairs(run.hashes.take(left), run.hashes.take(left + step), step - 1)
         return _TokenGroup(narrow_hashes(pairs) | (PAIRS if step == 1 else GRAMS), run, left, step)
 
-    def hash_tokens(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> TokenRun:
-        """Hashes of all tokens, in order. unpaired: sections whose tokens make no pairs."""
+    def hash_tokens(self, sections: list[Section]) -> TokenRun:
+        """Hashes of all tokens, in order."""
         names, texts = zip(*sections, strict=True)
         buffer = _SECTION_GAP + _SECTION_GAP.join(texts) + _PADDING
         mask = np.frombuffer(buffer.translate(_TOKEN_BYTE_TABLE), np.bool_)
@@ -208,7 +194,8 @@ class TokenHasher:
         borders = starts.searchsorted(lengths.cumsum(), "right")
         counts = borders.copy()
         counts[1:] -= borders[:-1]
-        joined = ~np.frombuffer(bytes(map(unpaired.__contains__, names)), np.bool_).repeat(counts)
+        pairs = np.array([_SECTION_MARKS.get(name) != _NO_PAIRS for name in names])
+        joined = pairs.repeat(counts)
         if len(joined):
             joined[borders - 1] = False  # the last token of each section
         seeds = np.frombuffer(b"".join(map(self._seed, names)), "<u8")
@@ -365,8 +352,6 @@ class _NumpyTokens(NamedTuple):
         self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int
     ) -> tuple[Word, ...]:
         """The first token in each of these buckets, as the compiled functions find it."""
-        if not len(buckets):
-            return ()
         tokens = np.concatenate([group.tokens for group in self.groups])
         in_bucket = tokens >> np.uint32(shift)
         order = in_bucket.argsort(kind="stable")

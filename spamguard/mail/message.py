@@ -73,7 +73,7 @@ def message_digest(raw: bytes, key: bytes, message: MimeMessage | None = None) -
 def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
     """Header fields and decoded leaves, both without what servers change: quotes, white space."""
     for name in _IDENTITY_FIELDS:
-        text = decode_unstructured(message.first_values.get(name, b""))[0].replace('"', "")
+        text = decode_unstructured(message.root.first_values.get(name, b""))[0].replace('"', "")
         yield " ".join(text.split()).encode("utf-8", "replace")
     for leaf in message.leaves:
         data, encoding = leaf.body, leaf.encoding
@@ -85,7 +85,7 @@ def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
         yield data.translate(None, _WHITE_SPACE)
     if not _CUT_DEFECTS.isdisjoint(message.defects):
         # Too large or too deep to be taken apart: all of it counts, beside the leaves.
-        yield message.body.translate(None, _WHITE_SPACE)
+        yield message.root.body.translate(None, _WHITE_SPACE)
         yield raw[_IDENTITY_LIMITS.message_bytes :].translate(None, _WHITE_SPACE)
 
 

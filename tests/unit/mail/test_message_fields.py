@@ -71,7 +71,7 @@ def test_no_forged_field_survives_where_a_reader_sees_fields(lines: list[bytes])
     written = add_fields(b"\n".join(lines), [OURS], [b"X-Spamguard"])
     values = [
         value
-        for name, value in parse_message(written, DEFAULT_LIMITS).fields
+        for name, value in parse_message(written, DEFAULT_LIMITS).root.fields
         if name == b"x-spamguard"
     ]
     assert values == [b"spam"]

@@ -104,7 +104,7 @@ def test_parts_depth_and_bytes_are_bounded() -> None:
     )
     assert (len(slow.structure), slow.defects) == (6, [b"part-depth"])
     large = parse_message(header(b"A: 1", body=b"x" * 1000), ParseLimits(message_bytes=100))
-    assert (len(large.body), large.defects) == (94, [b"message-size"])
+    assert (len(large.root.body), large.defects) == (94, [b"message-size"])
 
 
 @repeatable
