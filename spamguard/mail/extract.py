@@ -162,8 +162,12 @@ class TokenHasher:
         tokens, words = narrow_hashes(run.hashes) | WORDS, int(run.borders[0])
         tokens[words:] |= CLUES
         yield _TokenGroup(tokens, run, np.arange(len(tokens)))
-        yield self._pair_group(run, run.pairs_with_next.nonzero()[0], 1)
-        near = run.pairs_with_next[words : words + _MAX_SKIPS - 1]
+        may_pair = np.array([_SECTION_MARKS.get(name) != _NO_PAIRS for name, _ in sections])
+        pairs_with_next = may_pair.repeat(np.diff(run.borders, prepend=0))
+        if len(tokens):
+            pairs_with_next[run.borders - 1] = False  # the last token of each section
+        yield self._pair_group(run, pairs_with_next.nonzero()[0], 1)
+        near = pairs_with_next[words : words + _MAX_SKIPS - 1]
         yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
         for name, text in sections:
             if _SECTION_MARKS.get(name) == _WITH_GRAMS:
@@ -174,7 +178,8 @@ class TokenHasher:
             bigrams = self.hash_bigrams(name, letters)
             tokens = narrow_hashes(bigrams.hashes) | (CLUES if name else WORDS)
             yield _TokenGroup(tokens, bigrams, np.arange(len(tokens)))
-            yield self._pair_group(bigrams, bigrams.pairs_with_next.nonzero()[0], 1)
+            # pairs of bigrams stay inside one run of characters
+            yield self._pair_group(bigrams, (np.diff(bigrams.starts) == 1).nonzero()[0], 1)
 
     def _pair_group(self, run: TokenRun, left: NDArray[np.intp], step: int) -> _TokenGroup:
         """The tokens of pairs, each of a token and that `step` tokens later."""
@@ -194,13 +199,9 @@ class TokenHasher:
         borders = starts.searchsorted(lengths.cumsum(), "right")
         counts = borders.copy()
         counts[1:] -= borders[:-1]
-        pairs = np.array([_SECTION_MARKS.get(name) != _NO_PAIRS for name in names])
-        joined = pairs.repeat(counts)
-        if len(joined):
-            joined[borders - 1] = False  # the last token of each section
         seeds = np.frombuffer(b"".join(map(self._seed, names)), "<u8")
         hashes = self._mix(buffer, starts, ends, seeds.repeat(counts))
-        return TokenRun(names, borders, hashes, joined, starts, ends, buffer)
+        return TokenRun(names, borders, hashes, starts, ends, buffer)
 
     def hash_bigrams(self, section: bytes, text: str) -> TokenRun:
         """Hashes of all pairs of neighbouring characters. text: its runs are separated by NUL."""
@@ -212,11 +213,7 @@ class TokenHasher:
         mixed ^= mixed >> _SHIFT
         mixed *= self._final
         mixed ^= mixed >> _SHIFT
-        joined = np.zeros(len(starts), np.bool_)
-        # Pairs of bigrams stay inside one run of characters.
-        np.equal(starts[1:], starts[:-1] + 1, out=joined[:-1])
-        borders = np.array([len(starts)])
-        return TokenRun([section], borders, mixed, joined, starts, starts + 2, text)
+        return TokenRun([section], np.array([len(starts)]), mixed, starts, starts + 2, text)
 
     def hash_grams(self, text: bytes) -> TokenRun:
         """Hashes of five characters at a time from the start of a section, in order.
@@ -244,7 +241,6 @@ class TokenHasher:
             [_GRAM_SECTION],
             np.array([len(chosen)]),
             hashes[chosen],
-            np.zeros(len(chosen), np.bool_),
             starts[chosen],
             ends[chosen],
             text.replace(b" ", b"_"),  # as people read it
@@ -380,13 +376,12 @@ class TokenRun(NamedTuple):
     """Tokens in order of appearance, and where they stand.
 
     sections, borders: names of the sections, and the running sum of their numbers of tokens.
-    hashes, pairs_with_next: (n,); the last token never pairs. starts, ends: (n,), into buffer.
+    hashes: (n,). starts, ends: (n,), into buffer.
     """
 
     sections: Sequence[bytes]
     borders: NDArray[np.intp]
     hashes: Hashes
-    pairs_with_next: NDArray[np.bool_]
     starts: NDArray[np.intp]
     ends: NDArray[np.intp]
     buffer: bytes | str

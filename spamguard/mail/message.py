@@ -38,9 +38,7 @@ from spamguard.mail.mime import (
 from spamguard.storage import Spool, SpoolView
 
 DIGEST_SIZE = 16  # bytes of a digest
-_IDENTITY_LIMITS = ParseLimits(
-    message_bytes=32 << 20, header_bytes=256 << 10, header_fields=1000, parts=1000
-)
+_IDENTITY_LIMITS = ParseLimits(message_bytes=32 << 20, header_fields=1000, parts=1000)
 _CUT_DEFECTS = frozenset((b"message-size", b"part-count", b"part-depth"))
 _LIMIT_DEFECTS = _CUT_DEFECTS | {b"header-size", b"header-count", b"boundary-flood"}
 _IDENTITY_FIELDS = (b"message-id", b"date", b"from", b"subject")
@@ -110,9 +108,9 @@ class FieldNameSet:
     """Names of header fields in any case; `x-spam-*` stands for all names that begin like it."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        lower = [name.lower().encode("ascii", "ignore") for name in names]
-        self._names = frozenset(name for name in lower if not name.endswith(b"*"))
-        self._prefixes = tuple(name[:-1] for name in lower if name.endswith(b"*"))
+        lower = [name.lower().encode() for name in names]
+        self._names = frozenset(lower)
+        self._prefixes = tuple([name[:-1] for name in lower if name.endswith(b"*")])
 
     def __contains__(self, name: bytes) -> bool:
         lower = name.lower()
@@ -123,24 +121,28 @@ def add_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) -> 
     """Put `fields` (without line ends) on top, below an mbox `From ` line, and remove every field
     whose name is in `forged`; a name that ends in `*` is a prefix.
 
-    Line ends are those of the message. If its first line begins with a blank, an empty line goes in
-    between: otherwise that line would continue the last field, and mail servers read it as body.
+    Line ends are those of the message.
     """
+    head, replaced = rewrite_header(raw, fields, forged, line_end=_first_line_end(raw))
+    return head + raw[replaced:]
+
+
+def _first_line_end(raw: bytes) -> bytes:
     first = raw.find(b"\n")
-    line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
-    start = header_start(raw)
-    end = _header_end(raw, start)
-    lines = _remove_fields(raw[start:end], forged)
-    if not fields and len(lines) == end - start:
-        return raw
-    return raw[:start] + _join_fields(fields, raw[start : start + 1], line_end) + lines + raw[end:]
+    return b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
 
 
 def rewrite_header(
-    head: bytes, fields: Sequence[bytes], forged: Iterable[bytes], subject_prefix: bytes = b""
+    head: bytes,
+    fields: Sequence[bytes],
+    forged: Iterable[bytes],
+    subject_prefix: bytes = b"",
+    line_end: bytes = b"\r\n",
 ) -> tuple[bytes, int]:
-    """`add_fields` for the start of a message with CRLF line ends: the new bytes, and how many old
-    bytes they replace.
+    """`add_fields` for the start of a message: the new bytes, and how many old bytes they replace.
+
+    If the first line begins with a blank, an empty line goes in between: otherwise that line would
+    continue the last field, and mail servers read it as body.
 
     Parameters
     ----------
@@ -155,7 +157,10 @@ def rewrite_header(
     lines = _remove_fields(head[start:end], forged)
     if prefix := subject_prefix.strip():
         fields, lines = _add_prefix(fields, lines, prefix)
-    return head[:start] + _join_fields(fields, head[start : start + 1], b"\r\n") + lines, end
+    on_top = b"".join([field + line_end for field in fields])
+    if fields and head.startswith((b" ", b"\t"), start):
+        on_top += line_end
+    return head[:start] + on_top + lines, end
 
 
 PREFIX_FIELD = b"X-Spamguard-Prefix"
@@ -192,12 +197,6 @@ def _header_end(raw: bytes, start: int) -> int:
     return before.end() if before else len(raw)
 
 
-def _join_fields(fields: Sequence[bytes], below: bytes, line_end: bytes) -> bytes:
-    """The fields as lines. below: the byte that comes next."""
-    gap = line_end if fields and below in (b" ", b"\t") else b""
-    return b"".join([field + line_end for field in fields]) + gap
-
-
 def _add_prefix(
     fields: Sequence[bytes], lines: bytes, prefix: bytes
 ) -> tuple[Sequence[bytes], bytes]:
@@ -225,12 +224,9 @@ def _remove_fields(lines: bytes, forged: Iterable[bytes]) -> bytes:
 @lru_cache(maxsize=64)
 def _field_pattern(names: tuple[bytes, ...], *, by_cr: bool) -> re.Pattern[bytes]:
     """Matches the last byte of a line end and the field behind it, without its own line end."""
-    choices = [
-        re.escape(name[:-1]) + rb"[^\s:]*+" if name.endswith(b"*") else re.escape(name)
-        for name in names
-    ]
+    choices = b"|".join([re.escape(name).replace(rb"\*", rb"[^\s:]*+") for name in names])
     begin, value = (rb"[\r\n]", _FIELD_VALUE_BY_CR) if by_cr else (rb"\n", _FIELD_VALUE)
-    return re.compile(begin + rb"(?:%b)" % (b"|".join(choices) or rb"(?!)") + value, re.I)
+    return re.compile(begin + rb"(?:%b)" % (choices or rb"(?!)") + value, re.I)
 
 
 def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
@@ -263,7 +259,6 @@ def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
 _HEAD_BYTES = 64 << 10  # that hold the header section of all but very odd mail
 _MAX_HEADER_BYTES = 1 << 20
 _FIELD_NAME = re.compile(rb"^([!-9;-~]{1,100})[ \t]*:", re.MULTILINE)
-_EMPTY_LINE = re.compile(rb"\r?\n")
 _FIELD_END = re.compile(rb"\n(?=[^ \t])")
 
 
@@ -297,17 +292,18 @@ def matching_field_names(header: bytes, names: Sequence[str]) -> list[str]:
     ['x-spam-flag']
     """
     name_set = FieldNameSet(names)
-    present = dict.fromkeys(match[1] for match in _FIELD_NAME.finditer(header))
+    present = dict.fromkeys(_FIELD_NAME.findall(header))
     return [name.decode("ascii") for name in present if name in name_set]
 
 
 def tag_message(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) -> SpoolView:
     """The message with `fields` on top and `forged` ones removed, in its own line ends."""
     header = read_header_section(message)
-    empty_line = _EMPTY_LINE.match(message.read_start(len(header) + 2), len(header))
-    header += empty_line[0] if empty_line else b""  # `add_fields` looks for the end
-    head = add_fields(header, fields, [name.encode("ascii", "ignore") for name in forged])
-    return SpoolView(head, message, len(header))
+    # the first line end may be that of the empty line below
+    line_end = _first_line_end(message.read_start(len(header) + 2))
+    names = [name.encode() for name in forged]
+    head, replaced = rewrite_header(header, fields, names, line_end=line_end)
+    return SpoolView(head, message, replaced)
 
 
 class OutgoingMessage:
@@ -322,7 +318,7 @@ class OutgoingMessage:
     ) -> None:
         self.spool = spool
         self._received_field = received
-        self._forged = [name.encode("ascii", "ignore") for name in forged]
+        self._forged = [name.encode() for name in forged]
         self.header = read_header_section(spool, max_header_bytes)
 
     def tag(self, fields: Sequence[bytes], subject_prefix: str = "") -> SpoolView:

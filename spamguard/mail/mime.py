@@ -131,20 +131,23 @@ def has_header(raw: bytes) -> bool:
 def _read_root(raw: bytes, limits: ParseLimits) -> tuple[Leaf, list[bytes]]:
     text, defects = normalise_line_ends(raw)
     text = _strip_from_line(text)
-    fields, start, header_defects = parse_lenient_header(
-        text, limits.header_bytes, limits.header_fields
-    )
-    if fields and is_headerless_text(fields, text, start):
-        fields, start, header_defects = [], 0, sorted({*header_defects, b"header-line"})
-    return _make_leaf(fields, text[start:]), defects + header_defects
+    root, header_defects = _read_leaf(text, limits)
+    if root.fields and is_headerless_text(root.fields, text, len(text) - len(root.body)):
+        root, _ = _read_leaf(b"\n" + text, limits)  # below an empty line all is body
+        header_defects = sorted({*header_defects, b"header-line"})
+    return root, defects + header_defects
 
 
-def _make_leaf(fields: FieldList, body: bytes, default_type: bytes = b"") -> Leaf:
+def _read_leaf(
+    text: bytes, limits: ParseLimits, default_type: bytes = b""
+) -> tuple[Leaf, list[bytes]]:
+    fields, start, defects = parse_lenient_header(text, limits.header_bytes, limits.header_fields)
     first_values = index_fields(fields)
-    content_type = parse_content_type(first_values.get(b"content-type", default_type))
-    encoding = _TRANSFER_ENCODING.match(first_values.get(b"content-transfer-encoding", b""))
-    # type: it matches b""
-    return Leaf(fields, first_values, content_type, encoding[1].lower(), body)  # type: ignore[index]
+    value = first_values.get(b"content-type", default_type)
+    content_type = parse_content_type(value[:MAX_VALUE_BYTES])
+    match = _TRANSFER_ENCODING.match(first_values.get(b"content-transfer-encoding", b""))
+    encoding = match[1].lower()  # type: ignore[index]  # it matches b""
+    return Leaf(fields, first_values, content_type, encoding, text[start:]), defects
 
 
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
@@ -188,13 +191,9 @@ _EXTENDED_VALUE = re.compile(rb"([\w.:+-]*+)'[\w-]*+'(.*)", re.S)  # charset, la
 _TRANSFER_ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)")
 
 
-def parse_content_type(value: bytes) -> ContentType:
-    """A Content-Type; anything unusable is text/plain."""
-    return _parse_content_type(value[:MAX_VALUE_BYTES])
-
-
 @lru_cache(maxsize=512)
-def _parse_content_type(value: bytes) -> ContentType:
+def parse_content_type(value: bytes) -> ContentType:
+    """A Content-Type of at most MAX_VALUE_BYTES; anything unusable is text/plain."""
     match = _MEDIA_TYPE.match(value)
     media = b"/".join(match.groups())[:100].lower() if match else b"text/plain"
     return ContentType(media, parse_parameters(value))
@@ -304,7 +303,11 @@ class _TreeReader:
             return []
         message.structure.append(media)
         default_type = b"message/rfc822" if media == b"multipart/digest" else b""
-        children = [self._parse_child(chunk, default_type) for chunk in chunks]
+        children = []
+        for chunk in chunks:
+            child, defects = _read_leaf(chunk, self._limits, default_type)
+            children.append(child)
+            message.defects += defects
         if part.may_be_unseen or media in _PARTLY_SHOWN_TYPES:
             unseen = _find_unseen_parts(part, children)
             return [
@@ -312,14 +315,6 @@ class _TreeReader:
                 for child, flag in zip(children, unseen, strict=True)
             ]
         return children
-
-    def _parse_child(self, chunk: bytes, default_type: bytes) -> Leaf:
-        limits = self._limits
-        fields, start, defects = parse_lenient_header(
-            chunk, limits.header_bytes, limits.header_fields
-        )
-        self._message.defects += defects
-        return _make_leaf(fields, chunk[start:], default_type)
 
     def _nested_message(self, part: Leaf) -> bytes:
         """The message in a part. Usually it is not encoded, but it may be (RFC 6532, 3.7)."""

@@ -49,6 +49,13 @@ _INVISIBLE_RUN = re.compile(f"[{_INVISIBLE}]+")
 # Marks of letters that have no code together with them. To find the first bytes of their UTF-8 is a
 # hundred times faster.
 _COMBINING_MARKS = re.compile("[\u0300-\u036f\u20d0-\u20ff]+")
+_EASTERN_LEADS = bytes(range(0xCD, 0xD5))  # first bytes of Greek and Cyrillic
+_MIXED_SCRIPTS = re.compile("[a-z][\u0370-\u052f]|[\u0370-\u052f][a-z]")
+_WORD = re.compile("[a-z\u0370-\u052f]+")  # Latin; Greek and Cyrillic
+_LATIN = re.compile("[a-z]")
+_LOOK_ALIKES = str.maketrans(
+    "асеіорхуѕјѵԁһӏвнкмтгαβεηικνορτυχωγ", "aceiopxysjvdhlbhkmtrabenikvoptuxwy"
+)
 _NORMALISE_CHARACTERS = 512  # at once: reordering a run of combining marks takes quadratic time
 
 
@@ -58,8 +65,8 @@ def fold(text: str, *, lower: bool = False) -> str:
 
     lower: the text is in lower case already.
 
-    >>> fold("Cr\u00e9dit \uff26\uff32\uff25\uff25, vi\u200bagra")
-    'cr\u00e9dit free, viagra'
+    >>> fold("Cr\u00e9dit \uff26\uff32\uff25\uff25, vi\u200bagra, раypal и мы")
+    'cr\u00e9dit free, viagra, paypal и мы'
     """
     visible = text if text.isascii() else strip_punctuation(text)
     if visible.isascii():
@@ -76,7 +83,12 @@ def fold(text: str, *, lower: bool = False) -> str:
     utf8 = normal.encode("utf-8", "replace")
     if 0xCC in utf8 or 0xCD in utf8 or utf8.find(b"\xe2\x83") >= 0:
         normal = _COMBINING_MARKS.sub("", normal)
-    return to_single_script(normal)
+    if _contains_any(utf8, _EASTERN_LEADS) and _MIXED_SCRIPTS.search(normal):
+        normal = _WORD.sub(
+            lambda word: word[0].translate(_LOOK_ALIKES) if _LATIN.search(word[0]) else word[0],
+            normal,
+        )
+    return normal
 
 
 def strip_punctuation(text: str) -> str:
@@ -108,15 +120,6 @@ _IDEOGRAPH_RUN = re.compile(f"[{_IDEOGRAPHS}]+")
 _SPACELESS_LEADS = bytes((0xE0, 0xE1, 0xE3))
 _IDEOGRAPH_LEADS = bytes((*range(0xE3, 0xEA), 0xEF, *range(0xF0, 0xF4)))
 _HANGUL_LEADS = bytes(range(0xEA, 0xEE))
-
-_MIXABLE_LETTERS = "a-z\u0370-\u052f"  # Latin; Greek and Cyrillic
-_EASTERN_LEADS = bytes(range(0xCD, 0xD5))  # first bytes of Greek and Cyrillic
-_MIXED_SCRIPTS = re.compile("[a-z][\u0370-\u052f]|[\u0370-\u052f][a-z]")
-_WORD = re.compile(f"[{_MIXABLE_LETTERS}]+")
-_LATIN = re.compile("[a-z]")
-_LOOK_ALIKES = str.maketrans(
-    "асеіорхуѕјѵԁһӏвнкмтгαβεηικνορτυχωγ", "aceiopxysjvdhlbhkmtrabenikvoptuxwy"
-)
 
 # Every letter looks at the one behind it: a run is taken whole or left at once, in linear time.
 _LETTER = "[a-z\u00df-\u024f\u0370-\u052f]"
@@ -171,20 +174,6 @@ def separate_spaceless(text: str) -> tuple[bytes, str]:
 
 def _contains_any(utf8: bytes, leads: bytes) -> bool:
     return any(map(utf8.__contains__, leads))
-
-
-def to_single_script(text: str) -> str:
-    """Replace look-alikes in words that have Latin letters too (UTS #39).
-
-    >>> to_single_script("раypal и мы")
-    'paypal и мы'
-    """
-    utf8 = text.encode("utf-8", "replace")
-    if not _contains_any(utf8, _EASTERN_LEADS) or not _MIXED_SCRIPTS.search(text):
-        return text
-    return _WORD.sub(
-        lambda word: word[0].translate(_LOOK_ALIKES) if _LATIN.search(word[0]) else word[0], text
-    )
 
 
 def deobfuscate(utf8: bytes) -> bytes:
