@@ -67,7 +67,6 @@ class MessageContent:
     samples: list[bytes] = field(default_factory=list)  # the start of each text part
     hops: int = 0  # servers that the message passed
     text_length: int = 0  # bytes of the body's text
-    makeup_clues: list[bytes] = field(default_factory=list)
 
 
 def read_content(
@@ -78,34 +77,57 @@ def read_content(
     message: `raw` taken apart with these limits, if it was.
     """
     content = MessageContent(mime.parse_message(raw, limits) if message is None else message)
+    message, sections = content.message, content.sections
     _read_leaves(content, limits)
     body, footer = split_footer(_cut_text("\n".join(content.text), limits, content))
     text = deobfuscate(_separate_text(content, b"", body))
-    content.text_length = len(text)
-    content.makeup_clues, substitute_words = describe_makeup(
+    content.text_length, letters = len(text), sum([len(runs) for _, runs in content.spaceless])
+    clues, substitute_words = describe_makeup(
         text,
-        sum(len(runs) for _, runs in content.spaceless),
-        [leaf.content_type.media for leaf in content.message.leaves],
+        letters,
+        [leaf.content_type.media for leaf in message.leaves],
         pictures=content.images > 0
         or any(media.startswith(b"image/") for media, _ in content.attachments),
         linked=content.linked_image,
     )
-    if substitute_words:
-        text += b"\n" + substitute_words
-    content.sections.append((b"", text))
+    words = text + b"\n" + substitute_words if substitute_words else text
+    sections.append((b"", words))
     if footer:
-        content.sections.append((b"footer", _separate_text(content, b"footer", footer)))
-    _add_evidence(content, limits)
+        sections.append((b"footer", _separate_text(content, b"footer", footer)))
+    content.evidence = headers.evidence_fields(message.root.fields)
+    fields, defects = headers.field_sections(content.evidence, content.charset)
+    content.defects += defects + message.defects
+    subjects = []
+    for name, value in fields:
+        shown = value
+        if not value.isascii():
+            shown = _separate_text(content, name, value.decode("utf-8", "replace"))
+        if name == b"subject":
+            shown = deobfuscate(shown)
+            subjects.append(shown)
+        sections.append((name, shown))
+    hidden = _cut_text(fold(" ".join(content.hidden), lower=True), limits, content)
+    if hidden and not hidden.isspace():
+        sections.append((b"hidden", _separate_text(content, b"hidden", hidden)))
+    if content.tags:
+        tags = _cut_text(fold(" ".join(content.tags), lower=True), limits, content)
+        sections.append((b"tags", tags.encode("utf-8", "replace")))
+    hosts = _add_links(content)
+    received = [value for name, value in fields if name == b"received"]
+    content.hops = len(received)
+    clues += handful_clues(text, letters, subjects)
+    clues += headers.relation_clues(message.root.first_values, received, hosts)
+    _add_structure(content, clues)
     # How a sender always closes says something of its own (RESULTS.md, "Last words").
-    words = text[-_END_BYTES:].split()
-    if len(words) > _END_WORDS:
-        content.sections.append((b"end", b" ".join(words[-_END_WORDS:])))
+    last = words[-_END_BYTES:].split()
+    if len(last) > _END_WORDS:
+        sections.append((b"end", b" ".join(last[-_END_WORDS:])))
     return content
 
 
 def first_line(content: MessageContent) -> str:
     """The beginning of the text as readers see it, in lower case, on one line."""
-    text = next(filter(str.strip, content.text), "")
+    text = next((text for text in content.text if text and not text.isspace()), "")
     return " ".join(text.split(maxsplit=MAX_LINE)[:MAX_LINE])[:MAX_LINE]
 
 
@@ -239,34 +261,6 @@ def _separate_text(content: MessageContent, section: bytes, text: str) -> bytes:
     return words
 
 
-def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
-    """Add the sections beside the body."""
-    message = content.message
-    content.evidence = headers.evidence_fields(message.root.fields)
-    fields, defects = headers.field_sections(content.evidence, content.charset)
-    content.defects += defects + message.defects
-    for name, value in fields:
-        text = value
-        if not value.isascii():
-            text = _separate_text(content, name, value.decode("utf-8", "replace"))
-        content.sections.append((name, deobfuscate(text) if name == b"subject" else text))
-    hidden = _cut_text(fold(" ".join(content.hidden), lower=True), limits, content)
-    if hidden and not hidden.isspace():
-        content.sections.append((b"hidden", _separate_text(content, b"hidden", hidden)))
-    if content.tags:
-        tags = _cut_text(fold(" ".join(content.tags), lower=True), limits, content)
-        content.sections.append((b"tags", tags.encode("utf-8", "replace")))
-    hosts = _add_links(content)
-    received = [text for name, text in fields if name == b"received"]
-    content.hops = len(received)
-    content.makeup_clues += handful_clues(
-        content.sections[0][1][: content.text_length],
-        sum(len(runs) for section, runs in content.spaceless if not section),
-        (text for name, text in content.sections if name == b"subject"),
-    )
-    _add_structure(content, headers.relation_clues(message.root.first_values, received, hosts))
-
-
 def _add_links(content: MessageContent) -> list[str]:
     """Add the sections of links and hosts; returns the hosts."""
     urls = list(dict.fromkeys(content.urls))[:300]
@@ -295,7 +289,7 @@ def _domain_tokens(host: str) -> str:
     return " ".join(["_".join(labels[start:]) for start in range(max(1, len(labels) - 1))])
 
 
-def _add_structure(content: MessageContent, relations: list[bytes]) -> None:
+def _add_structure(content: MessageContent, more_clues: list[bytes]) -> None:
     message = content.message
     for leaf in message.leaves:
         if leaf is not message.root:
@@ -303,7 +297,7 @@ def _add_structure(content: MessageContent, relations: list[bytes]) -> None:
     kinds = [*message.structure, *[leaf.content_type.media for leaf in message.leaves]]
     clues = [b"defect_" + name.replace(b"-", b"_") for name in content.defects]
     clues += [b"kind_" + kind.replace(b"/", b"_") for kind in kinds]
-    clues = list(dict.fromkeys(clues + content.makeup_clues + relations))
+    clues = list(dict.fromkeys(clues + more_clues))
     content.sections.append((b"clue", b" ".join(clues)))
     if content.attachments:
         names = [name + b" " + headers.host_token(name) for _, name in content.attachments]
