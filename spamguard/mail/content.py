@@ -306,27 +306,21 @@ def _add_structure(content: MessageContent, more_clues: list[bytes]) -> None:
 
 # ---- traits: categories and numbers beside the tokens
 
-TRAITS: dict[str, tuple[str, ...]] = {
-    "media type": (
-        *("absent", "text/plain", "text/html", "multipart/alternative", "multipart/mixed"),
-        *("multipart/related", "multipart/signed", "multipart/report", "other"),
-    ),
-    "transfer encoding": ("absent", "7bit", "8bit", "quoted-printable", "base64", "other"),
-    "charset": (
-        *("absent", "us-ascii", "utf-8", "western", "central", "cyrillic"),
-        *("japanese", "chinese", "korean", "other"),
-    ),
-    "attachment": (
-        *("none", "image", "document", "archive", "program", "html", "calendar", "message"),
-        "other",
-    ),
-    "recipients": ("none", "one", "several", "undisclosed", "other"),
-    "reply-to": ("absent", "same domain", "other"),
-    "message-id": ("absent", "sender's domain", "other"),
-    "subject": ("absent", "reply", "forward", "capitals", "other"),
-    "list": ("none", "list", "bulk", "other"),
-    "date": ("absent", "zone", "other"),
+_TRAIT_VALUES = {
+    "media type": "absent, text/plain, text/html, multipart/alternative, multipart/mixed, "
+    "multipart/related, multipart/signed, multipart/report, other",
+    "transfer encoding": "absent, 7bit, 8bit, quoted-printable, base64, other",
+    "charset": "absent, us-ascii, utf-8, western, central, cyrillic, japanese, chinese, korean, "
+    "other",
+    "attachment": "none, image, document, archive, program, html, calendar, message, other",
+    "recipients": "none, one, several, undisclosed, other",
+    "reply-to": "absent, same domain, other",
+    "message-id": "absent, sender's domain, other",
+    "subject": "absent, reply, forward, capitals, other",
+    "list": "none, list, bulk, other",
+    "date": "absent, zone, other",
 }
+TRAITS = {name: tuple(values.split(", ")) for name, values in _TRAIT_VALUES.items()}
 """Name of each trait and its values; a value's code is its position. At most 16 values."""
 
 NUMBERS: tuple[str, ...] = (
@@ -452,18 +446,16 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     first_values = content.message.root.first_values
     sample = b"".join(content.samples)
     beyond_ascii = 0 if sample.isascii() else _count_bytes(sample, _BEYOND_ASCII)
+    recipients = (first_values.get(b"to", b"") + first_values.get(b"cc", b"")).count(b"@")
+    subject = first_values.get(b"subject", b"")
+    markup = content.markup_length
     values = (
-        _scale_log(size),
-        _scale_log(content.text_length),
-        _scale_log(len(content.urls)),
+        *map(_scale_log, (size, content.text_length, len(content.urls))),
         _scale_share(_count_bytes(sample, _CAPITALS), len(sample)),
         _scale_share(_count_bytes(sample, _DIGITS), len(sample)),
         _scale_share(beyond_ascii, len(sample)),
-        _scale_log((first_values.get(b"to", b"") + first_values.get(b"cc", b"")).count(b"@")),
-        _scale_log(len(first_values.get(b"subject", b""))),
-        _scale_log(len(content.evidence)),
-        _scale_log(content.hops),
-        _scale_share(content.markup_length, content.markup_length + content.text_length),
+        *map(_scale_log, (recipients, len(subject), len(content.evidence), content.hops)),
+        _scale_share(markup, markup + content.text_length),
         _scale_log(sum(map(len, content.hidden))),
         _scale_log(content.images),
         _scale_log(len(content.attachments)),

@@ -384,7 +384,7 @@ def _iter_mailboxes(value: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _find_bare_address(words: bytes) -> tuple[bytes, bytes | None]:
     """Split words into a name and the last address without brackets, if there is one."""
-    pieces = words.split() if b"@" in words else []
+    pieces = words.split()
     for number, piece in reversed(list(enumerate(pieces))):
         if b"@" in piece and not piece.startswith(b"=?"):
             return b" ".join(pieces[:number] + pieces[number + 1 :]), piece

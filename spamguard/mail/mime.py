@@ -217,16 +217,16 @@ def _join_continuations(parameters: dict[bytes, bytes]) -> dict[bytes, bytes]:
     joined = {name: text for name, text in parameters.items() if b"*" not in name}
     pieces: dict[bytes, list[tuple[int, bytes]]] = {}
     charsets: dict[bytes, bytes] = {}
-    for name, value in parameters.items():
+    for name, text in parameters.items():
         if (match := _CONTINUATION.fullmatch(name)) is None:
             continue
         base, digits, star = match.groups()
-        number, is_encoded = int(digits or 0), star or digits is None
-        if is_encoded and number == 0 and (match := _EXTENDED_VALUE.fullmatch(value)):
-            charsets[base], text = match.groups()
-        else:
-            text = value
-        pieces.setdefault(base, []).append((number, unquote_to_bytes(text) if is_encoded else text))
+        number = int(digits or 0)
+        if star or digits is None:
+            if number == 0 and (extended := _EXTENDED_VALUE.fullmatch(text)):
+                charsets[base], text = extended.groups()  # noqa: PLW2901
+            text = unquote_to_bytes(text)  # noqa: PLW2901
+        pieces.setdefault(base, []).append((number, text))
     for base, numbered in pieces.items():
         text = b"".join([piece for _, piece in sorted(numbered)])
         if charset := charsets.get(base):
