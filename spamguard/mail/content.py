@@ -85,7 +85,7 @@ def read_content(
     clues, substitute_words = describe_makeup(
         text,
         letters,
-        [leaf.content_type.media for leaf in message.leaves],
+        [leaf.media for leaf in message.leaves],
         pictures=content.images > 0
         or any(media.startswith(b"image/") for media, _ in content.attachments),
         linked=content.linked_image,
@@ -151,7 +151,7 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
     budget = limits.text_bytes
     unseen: list[int] = []
     for leaf in content.message.leaves:
-        media, name = leaf.content_type.media, _file_name(leaf)
+        media, name = leaf.media, _file_name(leaf)
         # mail programs show a multipart that cannot be taken apart as text
         is_text = media.startswith((b"text/", b"multipart/")) or media in _TEXT_TYPES
         if name or not is_text:
@@ -183,35 +183,30 @@ def _fold_file_name(name: bytes) -> bytes:
 
 def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page: bool) -> int:
     """Read one text part; returns how many decoded bytes it takes from the budget."""
-    media, parameters = leaf.content_type
     window = leaf.body[: 4 * budget]  # no encoding is longer, unless it is padded with rubbish
     data, defects = decode.decode_transfer_encoding(window, leaf.encoding)
     if len(data) > budget or len(window) < len(leaf.body):
         data, defects = data[:budget], [*defects, b"text-size"]
-    if media == b"text/plain":
+    if leaf.media == b"text/plain":
         data, files = decode.strip_uuencoded_files(data)
         content.attachments += [
             (b"application/octet-stream", _fold_file_name(name)) for name in files
         ]
     content.samples.append(data[:_SAMPLE_BYTES])
-    charset = parameters.get(b"charset", b"")
+    charset = leaf.parameters.get(b"charset", b"")
     if charset[:8].lower() in {b"", b"us-ascii", b"ascii"}:  # of programs that know of none
         charset = decode.sniff_charset(data) or charset
     text, charset_defects = decode.decode_text(data, charset)
-    if parameters.get(b"delsp", b"").lower() == b"yes":
+    if leaf.parameters.get(b"delsp", b"").lower() == b"yes":
         text = _SOFT_BREAK.sub("", text)
-    if media == b"text/calendar":
+    if leaf.media == b"text/calendar":
         text = _CALENDAR_FOLD.sub("", text)
         text = text.replace("\\n", "\n").replace("\\N", "\n")  # line ends (RFC 5545, 3.3.11)
     content.charset = content.charset or charset
     content.defects += defects + charset_defects
     content.first_text = content.first_text or leaf
-    _read_lower_text(content, text.lower(), is_page=is_page)
-    return len(data)
-
-
-def _read_lower_text(content: MessageContent, text: str, *, is_page: bool) -> None:
-    """Take HTML apart, then fold: no look-alike of "<" may become a tag."""
+    # HTML is taken apart before folding: no look-alike of "<" may become a tag
+    text = text.lower()
     if "http" in text:
         content.urls += _URL.findall(text)
     if is_page or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
@@ -228,6 +223,7 @@ def _read_lower_text(content: MessageContent, text: str, *, is_page: bool) -> No
     content.text.append(fold(text, lower=True))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
+    return len(data)
 
 
 # ---- sections
@@ -294,7 +290,7 @@ def _add_structure(content: MessageContent, more_clues: list[bytes]) -> None:
     for leaf in message.leaves:
         if leaf is not message.root:
             content.sections += headers.part_sections(leaf.fields)
-    kinds = [*message.structure, *[leaf.content_type.media for leaf in message.leaves]]
+    kinds = [*message.structure, *[leaf.media for leaf in message.leaves]]
     clues = [b"defect_" + name.replace(b"-", b"_") for name in content.defects]
     clues += [b"kind_" + kind.replace(b"/", b"_") for kind in kinds]
     clues = list(dict.fromkeys(clues + more_clues))
@@ -382,8 +378,8 @@ def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
     """The codes of all traits, uint8, (len(TRAITS),)."""
     first_values = content.message.root.first_values
     sender = headers.registered_domain(first_values.get(b"from", b""))
-    text, media = content.first_text, content.message.root.content_type.media
-    charset = text.content_type.parameters.get(b"charset") if text else None
+    text, media = content.first_text, content.message.root.media
+    charset = text.parameters.get(b"charset") if text else None
     attachment = "none"
     if content.attachments:
         first_media, name = content.attachments[0]

@@ -78,7 +78,12 @@ def parse_header(
     if len(fields) > max_fields:
         defects.append(b"header-count")
         fields = fields[:max_fields]
-        fields += _find_essential_fields(text[:stop], index_fields(fields))
+        # and the first of each that mail programs act upon
+        taken = {name for name, _ in fields}
+        for match in _ESSENTIAL_FIELD.finditer(b"\n" + text[:stop]):
+            if (name := match[1].lower()) not in taken:
+                taken.add(name)
+                fields.append((name, match[2]))
     return fields, stop + text.startswith(b"\n", stop), defects
 
 
@@ -91,16 +96,6 @@ def parse_lenient_header(
         more_fields, length, _ = parse_header(text[junk.end() :], max_bytes, max_fields)
         fields, start = fields + more_fields, junk.end() + length
     return fields, start, defects
-
-
-def _find_essential_fields(block: bytes, fields_taken: FieldMap) -> FieldList:
-    """The fields that mail programs act upon, where there are too many to take them all: the first
-    of each name that is not taken.
-    """
-    first: FieldMap = {}
-    for match in _ESSENTIAL_FIELD.finditer(b"\n" + block):
-        first.setdefault(match[1].lower(), match[2])
-    return [(name, value) for name, value in first.items() if name not in fields_taken]
 
 
 def is_headerless_text(fields: FieldList, text: bytes, start: int) -> bool:

@@ -77,8 +77,8 @@ def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
         data, encoding = leaf.body, leaf.encoding
         if encoding in _CHANGED_ENCODINGS:
             data = decode_transfer_encoding(data, encoding)[0]
-        if leaf.content_type.media.startswith(b"text/") and len(data) <= _MAX_TEXT_BYTES:
-            charset = leaf.content_type.parameters.get(b"charset", b"")
+        if leaf.media.startswith(b"text/") and len(data) <= _MAX_TEXT_BYTES:
+            charset = leaf.parameters.get(b"charset", b"")
             data = decode_text(data, charset)[0].encode("utf-8", "replace")
         yield data.translate(None, _WHITE_SPACE)
     if not _CUT_DEFECTS.isdisjoint(message.defects):
@@ -172,9 +172,10 @@ _PREFIX_LINE = re.compile(rb"\n" + PREFIX_FIELD + rb":[ \t]*+([^\r\n]++)", re.I)
 
 def remove_subject_prefix(raw: bytes) -> bytes:
     """The message with the subject that its sender wrote; the same object without a prefix."""
-    line = _PREFIX_LINE.search(b"\n" + raw[:PREFIX_SEARCH_BYTES])
+    head = b"\n" + raw[:PREFIX_SEARCH_BYTES]
+    line = _PREFIX_LINE.search(head)
     prefix = line[1].strip() if line else b""
-    subject = _SUBJECT.search(b"\n" + raw[:PREFIX_SEARCH_BYTES]) if prefix else None
+    subject = _SUBJECT.search(head) if prefix else None
     if subject is None or not raw.startswith(prefix, start := subject.end() - 1):
         return raw
     end = start + len(prefix)
@@ -317,7 +318,7 @@ class OutgoingMessage:
         self, spool: Spool, received: bytes, forged: Iterable[str], max_header_bytes: int
     ) -> None:
         self.spool = spool
-        self._received_field = received
+        self._received = [received] if received else []
         self._forged = [name.encode() for name in forged]
         self.header = read_header_section(spool, max_header_bytes)
 
@@ -325,11 +326,12 @@ class OutgoingMessage:
         """The message as it leaves: `fields` on top, above our own Received, and forged ones
         removed.
         """
-        on_top = [*fields, *([self._received_field] if self._received_field else [])]
         prefix = subject_prefix.encode()
         if not subject_prefix.isascii():  # RFC 2047
             prefix = Header(subject_prefix, "utf-8").encode(maxlinelen=0).encode("ascii")
-        head, replaced = rewrite_header(self.header, on_top, self._forged, prefix)
+        head, replaced = rewrite_header(
+            self.header, [*fields, *self._received], self._forged, prefix
+        )
         return SpoolView(head, self.spool, replaced)
 
 
@@ -347,7 +349,7 @@ def extract_attached(raw: bytes) -> list[bytes]:
     """Every attached message, line ends as LF, also as a file NAME.eml of another type."""
     messages = []
     for leaf in parse_message(raw, _LIMITS, into_messages=False).leaves:
-        is_message = leaf.content_type.media in MESSAGE_TYPES
+        is_message = leaf.media in MESSAGE_TYPES
         name = decode_unstructured(leaf.file_name[-300:])[0]
         if is_message or name.strip().lower().endswith(".eml"):
             message = _decode_leaf(leaf)
@@ -372,8 +374,8 @@ def part_texts(raw: bytes) -> Iterator[str]:
     leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
     for media in (_PLAIN_TYPE, _HTML_TYPE):
         for leaf in leaves:
-            if leaf.content_type.media == media:
-                charset = leaf.content_type.parameters.get(b"charset", b"")
+            if leaf.media == media:
+                charset = leaf.parameters.get(b"charset", b"")
                 text = decode_text(_decode_leaf(leaf), charset)[0]
                 if media == _HTML_TYPE:
                     text = parse_page(_LINE_TAGS.sub("\n", text.lower())).visible

@@ -69,13 +69,6 @@ class ParseLimits(NamedTuple):
 DEFAULT_LIMITS = ParseLimits()
 
 
-class ContentType(NamedTuple):
-    """A media type and its parameters, names in lower case."""
-
-    media: bytes
-    parameters: dict[bytes, bytes]
-
-
 class Leaf(NamedTuple):
     """A MIME part without children, its body undecoded, line ends as LF.
 
@@ -85,7 +78,8 @@ class Leaf(NamedTuple):
 
     fields: FieldList
     first_values: FieldMap
-    content_type: ContentType
+    media: bytes  # the media type in lower case
+    parameters: dict[bytes, bytes]  # of the media type, by name in lower case
     encoding: bytes
     body: bytes
     may_be_unseen: bool = False
@@ -95,7 +89,7 @@ class Leaf(NamedTuple):
         """As it stands in the header; empty without one."""
         disposition = self.first_values.get(b"content-disposition", b"")[:MAX_VALUE_BYTES]
         name = parse_parameters(disposition).get(b"filename")
-        return name or self.content_type.parameters.get(b"name", b"")
+        return name or self.parameters.get(b"name", b"")
 
 
 @dataclass
@@ -144,10 +138,10 @@ def _read_leaf(
     fields, start, defects = parse_lenient_header(text, limits.header_bytes, limits.header_fields)
     first_values = index_fields(fields)
     value = first_values.get(b"content-type", default_type)
-    content_type = parse_content_type(value[:MAX_VALUE_BYTES])
+    media, parameters = parse_content_type(value[:MAX_VALUE_BYTES])
     match = _TRANSFER_ENCODING.match(first_values.get(b"content-transfer-encoding", b""))
     encoding = match[1].lower()  # type: ignore[index]  # it matches b""
-    return Leaf(fields, first_values, content_type, encoding, text[start:]), defects
+    return Leaf(fields, first_values, media, parameters, encoding, text[start:]), defects
 
 
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
@@ -192,11 +186,13 @@ _TRANSFER_ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)"
 
 
 @lru_cache(maxsize=512)
-def parse_content_type(value: bytes) -> ContentType:
-    """A Content-Type of at most MAX_VALUE_BYTES; anything unusable is text/plain."""
+def parse_content_type(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """The media type and its parameters in a Content-Type of at most MAX_VALUE_BYTES; anything
+    unusable is text/plain.
+    """
     match = _MEDIA_TYPE.match(value)
     media = b"/".join(match.groups())[:100].lower() if match else b"text/plain"
-    return ContentType(media, parse_parameters(value))
+    return media, parse_parameters(value)
 
 
 def parse_parameters(value: bytes) -> dict[bytes, bytes]:
@@ -284,7 +280,7 @@ class _TreeReader:
 
     def _split(self, part: Leaf, depth: int) -> list[Leaf]:
         """The parts inside this one; none when it is a leaf."""
-        message, media = self._message, part.content_type.media
+        message, media = self._message, part.media
         is_multipart, is_message = media.startswith(b"multipart/"), media in MESSAGE_TYPES
         if not (is_multipart or media in _SMIME_TYPES or (is_message and self._into_messages)):
             return []
@@ -329,7 +325,7 @@ class _TreeReader:
         """What stands between the delimiter lines (RFC 2046 section 5.1.1); nothing, with a defect,
         where there are none. The line end in front of a delimiter belongs to the delimiter.
         """
-        defects, parameters = self._message.defects, part.content_type.parameters
+        defects, parameters = self._message.defects, part.parameters
         value = part.first_values.get(b"content-type", b"")
         if b"boundary" not in parameters and len(value) > MAX_VALUE_BYTES:
             parameters = parse_parameters(value)
@@ -377,11 +373,11 @@ def _find_unseen_parts(part: Leaf, children: list[Leaf]) -> list[bool]:
     """For each child, whether it may stay unseen. Of alternatives mail programs show the last page,
     and what belongs to a page is shown within it (RFC 2046 section 5.1.4, RFC 2387).
     """
-    media = [child.content_type.media for child in children]
+    media = [child.media for child in children]
     pages = [name in _PAGE_TYPES or name.startswith(b"multipart/") for name in media]
     if part.may_be_unseen or not any(pages):
         return [part.may_be_unseen] * len(children)
-    if part.content_type.media == b"multipart/related":
+    if part.media == b"multipart/related":
         return [not page for page in pages]
     last = max([number for number, name in enumerate(media) if name in _PAGE_TYPES], default=-1)
     return [number < last or not page for number, page in enumerate(pages)]

@@ -203,41 +203,32 @@ def deobfuscate(utf8: bytes) -> bytes:
 
 
 def _unmask_words(utf8: bytes) -> bytes:
+    """Leaves words that are long, mostly signs, or part of a number or an address."""
     kinds = utf8.translate(_BYTE_KINDS)
-    place = kinds.find(_MASKED_PATTERN)
-    if place < 0:
-        return utf8
     text = bytearray(utf8)
+    place = kinds.find(_MASKED_PATTERN)
     for _ in range(_MAX_MASKED_WORDS):
         if place < 0:
             break
-        start, end = _locate_masked_word(utf8, kinds, place)
-        text[start:end] = text[start:end].translate(_UNMASK_TABLE)
+        before = kinds[max(place - _MAX_MASKED_BYTES, 0) : place].rpartition(b" ")[2]
+        behind = kinds[place : place + _MAX_MASKED_BYTES].partition(b" ")[0]
+        start, end = place - len(before), place + len(behind)
+        in_address = utf8[max(start - 1, 0) : start] == b"." or (
+            utf8[end : end + 1] == b"." and utf8[end + 1 : end + 2].isalnum()
+        )
+        end = start + len(utf8[start:end].rstrip(b"!"))
+        word = kinds[start:end]
+        if (
+            in_address
+            or len(word) >= _MAX_MASKED_BYTES
+            or b"." in word
+            or 3 * word.count(b"0") > len(word)
+        ):
+            end = place
+        else:
+            text[start:end] = text[start:end].translate(_UNMASK_TABLE)
         place = kinds.find(_MASKED_PATTERN, max(end, place + 1))
     return bytes(text)
-
-
-def _locate_masked_word(utf8: bytes, kinds: bytes, place: int) -> tuple[int, int]:
-    """Start and end of the word around a place.
-
-    Both are the place itself if the word is long, mostly signs, or part of a number or an address.
-    """
-    before = kinds[max(place - _MAX_MASKED_BYTES, 0) : place].rpartition(b" ")[2]
-    behind = kinds[place : place + _MAX_MASKED_BYTES].partition(b" ")[0]
-    start, end = place - len(before), place + len(behind)
-    in_address = utf8[max(start - 1, 0) : start] == b"." or (
-        utf8[end : end + 1] == b"." and utf8[end + 1 : end + 2].isalnum()
-    )
-    end = start + len(utf8[start:end].rstrip(b"!"))
-    word = kinds[start:end]
-    if (
-        in_address
-        or len(word) >= _MAX_MASKED_BYTES
-        or b"." in word
-        or 3 * word.count(b"0") > len(word)
-    ):
-        return place, place
-    return start, end
 
 
 # ---- texts compared
