@@ -172,7 +172,7 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
 def _file_name(leaf: mime.Leaf) -> bytes:
     if name := leaf.file_name:
         return _fold_file_name(name)
-    disposition = leaf.first_values.get(b"content-disposition", b"")
+    disposition = leaf.first_values[b"content-disposition"]
     return b"unnamed" if disposition.lstrip().lower().startswith(b"attachment") else b""
 
 
@@ -377,7 +377,7 @@ _TRAIT_CODES = [
 def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
     """The codes of all traits, uint8, (len(TRAITS),)."""
     first_values = content.message.root.first_values
-    sender = headers.registered_domain(first_values.get(b"from", b""))
+    sender = headers.registered_domain(first_values[b"from"])
     text, media = content.first_text, content.message.root.media
     charset = text.parameters.get(b"charset") if text else None
     attachment = "none"
@@ -403,7 +403,7 @@ def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
 
 
 def _recipients(first_values: FieldMap) -> str:
-    to = first_values.get(b"to", b"") + b"," + first_values.get(b"cc", b"")
+    to = first_values[b"to"] + b"," + first_values[b"cc"]
     count = to.count(b"@")
     if count:
         return "one" if count == 1 else "several"
@@ -432,7 +432,7 @@ def _subject_kind(value: bytes | None) -> str:
 def _list_kind(first_values: FieldMap) -> str:
     if not first_values.keys().isdisjoint(_LIST_FIELDS):
         return "list"
-    precedence = first_values.get(b"precedence", b"").strip().lower()
+    precedence = first_values[b"precedence"].strip().lower()
     is_bulk = b"list-unsubscribe" in first_values or precedence in (b"bulk", b"list", b"junk")
     return "bulk" if is_bulk else "none"
 
@@ -442,8 +442,8 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     first_values = content.message.root.first_values
     sample = b"".join(content.samples)
     beyond_ascii = 0 if sample.isascii() else _count_bytes(sample, _BEYOND_ASCII)
-    recipients = (first_values.get(b"to", b"") + first_values.get(b"cc", b"")).count(b"@")
-    subject = first_values.get(b"subject", b"")
+    recipients = (first_values[b"to"] + first_values[b"cc"]).count(b"@")
+    subject = first_values[b"subject"]
     markup = content.markup_length
     values = (
         *map(_scale_log, (size, content.text_length, len(content.urls))),

@@ -37,15 +37,16 @@ from spamguard.records import Features, Word
 Hashes = NDArray[np.uint64]
 
 WORDS, CLUES, PAIRS, GRAMS = (np.uint32(value << 30) for value in range(4))
-# Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections").
-_UNPAIRED_SECTIONS = (
-    b"end tags names address url host clue id-shape id-host date-shape references in-reply-to"
-)
-_LETTERED_SECTIONS = (b"", b"subject")  # what people write; grams are made of it
 _NO_PAIRS, _WITH_GRAMS = 1, 2  # marks of a section for the compiled functions
 _SECTION_MARKS = {
-    **dict.fromkeys(_UNPAIRED_SECTIONS.split(), _NO_PAIRS),
-    **dict.fromkeys(_LETTERED_SECTIONS, _WITH_GRAMS),
+    # Their order of tokens says little (RESULTS.md, "Pairs of which sections").
+    **dict.fromkeys(
+        b"end tags names address url host clue id-shape id-host date-shape references"
+        b" in-reply-to".split(),
+        _NO_PAIRS,
+    ),
+    # What people write.
+    **dict.fromkeys((b"", b"subject"), _WITH_GRAMS),
 }
 # How many tokens behind the body's make pairs with a gap (RESULTS.md, "Grams of characters").
 _MAX_SKIPS = 50
@@ -99,7 +100,7 @@ class FeatureExtractor:
         content = read_content(raw, self._limits)
         return {
             token: group.token_text(number)
-            for group in self._hasher.token_groups(content.sections, content.spaceless)
+            for group in self._hasher.token_groups(content)
             for number, token in enumerate(group.tokens.tolist())
         }
 
@@ -147,34 +148,32 @@ class TokenHasher:
         """The tokens of one message."""
         functions = native.functions
         if functions is None or content.spaceless:
-            return _NumpyTokens(list(self.token_groups(content.sections, content.spaceless)))
+            return _NumpyTokens(list(self.token_groups(content)))
         names, texts = zip(*content.sections, strict=True)
         seeds = b"".join(map(self._seed, (*names, _GRAM_SECTION)))
         marks = bytes([_SECTION_MARKS.get(name, 0) for name in names])
         arguments = (texts, seeds, marks, self._multipliers, _TOKEN_BYTE_TABLE)
-        return _NativeTokens(functions, content.sections, arguments)
+        return _NativeTokens(functions, names, arguments)
 
-    def token_groups(
-        self, sections: list[Section], spaceless: Sequence[tuple[bytes, str]] = ()
-    ) -> Iterator[_TokenGroup]:
-        """The tokens of one message by numpy. The first section is the body."""
-        run = self.hash_tokens(sections)
+    def token_groups(self, content: MessageContent) -> Iterator[_TokenGroup]:
+        """The tokens of one message by numpy."""
+        run = self.hash_tokens(content.sections)
         tokens, words = narrow_hashes(run.hashes) | WORDS, int(run.borders[0])
         tokens[words:] |= CLUES
         yield _TokenGroup(tokens, run, np.arange(len(tokens)))
-        may_pair = np.array([_SECTION_MARKS.get(name) != _NO_PAIRS for name, _ in sections])
+        may_pair = np.array([_SECTION_MARKS.get(name) != _NO_PAIRS for name in run.sections])
         pairs_with_next = may_pair.repeat(np.diff(run.borders, prepend=0))
         if len(tokens):
             pairs_with_next[run.borders - 1] = False  # the last token of each section
         yield self._pair_group(run, pairs_with_next.nonzero()[0], 1)
         near = pairs_with_next[words : words + _MAX_SKIPS - 1]
         yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
-        for name, text in sections:
+        for name, text in content.sections:
             if _SECTION_MARKS.get(name) == _WITH_GRAMS:
                 grams = self.hash_grams(text)
                 tokens = narrow_hashes(grams.hashes) | GRAMS
                 yield _TokenGroup(tokens, grams, np.arange(len(tokens)))
-        for name, letters in spaceless:
+        for name, letters in content.spaceless:
             bigrams = self.hash_bigrams(name, letters)
             tokens = narrow_hashes(bigrams.hashes) | (CLUES if name else WORDS)
             yield _TokenGroup(tokens, bigrams, np.arange(len(tokens)))
@@ -298,10 +297,13 @@ _GRAM_LABEL = "letters:"
 
 
 class _NativeTokens(NamedTuple):
-    """The tokens of one message by the compiled functions. arguments: theirs, about sections."""
+    """The tokens of one message by the compiled functions.
+
+    sections: their names. arguments: of the functions.
+    """
 
     functions: Any
-    sections: list[Section]
+    sections: Sequence[bytes]
     arguments: tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]
 
     def distinct_tokens(self) -> NDArray[np.uint32]:
@@ -317,14 +319,13 @@ class _NativeTokens(NamedTuple):
         places = self.functions.places(
             *self.arguments, buckets.astype(np.uint32), _MAX_SKIPS, shift
         )
-        labels = [_section_label(name) for name, _ in self.sections]
         words = []
         for (token, made, section, text, partner), part in zip(places, parts.tolist(), strict=True):
             name = text.decode("utf-8", "replace")
             if made == _MADE_OF_GRAM:
                 name = _GRAM_LABEL + name.replace(" ", "_")
             else:
-                name = labels[section] + name
+                name = _section_label(self.sections[section]) + name
             if partner:
                 name += _PAIR_SEPARATORS[made] + partner.decode("utf-8", "replace")
             words.append(Word(token, name, part))

@@ -25,8 +25,15 @@ from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.text import fold
 
 FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its folding
-FieldMap = dict[bytes, bytes]  # first value of each field
 Section = tuple[bytes, bytes]  # name of the section, folded UTF-8 text
+
+
+class FieldMap(dict[bytes, bytes]):
+    """The first value of each field; what is missing is empty."""
+
+    def __missing__(self, name: bytes) -> bytes:
+        return b""
+
 
 # ---- parsing
 
@@ -51,11 +58,6 @@ _ESSENTIAL_FIELD = re.compile(  # the first letter alone excludes nearly all oth
     % (bytes({name[0] for name in _ESSENTIAL_NAMES}), b"|".join(_ESSENTIAL_NAMES)),
     re.I,
 )
-
-
-def index_fields(fields: FieldList) -> FieldMap:
-    """The first value of each field."""
-    return dict(reversed(fields))
 
 
 def parse_header(
@@ -257,7 +259,7 @@ def relation_clues(
         Of links, in lower case.
     """
     sender, recipient, answered, origin = [
-        registered_domain(first_values.get(name, b""))
+        registered_domain(first_values[name])
         for name in (b"from", b"to", b"reply-to", b"message-id")
     ]
     clues = [b"to_sender" if sender and sender == recipient else b"to_other"]

@@ -29,7 +29,6 @@ from spamguard.mail.decode import decode_text, decode_transfer_encoding, decode_
 from spamguard.mail.html import parse_page
 from spamguard.mail.mime import (
     MESSAGE_TYPES,
-    Leaf,
     MimeMessage,
     ParseLimits,
     has_header,
@@ -71,7 +70,7 @@ def message_digest(raw: bytes, key: bytes, message: MimeMessage | None = None) -
 def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
     """Header fields and decoded leaves, both without what servers change: quotes, white space."""
     for name in _IDENTITY_FIELDS:
-        text = decode_unstructured(message.root.first_values.get(name, b""))[0].replace('"', "")
+        text = decode_unstructured(message.root.first_values[name])[0].replace('"', "")
         yield " ".join(text.split()).encode("utf-8", "replace")
     for leaf in message.leaves:
         data, encoding = leaf.body, leaf.encoding
@@ -352,19 +351,13 @@ def extract_attached(raw: bytes) -> list[bytes]:
         is_message = leaf.media in MESSAGE_TYPES
         name = decode_unstructured(leaf.file_name[-300:])[0]
         if is_message or name.strip().lower().endswith(".eml"):
-            message = _decode_leaf(leaf)
+            message = decode_transfer_encoding(leaf.body, leaf.encoding)[0]
             if message.strip() and (is_message or has_header(message)):
                 messages.append(message)
     return messages
 
 
-def _decode_leaf(leaf: Leaf) -> bytes:
-    return decode_transfer_encoding(leaf.body, leaf.encoding)[0]
-
-
 # ---- what a reader sees
-
-_PLAIN_TYPE, _HTML_TYPE = b"text/plain", b"text/html"
 
 _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 
@@ -372,11 +365,11 @@ _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 def part_texts(raw: bytes) -> Iterator[str]:
     """What a reader sees of each part. Plain text comes first, as the mail program wrote it."""
     leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
-    for media in (_PLAIN_TYPE, _HTML_TYPE):
+    for media in (b"text/plain", b"text/html"):
         for leaf in leaves:
             if leaf.media == media:
-                charset = leaf.parameters.get(b"charset", b"")
-                text = decode_text(_decode_leaf(leaf), charset)[0]
-                if media == _HTML_TYPE:
+                data = decode_transfer_encoding(leaf.body, leaf.encoding)[0]
+                text = decode_text(data, leaf.parameters.get(b"charset", b""))[0]
+                if media == b"text/html":
                     text = parse_page(_LINE_TAGS.sub("\n", text.lower())).visible
                 yield text

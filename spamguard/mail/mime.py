@@ -23,7 +23,6 @@ from spamguard.mail.decode import decode_base64, decode_text
 from spamguard.mail.headers import (
     FieldList,
     FieldMap,
-    index_fields,
     is_headerless_text,
     parse_lenient_header,
 )
@@ -87,7 +86,7 @@ class Leaf(NamedTuple):
     @property
     def file_name(self) -> bytes:
         """As it stands in the header; empty without one."""
-        disposition = self.first_values.get(b"content-disposition", b"")[:MAX_VALUE_BYTES]
+        disposition = self.first_values[b"content-disposition"][:MAX_VALUE_BYTES]
         name = parse_parameters(disposition).get(b"filename")
         return name or self.parameters.get(b"name", b"")
 
@@ -136,10 +135,10 @@ def _read_leaf(
     text: bytes, limits: ParseLimits, default_type: bytes = b""
 ) -> tuple[Leaf, list[bytes]]:
     fields, start, defects = parse_lenient_header(text, limits.header_bytes, limits.header_fields)
-    first_values = index_fields(fields)
+    first_values = FieldMap(reversed(fields))
     value = first_values.get(b"content-type", default_type)
     media, parameters = parse_content_type(value[:MAX_VALUE_BYTES])
-    match = _TRANSFER_ENCODING.match(first_values.get(b"content-transfer-encoding", b""))
+    match = _TRANSFER_ENCODING.match(first_values[b"content-transfer-encoding"])
     encoding = match[1].lower()  # type: ignore[index]  # it matches b""
     return Leaf(fields, first_values, media, parameters, encoding, text[start:]), defects
 
@@ -217,12 +216,12 @@ def _join_continuations(parameters: dict[bytes, bytes]) -> dict[bytes, bytes]:
         if (match := _CONTINUATION.fullmatch(name)) is None:
             continue
         base, digits, star = match.groups()
-        number = int(digits or 0)
+        number, piece = int(digits or 0), text
         if star or digits is None:
             if number == 0 and (extended := _EXTENDED_VALUE.fullmatch(text)):
-                charsets[base], text = extended.groups()  # noqa: PLW2901
-            text = unquote_to_bytes(text)  # noqa: PLW2901
-        pieces.setdefault(base, []).append((number, text))
+                charsets[base], piece = extended.groups()
+            piece = unquote_to_bytes(piece)
+        pieces.setdefault(base, []).append((number, piece))
     for base, numbered in pieces.items():
         text = b"".join([piece for _, piece in sorted(numbered)])
         if charset := charsets.get(base):
@@ -326,7 +325,7 @@ class _TreeReader:
         where there are none. The line end in front of a delimiter belongs to the delimiter.
         """
         defects, parameters = self._message.defects, part.parameters
-        value = part.first_values.get(b"content-type", b"")
+        value = part.first_values[b"content-type"]
         if b"boundary" not in parameters and len(value) > MAX_VALUE_BYTES:
             parameters = parse_parameters(value)
         boundary = parameters.get(b"boundary", b"").rstrip()

@@ -111,7 +111,7 @@ def split_leaves(message: MimeMessage) -> list[tuple[str, str | None, bytes]]:
 
 
 def _described(leaf: Leaf) -> tuple[str, str | None, bytes]:
-    encoding = leaf.first_values.get(b"content-transfer-encoding", b"").strip().lower()
+    encoding = leaf.first_values[b"content-transfer-encoding"].strip().lower()
     charset = leaf.parameters.get(b"charset")
     return (
         leaf.media.decode(),
