@@ -271,11 +271,9 @@ def relation_clues(
         clues.append(b"links_sender" if owners == {sender} else where)
         clues.append(b"link_owners_%d" % min(len(owners), _MAX_LINK_DOMAINS))
     servers = b"\n".join(received)
-    # `find`: as in `field_sections`
-    has_passed = sender and servers.find(sender) >= 0
-    clues.append(b"sender_passed_on" if has_passed else b"sender_not_passed_on")
-    has_passed = origin and servers.find(origin) >= 0
-    clues.append(b"id_passed_on" if has_passed else b"id_not_passed_on")
+    for domain, name in ((sender, b"sender"), (origin, b"id")):
+        has_passed = domain and servers.find(domain) >= 0  # `find`: as in `field_sections`
+        clues.append(name + (b"_passed_on" if has_passed else b"_not_passed_on"))
     return clues
 
 

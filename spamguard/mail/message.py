@@ -122,13 +122,10 @@ def add_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) -> 
 
     Line ends are those of the message.
     """
-    head, replaced = rewrite_header(raw, fields, forged, line_end=_first_line_end(raw))
-    return head + raw[replaced:]
-
-
-def _first_line_end(raw: bytes) -> bytes:
     first = raw.find(b"\n")
-    return b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
+    line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
+    head, replaced = rewrite_header(raw, fields, forged, line_end=line_end)
+    return head + raw[replaced:]
 
 
 def rewrite_header(
@@ -211,14 +208,13 @@ def _add_prefix(
 
 
 def _remove_fields(lines: bytes, forged: Iterable[bytes]) -> bytes:
-    """The header section without the fields of these names; the same object if there are none.
+    """The header section without the fields of these names.
 
     An empty line that ends in a bare CR does not end the section: most programs read on.
     """
     text = b"\n" + lines  # the first line stands behind a line end as well
     by_cr = lines.count(b"\r") > lines.count(b"\r\n")
-    cut = _remove_matches(_field_pattern(tuple(sorted(forged)), by_cr=by_cr), text)
-    return lines if cut is text else cut[1:]
+    return _remove_matches(_field_pattern(tuple(sorted(forged)), by_cr=by_cr), text)[1:]
 
 
 @lru_cache(maxsize=64)
@@ -230,7 +226,7 @@ def _field_pattern(names: tuple[bytes, ...], *, by_cr: bool) -> re.Pattern[bytes
 
 
 def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
-    """The text without the matches; the same object if there are none.
+    """The text without the matches.
 
     At the start of a line a field goes with its own line end. Behind a bare CR it goes with that
     CR: otherwise the next line would join the one before. No empty line may stay behind, because
@@ -251,7 +247,7 @@ def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
         if text[position - 1] == 0x0A:
             while remainder.endswith(b"\r"):
                 remainder.pop()
-    return bytes(remainder + text[position:]) if position else text
+    return bytes(remainder + text[position:])
 
 
 # ---- the message as it leaves
@@ -259,6 +255,7 @@ def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
 _HEAD_BYTES = 64 << 10  # that hold the header section of all but very odd mail
 _MAX_HEADER_BYTES = 1 << 20
 _FIELD_NAME = re.compile(rb"^([!-9;-~]{1,100})[ \t]*:", re.MULTILINE)
+_EMPTY_LINE = re.compile(rb"\r?\n")
 _FIELD_END = re.compile(rb"\n(?=[^ \t])")
 
 
@@ -297,13 +294,14 @@ def matching_field_names(header: bytes, names: Sequence[str]) -> list[str]:
 
 
 def tag_message(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) -> SpoolView:
-    """The message with `fields` on top and `forged` ones removed, in its own line ends."""
+    """The message with `fields` on top and `forged` ones removed, in its own line ends. Its head
+    ends with the empty line below the header section.
+    """
     header = read_header_section(message)
-    # the first line end may be that of the empty line below
-    line_end = _first_line_end(message.read_start(len(header) + 2))
-    names = [name.encode() for name in forged]
-    head, replaced = rewrite_header(header, fields, names, line_end=line_end)
-    return SpoolView(head, message, replaced)
+    empty_line = _EMPTY_LINE.match(message.read_start(len(header) + 2), len(header))
+    header += empty_line[0] if empty_line else b""
+    head = add_fields(header, fields, [name.encode() for name in forged])
+    return SpoolView(head, message, len(header))
 
 
 class OutgoingMessage:
