@@ -86,8 +86,7 @@ class ExampleReader:
 
     def read_examples(self, messages: Sequence[bytes]) -> list[Example]:
         """`read_example` for several messages."""
-        written = [remove_subject_prefix(raw) for raw in messages]
-        return list(map(self._make_example, written, self.extractor.read_all(written)))
+        return list(map(self.read_example, messages))
 
     def _make_example(self, raw: bytes, extracted: ExtractedMessage) -> Example:
         digest = message_digest(raw, self._digest_key, extracted.message)
@@ -183,7 +182,7 @@ def read_labelled(reader: ExampleReader, batch: list[SourceMessage]) -> list[Lab
 
 def read_all_features(reader: ExampleReader, batch: list[bytes]) -> list[Features]:
     """The features of each message, for judging."""
-    return [message.features for message in reader.extractor.read_all(batch)]
+    return list(map(reader.extractor.features, batch))
 
 
 def read_batches(

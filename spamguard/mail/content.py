@@ -55,8 +55,7 @@ class MessageContent:
     spaceless: list[tuple[bytes, str]] = field(default_factory=list)
     defects: list[bytes] = field(default_factory=list)
     charset: bytes = b""  # of the first text that has one
-    text_type: mime.ContentType | None = None  # of the first text, like its encoding
-    text_encoding: bytes = b""
+    first_text: mime.Leaf | None = None
     attachments: list[tuple[bytes, bytes]] = field(default_factory=list)  # media type, file name
     urls: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)  # of each part, as readers see it
@@ -68,7 +67,6 @@ class MessageContent:
     samples: list[bytes] = field(default_factory=list)  # the start of each text part
     hops: int = 0  # servers that the message passed
     text_length: int = 0  # bytes of the body's text
-    makeup_clues: list[bytes] = field(default_factory=list)
 
 
 def read_content(
@@ -79,34 +77,57 @@ def read_content(
     message: `raw` taken apart with these limits, if it was.
     """
     content = MessageContent(mime.parse_message(raw, limits) if message is None else message)
+    message, sections = content.message, content.sections
     _read_leaves(content, limits)
     body, footer = split_footer(_cut_text("\n".join(content.text), limits, content))
     text = deobfuscate(_separate_text(content, b"", body))
-    content.text_length = len(text)
-    content.makeup_clues, substitute_words = describe_makeup(
+    content.text_length, letters = len(text), sum([len(runs) for _, runs in content.spaceless])
+    clues, substitute_words = describe_makeup(
         text,
-        sum(len(runs) for _, runs in content.spaceless),
-        [leaf.content_type.media for leaf in content.message.leaves],
+        letters,
+        [leaf.media for leaf in message.leaves],
         pictures=content.images > 0
         or any(media.startswith(b"image/") for media, _ in content.attachments),
         linked=content.linked_image,
     )
-    if substitute_words:
-        text += b"\n" + substitute_words
-    content.sections.append((b"", text))
+    words = text + b"\n" + substitute_words if substitute_words else text
+    sections.append((b"", words))
     if footer:
-        content.sections.append((b"footer", _separate_text(content, b"footer", footer)))
-    _add_evidence(content, limits)
+        sections.append((b"footer", _separate_text(content, b"footer", footer)))
+    content.evidence = headers.evidence_fields(message.root.fields)
+    fields, defects = headers.field_sections(content.evidence, content.charset)
+    content.defects += defects + message.defects
+    subjects = []
+    for name, value in fields:
+        shown = value
+        if not value.isascii():
+            shown = _separate_text(content, name, value.decode("utf-8", "replace"))
+        if name == b"subject":
+            shown = deobfuscate(shown)
+            subjects.append(shown)
+        sections.append((name, shown))
+    hidden = _cut_text(fold(" ".join(content.hidden), lower=True), limits, content)
+    if hidden and not hidden.isspace():
+        sections.append((b"hidden", _separate_text(content, b"hidden", hidden)))
+    if content.tags:
+        tags = _cut_text(fold(" ".join(content.tags), lower=True), limits, content)
+        sections.append((b"tags", tags.encode("utf-8", "replace")))
+    hosts = _add_links(content)
+    received = [value for name, value in fields if name == b"received"]
+    content.hops = len(received)
+    clues += handful_clues(text, letters, subjects)
+    clues += headers.relation_clues(message.root.first_values, received, hosts)
+    _add_structure(content, clues)
     # How a sender always closes says something of its own (RESULTS.md, "Last words").
-    words = text[-_END_BYTES:].split()
-    if len(words) > _END_WORDS:
-        content.sections.append((b"end", b" ".join(words[-_END_WORDS:])))
+    last = words[-_END_BYTES:].split()
+    if len(last) > _END_WORDS:
+        sections.append((b"end", b" ".join(last[-_END_WORDS:])))
     return content
 
 
 def first_line(content: MessageContent) -> str:
     """The beginning of the text as readers see it, in lower case, on one line."""
-    text = next(filter(str.strip, content.text), "")
+    text = next((text for text in content.text if text and not text.isspace()), "")
     return " ".join(text.split(maxsplit=MAX_LINE)[:MAX_LINE])[:MAX_LINE]
 
 
@@ -130,7 +151,7 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
     budget = limits.text_bytes
     unseen: list[int] = []
     for leaf in content.message.leaves:
-        media, name = leaf.content_type.media, _file_name(leaf)
+        media, name = leaf.media, _file_name(leaf)
         # mail programs show a multipart that cannot be taken apart as text
         is_text = media.startswith((b"text/", b"multipart/")) or media in _TEXT_TYPES
         if name or not is_text:
@@ -151,7 +172,7 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
 def _file_name(leaf: mime.Leaf) -> bytes:
     if name := leaf.file_name:
         return _fold_file_name(name)
-    disposition = leaf.first_values.get(b"content-disposition", b"")
+    disposition = leaf.first_values[b"content-disposition"]
     return b"unnamed" if disposition.lstrip().lower().startswith(b"attachment") else b""
 
 
@@ -162,37 +183,30 @@ def _fold_file_name(name: bytes) -> bytes:
 
 def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page: bool) -> int:
     """Read one text part; returns how many decoded bytes it takes from the budget."""
-    media, parameters = leaf.content_type
     window = leaf.body[: 4 * budget]  # no encoding is longer, unless it is padded with rubbish
-    encoding = leaf.encoding
-    data, defects = decode.decode_transfer_encoding(window, encoding)
+    data, defects = decode.decode_transfer_encoding(window, leaf.encoding)
     if len(data) > budget or len(window) < len(leaf.body):
         data, defects = data[:budget], [*defects, b"text-size"]
-    if media == b"text/plain":
+    if leaf.media == b"text/plain":
         data, files = decode.strip_uuencoded_files(data)
         content.attachments += [
             (b"application/octet-stream", _fold_file_name(name)) for name in files
         ]
     content.samples.append(data[:_SAMPLE_BYTES])
-    charset = parameters.get(b"charset", b"")
+    charset = leaf.parameters.get(b"charset", b"")
     if charset[:8].lower() in {b"", b"us-ascii", b"ascii"}:  # of programs that know of none
         charset = decode.sniff_charset(data) or charset
     text, charset_defects = decode.decode_text(data, charset)
-    if parameters.get(b"delsp", b"").lower() == b"yes":
+    if leaf.parameters.get(b"delsp", b"").lower() == b"yes":
         text = _SOFT_BREAK.sub("", text)
-    if media == b"text/calendar":
+    if leaf.media == b"text/calendar":
         text = _CALENDAR_FOLD.sub("", text)
         text = text.replace("\\n", "\n").replace("\\N", "\n")  # line ends (RFC 5545, 3.3.11)
     content.charset = content.charset or charset
     content.defects += defects + charset_defects
-    if content.text_type is None:
-        content.text_type, content.text_encoding = leaf.content_type, encoding
-    _read_lower_text(content, text.lower(), is_page=is_page)
-    return len(data)
-
-
-def _read_lower_text(content: MessageContent, text: str, *, is_page: bool) -> None:
-    """Take HTML apart, then fold: no look-alike of "<" may become a tag."""
+    content.first_text = content.first_text or leaf
+    # HTML is taken apart before folding: no look-alike of "<" may become a tag
+    text = text.lower()
     if "http" in text:
         content.urls += _URL.findall(text)
     if is_page or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
@@ -209,6 +223,7 @@ def _read_lower_text(content: MessageContent, text: str, *, is_page: bool) -> No
     content.text.append(fold(text, lower=True))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
+    return len(data)
 
 
 # ---- sections
@@ -242,34 +257,6 @@ def _separate_text(content: MessageContent, section: bytes, text: str) -> bytes:
     return words
 
 
-def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
-    """Add the sections beside the body."""
-    message = content.message
-    content.evidence = headers.evidence_fields(message.fields)
-    fields, defects = headers.field_sections(content.evidence, content.charset)
-    content.defects += defects + message.defects
-    for name, value in fields:
-        text = value
-        if not value.isascii():
-            text = _separate_text(content, name, value.decode("utf-8", "replace"))
-        content.sections.append((name, deobfuscate(text) if name == b"subject" else text))
-    hidden = _cut_text(fold(" ".join(content.hidden), lower=True), limits, content)
-    if hidden and not hidden.isspace():
-        content.sections.append((b"hidden", _separate_text(content, b"hidden", hidden)))
-    if content.tags:
-        tags = _cut_text(fold(" ".join(content.tags), lower=True), limits, content)
-        content.sections.append((b"tags", tags.encode("utf-8", "replace")))
-    hosts = _add_links(content)
-    received = [text for name, text in fields if name == b"received"]
-    content.hops = len(received)
-    content.makeup_clues += handful_clues(
-        content.sections[0][1][: content.text_length],
-        sum(len(runs) for section, runs in content.spaceless if not section),
-        (text for name, text in content.sections if name == b"subject"),
-    )
-    _add_structure(content, headers.relation_clues(message.first_values, received, hosts))
-
-
 def _add_links(content: MessageContent) -> list[str]:
     """Add the sections of links and hosts; returns the hosts."""
     urls = list(dict.fromkeys(content.urls))[:300]
@@ -298,15 +285,15 @@ def _domain_tokens(host: str) -> str:
     return " ".join(["_".join(labels[start:]) for start in range(max(1, len(labels) - 1))])
 
 
-def _add_structure(content: MessageContent, relations: list[bytes]) -> None:
+def _add_structure(content: MessageContent, more_clues: list[bytes]) -> None:
     message = content.message
     for leaf in message.leaves:
-        if leaf.fields is not message.fields:
+        if leaf is not message.root:
             content.sections += headers.part_sections(leaf.fields)
-    kinds = [*message.structure, *[leaf.content_type.media for leaf in message.leaves]]
+    kinds = [*message.structure, *[leaf.media for leaf in message.leaves]]
     clues = [b"defect_" + name.replace(b"-", b"_") for name in content.defects]
     clues += [b"kind_" + kind.replace(b"/", b"_") for kind in kinds]
-    clues = list(dict.fromkeys(clues + content.makeup_clues + relations))
+    clues = list(dict.fromkeys(clues + more_clues))
     content.sections.append((b"clue", b" ".join(clues)))
     if content.attachments:
         names = [name + b" " + headers.host_token(name) for _, name in content.attachments]
@@ -315,27 +302,21 @@ def _add_structure(content: MessageContent, relations: list[bytes]) -> None:
 
 # ---- traits: categories and numbers beside the tokens
 
-TRAITS: dict[str, tuple[str, ...]] = {
-    "media type": (
-        *("absent", "text/plain", "text/html", "multipart/alternative", "multipart/mixed"),
-        *("multipart/related", "multipart/signed", "multipart/report", "other"),
-    ),
-    "transfer encoding": ("absent", "7bit", "8bit", "quoted-printable", "base64", "other"),
-    "charset": (
-        *("absent", "us-ascii", "utf-8", "western", "central", "cyrillic"),
-        *("japanese", "chinese", "korean", "other"),
-    ),
-    "attachment": (
-        *("none", "image", "document", "archive", "program", "html", "calendar", "message"),
-        "other",
-    ),
-    "recipients": ("none", "one", "several", "undisclosed", "other"),
-    "reply-to": ("absent", "same domain", "other"),
-    "message-id": ("absent", "sender's domain", "other"),
-    "subject": ("absent", "reply", "forward", "capitals", "other"),
-    "list": ("none", "list", "bulk", "other"),
-    "date": ("absent", "zone", "other"),
+_TRAIT_VALUES = {
+    "media type": "absent, text/plain, text/html, multipart/alternative, multipart/mixed, "
+    "multipart/related, multipart/signed, multipart/report, other",
+    "transfer encoding": "absent, 7bit, 8bit, quoted-printable, base64, other",
+    "charset": "absent, us-ascii, utf-8, western, central, cyrillic, japanese, chinese, korean, "
+    "other",
+    "attachment": "none, image, document, archive, program, html, calendar, message, other",
+    "recipients": "none, one, several, undisclosed, other",
+    "reply-to": "absent, same domain, other",
+    "message-id": "absent, sender's domain, other",
+    "subject": "absent, reply, forward, capitals, other",
+    "list": "none, list, bulk, other",
+    "date": "absent, zone, other",
 }
+TRAITS = {name: tuple(values.split(", ")) for name, values in _TRAIT_VALUES.items()}
 """Name of each trait and its values; a value's code is its position. At most 16 values."""
 
 NUMBERS: tuple[str, ...] = (
@@ -395,10 +376,10 @@ _TRAIT_CODES = [
 
 def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
     """The codes of all traits, uint8, (len(TRAITS),)."""
-    first_values = content.message.first_values
-    sender = headers.registered_domain(first_values.get(b"from", b""))
-    charset = content.text_type.parameters.get(b"charset") if content.text_type else None
-    encoding, media = content.text_encoding, content.message.content_type.media
+    first_values = content.message.root.first_values
+    sender = headers.registered_domain(first_values[b"from"])
+    text, media = content.first_text, content.message.root.media
+    charset = text.parameters.get(b"charset") if text else None
     attachment = "none"
     if content.attachments:
         first_media, name = content.attachments[0]
@@ -407,7 +388,7 @@ def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
     date = first_values.get(b"date")
     values = (
         media.decode("ascii", "replace") if b"content-type" in first_values else "absent",
-        encoding.decode("ascii", "replace") if encoding else "absent",
+        text.encoding.decode("ascii", "replace") if text and text.encoding else "absent",
         _CODEC_KINDS.get(decode.codec_name(charset) or "", "other") if charset else "absent",
         attachment,
         _recipients(first_values),
@@ -422,7 +403,7 @@ def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
 
 
 def _recipients(first_values: FieldMap) -> str:
-    to = first_values.get(b"to", b"") + b"," + first_values.get(b"cc", b"")
+    to = first_values[b"to"] + b"," + first_values[b"cc"]
     count = to.count(b"@")
     if count:
         return "one" if count == 1 else "several"
@@ -451,28 +432,26 @@ def _subject_kind(value: bytes | None) -> str:
 def _list_kind(first_values: FieldMap) -> str:
     if not first_values.keys().isdisjoint(_LIST_FIELDS):
         return "list"
-    precedence = first_values.get(b"precedence", b"").strip().lower()
+    precedence = first_values[b"precedence"].strip().lower()
     is_bulk = b"list-unsubscribe" in first_values or precedence in (b"bulk", b"list", b"junk")
     return "bulk" if is_bulk else "none"
 
 
 def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     """All numeric traits, int16, (len(NUMBERS),), 0 to 255. size: bytes of the whole body."""
-    first_values = content.message.first_values
+    first_values = content.message.root.first_values
     sample = b"".join(content.samples)
     beyond_ascii = 0 if sample.isascii() else _count_bytes(sample, _BEYOND_ASCII)
+    recipients = (first_values[b"to"] + first_values[b"cc"]).count(b"@")
+    subject = first_values[b"subject"]
+    markup = content.markup_length
     values = (
-        _scale_log(size),
-        _scale_log(content.text_length),
-        _scale_log(len(content.urls)),
+        *map(_scale_log, (size, content.text_length, len(content.urls))),
         _scale_share(_count_bytes(sample, _CAPITALS), len(sample)),
         _scale_share(_count_bytes(sample, _DIGITS), len(sample)),
         _scale_share(beyond_ascii, len(sample)),
-        _scale_log((first_values.get(b"to", b"") + first_values.get(b"cc", b"")).count(b"@")),
-        _scale_log(len(first_values.get(b"subject", b""))),
-        _scale_log(len(content.evidence)),
-        _scale_log(content.hops),
-        _scale_share(content.markup_length, content.markup_length + content.text_length),
+        *map(_scale_log, (recipients, len(subject), len(content.evidence), content.hops)),
+        _scale_share(markup, markup + content.text_length),
         _scale_log(sum(map(len, content.hidden))),
         _scale_log(content.images),
         _scale_log(len(content.attachments)),

@@ -61,25 +61,22 @@ _SUPERSET_CODECS = {
     "tis_620": "cp874",
     "iso2022_jp": "iso2022_jp_ext",
     "utf_8": "utf-8",
-    "ascii": "ascii",
 }
+_MAX_CHARSET_BYTES = 60
 _WIDE_CODEC_PREFIXES = ("utf_16", "utf_32")
 _SEVEN_BIT_CODEC_PREFIXES = ("iso2022", "hz", "utf_7")  # their text is all ASCII as it stands
 _TWO_BYTE_CODECS = frozenset(("big5hkscs", "cp932", "cp949", "euc_jp"))  # with gaps in the table
 
 
+@lru_cache(maxsize=256)
 def codec_name(charset: bytes) -> str | None:
     """Python's name for a declared charset, or None when there is none fit for mail.
 
     >>> codec_name(b"ISO-8859-1"), codec_name(b"x-sjis"), codec_name(b"rot13")
     ('cp1252', 'cp932', None)
     """
-    return _codec_name(charset[:60])
-
-
-@lru_cache(maxsize=256)
-def _codec_name(charset: bytes) -> str | None:
-    name = re.sub("[^a-z0-9]+", "_", charset.decode("ascii", "replace").lower()).strip("_")
+    written = charset[:_MAX_CHARSET_BYTES].decode("ascii", "replace").lower()
+    name = re.sub("[^a-z0-9]+", "_", written).strip("_")
     common = name.removeprefix("x_")
     if family := _CHARSET_FAMILY.fullmatch(common):
         common = f"cp{family[1]}" if family[1] else f"iso8859_{family[2]}"
@@ -400,38 +397,31 @@ def decode_unstructured(value: bytes, charset: bytes = b"") -> tuple[str, list[b
         if value.find(b"\x1b") < 0:
             return value.decode("ascii"), []
         return decode_text(value, sniff_charset(value))
-    texts: list[str] = []
-    runs, defects = _split_encoded_words(value)
-    for word_charset, data in runs:
-        text, text_defects = decode_text(data, word_charset or charset)
-        texts.append(text)
-        if word_charset:
-            defects += text_defects
-    return "".join(texts), defects
-
-
-def _split_encoded_words(value: bytes) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """A value as (charset, bytes) in order, charset empty between encoded words; and defects.
-
-    Neighbours of one charset are one run: many senders cut a character in two (RFC 2047 section 5
-    forbids it).
-    """
-    runs: list[tuple[bytes, bytes]] = []
+    # Neighbours of one charset are one run: many senders cut a character in two (RFC 2047 section 5
+    # forbids it).
+    runs: list[tuple[bytes, bytes]] = []  # charset and bytes; no charset between encoded words
     defects: list[bytes] = []
     position = 0
     for match in _ENCODED_WORD.finditer(value):
         between = value[position : match.start()]
         if between and not (runs and between.isspace()):
             runs.append((b"", between))
-        charset, encoding, data = match.groups()
-        charset = charset.lower()
+        word_charset, encoding, data = match.groups()
+        word_charset = word_charset.lower()
         if encoding in b"qQ":
             data = binascii.a2b_qp(data, header=True)
         else:
             data, word_defects = decode_base64(data)
             defects += word_defects
-        if runs and runs[-1][0] == charset:
+        if runs and runs[-1][0] == word_charset:
             data = runs.pop()[1] + data
-        runs.append((charset, data))
+        runs.append((word_charset, data))
         position = match.end()
-    return [*runs, (b"", value[position:])], defects
+    runs.append((b"", value[position:]))
+    texts: list[str] = []
+    for word_charset, data in runs:
+        text, text_defects = decode_text(data, word_charset or charset)
+        texts.append(text)
+        if word_charset:
+            defects += text_defects
+    return "".join(texts), defects

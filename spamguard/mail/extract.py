@@ -14,7 +14,7 @@ alone. Pure; must never raise.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -37,12 +37,17 @@ from spamguard.records import Features, Word
 Hashes = NDArray[np.uint64]
 
 WORDS, CLUES, PAIRS, GRAMS = (np.uint32(value << 30) for value in range(4))
-# Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections").
-_UNPAIRED_SECTIONS = frozenset(
-    b"end tags names address url host clue id-shape id-host date-shape references"
-    b" in-reply-to".split()
-)
-_LETTERED_SECTIONS = frozenset((b"", b"subject"))  # what people write; grams are made of it
+_NO_PAIRS, _WITH_GRAMS = 1, 2  # marks of a section for the compiled functions
+_SECTION_MARKS = {
+    # Their order of tokens says little (RESULTS.md, "Pairs of which sections").
+    **dict.fromkeys(
+        b"end tags names address url host clue id-shape id-host date-shape references"
+        b" in-reply-to".split(),
+        _NO_PAIRS,
+    ),
+    # What people write.
+    **dict.fromkeys((b"", b"subject"), _WITH_GRAMS),
+}
 # How many tokens behind the body's make pairs with a gap (RESULTS.md, "Grams of characters").
 _MAX_SKIPS = 50
 
@@ -72,30 +77,20 @@ class FeatureExtractor:
         message: from `split`, if the message was taken apart.
         """
         content = read_content(raw, self._limits, message=message)
-        return self._features(raw, content, self._hasher.find_tokens(content).distinct_tokens())
-
-    def read_all(self, messages: Sequence[bytes]) -> list[ExtractedMessage]:
-        """Several messages, step by step, so that the processor's caches stay warm."""
-        contents = [read_content(raw, self._limits) for raw in messages]
-        tokens = [self._hasher.find_tokens(content).distinct_tokens() for content in contents]
-        return [
-            ExtractedMessage(content.message, self._features(raw, content, own_tokens))
-            for raw, content, own_tokens in zip(messages, contents, tokens, strict=True)
-        ]
+        return self._features(raw, content, self._hasher.find_tokens(content))
 
     def read_with_words(self, raw: bytes) -> tuple[ExtractedMessage, WordFinder]:
         """The features of a message and a line of its text, and a way to its words."""
         content = read_content(raw, self._limits)
         tokens = self._hasher.find_tokens(content)
-        features = self._features(raw, content, tokens.distinct_tokens())
+        features = self._features(raw, content, tokens)
         return ExtractedMessage(content.message, features, first_line(content)), tokens
 
-    def _features(
-        self, raw: bytes, content: MessageContent, tokens: NDArray[np.uint32]
-    ) -> Features:
+    def _features(self, raw: bytes, content: MessageContent, tokens: WordFinder) -> Features:
         # The header grows on the way by fields that are no evidence, so only the body counts.
-        size = len(content.message.body) + max(len(raw) - self._limits.message_bytes, 0)
-        return Features(tokens, compute_traits(content), compute_numbers(content, size))
+        size = len(content.message.root.body) + max(len(raw) - self._limits.message_bytes, 0)
+        numbers = compute_numbers(content, size)
+        return Features(tokens.distinct_tokens(), compute_traits(content), numbers)
 
     def token_texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash.
@@ -105,7 +100,7 @@ class FeatureExtractor:
         content = read_content(raw, self._limits)
         return {
             token: group.token_text(number)
-            for group in self._hasher.token_groups(content.sections, content.spaceless)
+            for group in self._hasher.token_groups(content)
             for number, token in enumerate(group.tokens.tolist())
         }
 
@@ -124,7 +119,6 @@ _NARROW_SHIFT = np.array(2, np.uint32)
 _SECTION_GAP = b"\n"
 _PADDING = bytes(24)  # keeps the loads of the last token inside the buffer
 _MAX_SEEDS = 4096
-_NO_PAIRS, _WITH_GRAMS = 1, 2  # marks of a section for the compiled functions
 
 # Grams are characters of what people write (corpora/RESULTS.md, "Grams of characters"). The
 # compiled functions have the same numbers.
@@ -144,9 +138,8 @@ class TokenHasher:
         digest = blake2b(b"multipliers", key=key, digest_size=64).digest()
         multipliers = np.frombuffer(digest, "<u8") | np.uint64(1)
         self._multipliers = multipliers.tobytes()
-        first, second, last, length, left, right, skip, final = map(np.array, multipliers)
-        self._first, self._second, self._last, self._length = first, second, last, length
-        self._left, self._right, self._skip, self._final = left, right, skip, final
+        self._first, self._second, self._last, self._length, *of_pairs = map(np.array, multipliers)
+        self._left, self._right, self._skip, self._final = of_pairs
 
     def _make_seed(self, section: bytes) -> bytes:
         return blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
@@ -155,48 +148,45 @@ class TokenHasher:
         """The tokens of one message."""
         functions = native.functions
         if functions is None or content.spaceless:
-            return _NumpyTokens(list(self.token_groups(content.sections, content.spaceless)))
+            return _NumpyTokens(list(self.token_groups(content)))
         names, texts = zip(*content.sections, strict=True)
         seeds = b"".join(map(self._seed, (*names, _GRAM_SECTION)))
-        kinds = bytes(
-            [
-                _NO_PAIRS * (name in _UNPAIRED_SECTIONS)
-                + _WITH_GRAMS * (name in _LETTERED_SECTIONS)
-                for name in names
-            ]
-        )
-        arguments = (texts, seeds, kinds, self._multipliers, _TOKEN_BYTE_TABLE)
-        return _NativeTokens(functions, content.sections, arguments)
+        marks = bytes([_SECTION_MARKS.get(name, 0) for name in names])
+        arguments = (texts, seeds, marks, self._multipliers, _TOKEN_BYTE_TABLE)
+        return _NativeTokens(functions, names, arguments)
 
-    def token_groups(
-        self, sections: list[Section], spaceless: Sequence[tuple[bytes, str]] = ()
-    ) -> Iterator[_TokenGroup]:
-        """The tokens of one message by numpy. The first section is the body."""
-        run = self.hash_tokens(sections, _UNPAIRED_SECTIONS)
+    def token_groups(self, content: MessageContent) -> Iterator[_TokenGroup]:
+        """The tokens of one message by numpy."""
+        run = self.hash_tokens(content.sections)
         tokens, words = narrow_hashes(run.hashes) | WORDS, int(run.borders[0])
         tokens[words:] |= CLUES
         yield _TokenGroup(tokens, run, np.arange(len(tokens)))
-        yield self._pair_group(run, run.pairs_with_next.nonzero()[0], 1)
-        near = run.pairs_with_next[words : words + _MAX_SKIPS - 1]
+        may_pair = np.array([_SECTION_MARKS.get(name) != _NO_PAIRS for name in run.sections])
+        pairs_with_next = may_pair.repeat(np.diff(run.borders, prepend=0))
+        if len(tokens):
+            pairs_with_next[run.borders - 1] = False  # the last token of each section
+        yield self._pair_group(run, pairs_with_next.nonzero()[0], 1)
+        near = pairs_with_next[words : words + _MAX_SKIPS - 1]
         yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
-        for name, text in sections:
-            if name in _LETTERED_SECTIONS:
+        for name, text in content.sections:
+            if _SECTION_MARKS.get(name) == _WITH_GRAMS:
                 grams = self.hash_grams(text)
                 tokens = narrow_hashes(grams.hashes) | GRAMS
                 yield _TokenGroup(tokens, grams, np.arange(len(tokens)))
-        for name, letters in spaceless:
+        for name, letters in content.spaceless:
             bigrams = self.hash_bigrams(name, letters)
             tokens = narrow_hashes(bigrams.hashes) | (CLUES if name else WORDS)
             yield _TokenGroup(tokens, bigrams, np.arange(len(tokens)))
-            yield self._pair_group(bigrams, bigrams.pairs_with_next.nonzero()[0], 1)
+            # pairs of bigrams stay inside one run of characters
+            yield self._pair_group(bigrams, (np.diff(bigrams.starts) == 1).nonzero()[0], 1)
 
     def _pair_group(self, run: TokenRun, left: NDArray[np.intp], step: int) -> _TokenGroup:
         """The tokens of pairs, each of a token and that `step` tokens later."""
         pairs = self.hash_pairs(run.hashes.take(left), run.hashes.take(left + step), step - 1)
         return _TokenGroup(narrow_hashes(pairs) | (PAIRS if step == 1 else GRAMS), run, left, step)
 
-    def hash_tokens(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> TokenRun:
-        """Hashes of all tokens, in order. unpaired: sections whose tokens make no pairs."""
+    def hash_tokens(self, sections: list[Section]) -> TokenRun:
+        """Hashes of all tokens, in order."""
         names, texts = zip(*sections, strict=True)
         buffer = _SECTION_GAP + _SECTION_GAP.join(texts) + _PADDING
         mask = np.frombuffer(buffer.translate(_TOKEN_BYTE_TABLE), np.bool_)
@@ -208,12 +198,9 @@ class TokenHasher:
         borders = starts.searchsorted(lengths.cumsum(), "right")
         counts = borders.copy()
         counts[1:] -= borders[:-1]
-        joined = ~np.frombuffer(bytes(map(unpaired.__contains__, names)), np.bool_).repeat(counts)
-        if len(joined):
-            joined[borders - 1] = False  # the last token of each section
         seeds = np.frombuffer(b"".join(map(self._seed, names)), "<u8")
         hashes = self._mix(buffer, starts, ends, seeds.repeat(counts))
-        return TokenRun(names, borders, hashes, joined, starts, ends, buffer)
+        return TokenRun(names, borders, hashes, starts, ends, buffer)
 
     def hash_bigrams(self, section: bytes, text: str) -> TokenRun:
         """Hashes of all pairs of neighbouring characters. text: its runs are separated by NUL."""
@@ -225,11 +212,7 @@ class TokenHasher:
         mixed ^= mixed >> _SHIFT
         mixed *= self._final
         mixed ^= mixed >> _SHIFT
-        joined = np.zeros(len(starts), np.bool_)
-        # Pairs of bigrams stay inside one run of characters.
-        np.equal(starts[1:], starts[:-1] + 1, out=joined[:-1])
-        borders = np.array([len(starts)])
-        return TokenRun([section], borders, mixed, joined, starts, starts + 2, text)
+        return TokenRun([section], np.array([len(starts)]), mixed, starts, starts + 2, text)
 
     def hash_grams(self, text: bytes) -> TokenRun:
         """Hashes of five characters at a time from the start of a section, in order.
@@ -257,7 +240,6 @@ class TokenHasher:
             [_GRAM_SECTION],
             np.array([len(chosen)]),
             hashes[chosen],
-            np.zeros(len(chosen), np.bool_),
             starts[chosen],
             ends[chosen],
             text.replace(b" ", b"_"),  # as people read it
@@ -315,10 +297,13 @@ _GRAM_LABEL = "letters:"
 
 
 class _NativeTokens(NamedTuple):
-    """The tokens of one message by the compiled functions. arguments: theirs, about sections."""
+    """The tokens of one message by the compiled functions.
+
+    sections: their names. arguments: of the functions.
+    """
 
     functions: Any
-    sections: list[Section]
+    sections: Sequence[bytes]
     arguments: tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]
 
     def distinct_tokens(self) -> NDArray[np.uint32]:
@@ -334,14 +319,13 @@ class _NativeTokens(NamedTuple):
         places = self.functions.places(
             *self.arguments, buckets.astype(np.uint32), _MAX_SKIPS, shift
         )
-        labels = [_section_label(name) for name, _ in self.sections]
         words = []
         for (token, made, section, text, partner), part in zip(places, parts.tolist(), strict=True):
             name = text.decode("utf-8", "replace")
             if made == _MADE_OF_GRAM:
                 name = _GRAM_LABEL + name.replace(" ", "_")
             else:
-                name = labels[section] + name
+                name = _section_label(self.sections[section]) + name
             if partner:
                 name += _PAIR_SEPARATORS[made] + partner.decode("utf-8", "replace")
             words.append(Word(token, name, part))
@@ -365,8 +349,6 @@ class _NumpyTokens(NamedTuple):
         self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int
     ) -> tuple[Word, ...]:
         """The first token in each of these buckets, as the compiled functions find it."""
-        if not len(buckets):
-            return ()
         tokens = np.concatenate([group.tokens for group in self.groups])
         in_bucket = tokens >> np.uint32(shift)
         order = in_bucket.argsort(kind="stable")
@@ -395,13 +377,12 @@ class TokenRun(NamedTuple):
     """Tokens in order of appearance, and where they stand.
 
     sections, borders: names of the sections, and the running sum of their numbers of tokens.
-    hashes, pairs_with_next: (n,); the last token never pairs. starts, ends: (n,), into buffer.
+    hashes: (n,). starts, ends: (n,), into buffer.
     """
 
     sections: Sequence[bytes]
     borders: NDArray[np.intp]
     hashes: Hashes
-    pairs_with_next: NDArray[np.bool_]
     starts: NDArray[np.intp]
     ends: NDArray[np.intp]
     buffer: bytes | str

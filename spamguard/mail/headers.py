@@ -25,8 +25,15 @@ from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.text import fold
 
 FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its folding
-FieldMap = dict[bytes, bytes]  # first value of each field
 Section = tuple[bytes, bytes]  # name of the section, folded UTF-8 text
+
+
+class FieldMap(dict[bytes, bytes]):
+    """The first value of each field; what is missing is empty."""
+
+    def __missing__(self, name: bytes) -> bytes:
+        return b""
+
 
 # ---- parsing
 
@@ -53,18 +60,16 @@ _ESSENTIAL_FIELD = re.compile(  # the first letter alone excludes nearly all oth
 )
 
 
-def index_fields(fields: FieldList) -> FieldMap:
-    """The first value of each field."""
-    return dict(reversed(fields))
-
-
 def parse_header(
     text: bytes, max_bytes: int, max_fields: int
 ) -> tuple[FieldList, int, list[bytes]]:
     """The header block on top of a text: its fields, where the body starts, and the defects."""
     compiled = native.functions
     if compiled is None:
-        fields, stop = _match_fields(text[:max_bytes], max_fields)
+        window = text[:max_bytes]
+        stop = _HEADER_BLOCK.match(window).end()  # type: ignore[union-attr]  # it matches b""
+        matches = islice(_HEADER_FIELD.finditer(window, 0, stop), max_fields + 1)
+        fields = [(match[1].lower(), match[2]) for match in matches]
     else:
         fields, stop = compiled.fields(text, max_bytes, max_fields + 1)
     defects = []
@@ -75,7 +80,12 @@ def parse_header(
     if len(fields) > max_fields:
         defects.append(b"header-count")
         fields = fields[:max_fields]
-        fields += _find_essential_fields(text[:stop], index_fields(fields))
+        # and the first of each that mail programs act upon
+        taken = {name for name, _ in fields}
+        for match in _ESSENTIAL_FIELD.finditer(b"\n" + text[:stop]):
+            if (name := match[1].lower()) not in taken:
+                taken.add(name)
+                fields.append((name, match[2]))
     return fields, stop + text.startswith(b"\n", stop), defects
 
 
@@ -88,25 +98,6 @@ def parse_lenient_header(
         more_fields, length, _ = parse_header(text[junk.end() :], max_bytes, max_fields)
         fields, start = fields + more_fields, junk.end() + length
     return fields, start, defects
-
-
-def _match_fields(window: bytes, max_fields: int) -> tuple[FieldList, int]:
-    """The fields, one more than `max_fields` if there are more, and where the first line stands
-    that belongs to none.
-    """
-    stop = _HEADER_BLOCK.match(window).end()  # type: ignore[union-attr]  # it matches b""
-    matches = _HEADER_FIELD.finditer(window, 0, stop)
-    return [(match[1].lower(), match[2]) for match in islice(matches, max_fields + 1)], stop
-
-
-def _find_essential_fields(block: bytes, fields_taken: FieldMap) -> FieldList:
-    """The fields that mail programs act upon, where there are too many to take them all: the first
-    of each name that is not taken.
-    """
-    first: FieldMap = {}
-    for match in _ESSENTIAL_FIELD.finditer(b"\n" + block):
-        first.setdefault(match[1].lower(), match[2])
-    return [(name, value) for name, value in first.items() if name not in fields_taken]
 
 
 def is_headerless_text(fields: FieldList, text: bytes, start: int) -> bool:
@@ -151,6 +142,7 @@ _RESERVED_SECTIONS = frozenset(  # that are no fields
     b"address names date-shape zone id-shape id-host hidden tags url host clue attachment"
     b" footer".split()
 )
+_ADDRESS_FIELDS = frozenset((b"from", b"to", b"cc", b"reply-to", b"sender"))
 _ADDRESS = re.compile(rb"([\w+=/!$%&'*-]{1,64}+)@([\w-]{1,190}+)")  # its dots replaced
 _TIME_ZONE = re.compile(rb"[+-]\d{4}\b|\b[a-zA-Z]{3,4}\s*\Z")
 _SHAPE_TABLE = bytes.maketrans(
@@ -185,15 +177,26 @@ def field_sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Sect
     """
     sections: list[Section] = []
     defects: list[bytes] = []
-    texts = _decode_values(evidence, charset, defects)
-    for (name, value), text in zip(evidence, texts, strict=True):
+    for name, value in evidence:
         if name == b"received":
+            text = value.lower()
             sections.append((name, text.rpartition(b";")[0] or text))  # without the date
-        elif name in _SHAPED_FIELDS:
-            sections += _SHAPED_FIELDS[name](value)
+        elif name == b"date":
+            zones = b" ".join(_TIME_ZONE.findall(value))
+            sections += (b"date-shape", value_shape(value)), (b"zone", zones)
+        elif name == b"message-id":
+            host = value.partition(b"@")[2].rstrip(b"> \t").lower()
+            sections += (b"id-shape", value_shape(value)), (b"id-host", host_token(host))
         else:
+            # `find`, because "in" is slower: it first tries to make a number of what it looks for
+            if value.isascii() and value.find(b"=?") < 0 and value.find(b"\x1b") < 0:
+                text = value.lower()
+            else:
+                decoded, value_defects = decode_unstructured(value, charset)
+                defects += value_defects
+                text = fold(decoded).encode("utf-8", "replace")
             sections.append((name, text))
-            if name in {b"from", b"to", b"cc", b"reply-to", b"sender"}:
+            if name in _ADDRESS_FIELDS:
                 sections.append((b"address", address_tokens(text)))
     names = b" ".join(dict.fromkeys([name for name, _ in evidence])).replace(b"-", b"_")
     return [*sections, (b"names", names)], defects
@@ -202,37 +205,6 @@ def field_sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Sect
 def part_sections(fields: FieldList) -> list[Section]:
     """The fields of one part of a multipart, undecoded: their form tells more than their text."""
     return [(b"part " + name, value[:300].lower()) for name, value in evidence_fields(fields[:20])]
-
-
-def _decode_values(evidence: FieldList, charset: bytes, defects: list[bytes]) -> list[bytes]:
-    """The values decoded, in lower case."""
-    texts = []
-    for name, value in evidence:
-        if name in _UNDECODED_FIELDS or _is_plain_ascii(value):
-            texts.append(value.lower())
-        else:
-            text, value_defects = decode_unstructured(value, charset)
-            defects += value_defects
-            texts.append(fold(text).encode("utf-8", "replace"))
-    return texts
-
-
-def _is_plain_ascii(value: bytes) -> bool:
-    # `find`, because "in" is slower: inside, it fails to convert the needle to a number first
-    return value.isascii() and value.find(b"=?") < 0 and value.find(b"\x1b") < 0
-
-
-def _date_sections(value: bytes) -> list[Section]:
-    return [(b"date-shape", value_shape(value)), (b"zone", b" ".join(_TIME_ZONE.findall(value)))]
-
-
-def _message_id_sections(value: bytes) -> list[Section]:
-    host = value.partition(b"@")[2].rstrip(b"> \t").lower()
-    return [(b"id-shape", value_shape(value)), (b"id-host", host_token(host))]
-
-
-_SHAPED_FIELDS = {b"date": _date_sections, b"message-id": _message_id_sections}
-_UNDECODED_FIELDS = frozenset((b"received", *_SHAPED_FIELDS))
 
 
 @lru_cache(maxsize=1024)
@@ -286,28 +258,23 @@ def relation_clues(
     hosts
         Of links, in lower case.
     """
-    sender = _field_domain(first_values, b"from")
-    is_own = sender and sender == _field_domain(first_values, b"to")
-    clues = [b"to_sender" if is_own else b"to_other"]
+    sender, recipient, answered, origin = [
+        registered_domain(first_values[name])
+        for name in (b"from", b"to", b"reply-to", b"message-id")
+    ]
+    clues = [b"to_sender" if sender and sender == recipient else b"to_other"]
     if b"reply-to" in first_values:
-        is_own = sender == _field_domain(first_values, b"reply-to")
-        clues.append(b"reply_to_sender" if is_own else b"reply_to_other")
+        clues.append(b"reply_to_sender" if sender == answered else b"reply_to_other")
     if hosts:
         owners = {_registered_part(host.encode("utf-8", "replace")) for host in hosts[:_MAX_HOSTS]}
         where = b"links_some_sender" if sender in owners else b"links_elsewhere"
         clues.append(b"links_sender" if owners == {sender} else where)
         clues.append(b"link_owners_%d" % min(len(owners), _MAX_LINK_DOMAINS))
-    servers, origin = b"\n".join(received), _field_domain(first_values, b"message-id")
-    # `find`: as in `_is_plain_ascii`
-    has_passed = sender and servers.find(sender) >= 0
-    clues.append(b"sender_passed_on" if has_passed else b"sender_not_passed_on")
-    has_passed = origin and servers.find(origin) >= 0
-    clues.append(b"id_passed_on" if has_passed else b"id_not_passed_on")
+    servers = b"\n".join(received)
+    for domain, name in ((sender, b"sender"), (origin, b"id")):
+        has_passed = domain and servers.find(domain) >= 0  # `find`: as in `field_sections`
+        clues.append(name + (b"_passed_on" if has_passed else b"_not_passed_on"))
     return clues
-
-
-def _field_domain(first_values: FieldMap, name: bytes) -> bytes:
-    return registered_domain(first_values[name]) if name in first_values else b""
 
 
 @lru_cache(maxsize=16)  # for traits, which ask for the same fields a moment later; they may be long
@@ -412,7 +379,7 @@ def _iter_mailboxes(value: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _find_bare_address(words: bytes) -> tuple[bytes, bytes | None]:
     """Split words into a name and the last address without brackets, if there is one."""
-    pieces = words.split() if b"@" in words else []
+    pieces = words.split()
     for number, piece in reversed(list(enumerate(pieces))):
         if b"@" in piece and not piece.startswith(b"=?"):
             return b" ".join(pieces[:number] + pieces[number + 1 :]), piece

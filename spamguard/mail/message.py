@@ -29,7 +29,6 @@ from spamguard.mail.decode import decode_text, decode_transfer_encoding, decode_
 from spamguard.mail.html import parse_page
 from spamguard.mail.mime import (
     MESSAGE_TYPES,
-    Leaf,
     MimeMessage,
     ParseLimits,
     has_header,
@@ -38,9 +37,7 @@ from spamguard.mail.mime import (
 from spamguard.storage import Spool, SpoolView
 
 DIGEST_SIZE = 16  # bytes of a digest
-_IDENTITY_LIMITS = ParseLimits(
-    message_bytes=32 << 20, header_bytes=256 << 10, header_fields=1000, parts=1000
-)
+_IDENTITY_LIMITS = ParseLimits(message_bytes=32 << 20, header_fields=1000, parts=1000)
 _CUT_DEFECTS = frozenset((b"message-size", b"part-count", b"part-depth"))
 _LIMIT_DEFECTS = _CUT_DEFECTS | {b"header-size", b"header-count", b"boundary-flood"}
 _IDENTITY_FIELDS = (b"message-id", b"date", b"from", b"subject")
@@ -73,19 +70,19 @@ def message_digest(raw: bytes, key: bytes, message: MimeMessage | None = None) -
 def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
     """Header fields and decoded leaves, both without what servers change: quotes, white space."""
     for name in _IDENTITY_FIELDS:
-        text = decode_unstructured(message.first_values.get(name, b""))[0].replace('"', "")
+        text = decode_unstructured(message.root.first_values[name])[0].replace('"', "")
         yield " ".join(text.split()).encode("utf-8", "replace")
     for leaf in message.leaves:
         data, encoding = leaf.body, leaf.encoding
         if encoding in _CHANGED_ENCODINGS:
             data = decode_transfer_encoding(data, encoding)[0]
-        if leaf.content_type.media.startswith(b"text/") and len(data) <= _MAX_TEXT_BYTES:
-            charset = leaf.content_type.parameters.get(b"charset", b"")
+        if leaf.media.startswith(b"text/") and len(data) <= _MAX_TEXT_BYTES:
+            charset = leaf.parameters.get(b"charset", b"")
             data = decode_text(data, charset)[0].encode("utf-8", "replace")
         yield data.translate(None, _WHITE_SPACE)
     if not _CUT_DEFECTS.isdisjoint(message.defects):
         # Too large or too deep to be taken apart: all of it counts, beside the leaves.
-        yield message.body.translate(None, _WHITE_SPACE)
+        yield message.root.body.translate(None, _WHITE_SPACE)
         yield raw[_IDENTITY_LIMITS.message_bytes :].translate(None, _WHITE_SPACE)
 
 
@@ -110,9 +107,9 @@ class FieldNameSet:
     """Names of header fields in any case; `x-spam-*` stands for all names that begin like it."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        lower = [name.lower().encode("ascii", "ignore") for name in names]
-        self._names = frozenset(name for name in lower if not name.endswith(b"*"))
-        self._prefixes = tuple(name[:-1] for name in lower if name.endswith(b"*"))
+        lower = [name.lower().encode() for name in names]
+        self._names = frozenset(lower)
+        self._prefixes = tuple([name[:-1] for name in lower if name.endswith(b"*")])
 
     def __contains__(self, name: bytes) -> bool:
         lower = name.lower()
@@ -123,24 +120,25 @@ def add_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) -> 
     """Put `fields` (without line ends) on top, below an mbox `From ` line, and remove every field
     whose name is in `forged`; a name that ends in `*` is a prefix.
 
-    Line ends are those of the message. If its first line begins with a blank, an empty line goes in
-    between: otherwise that line would continue the last field, and mail servers read it as body.
+    Line ends are those of the message.
     """
     first = raw.find(b"\n")
     line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
-    start = header_start(raw)
-    end = _header_end(raw, start)
-    lines = _remove_fields(raw[start:end], forged)
-    if not fields and len(lines) == end - start:
-        return raw
-    return raw[:start] + _join_fields(fields, raw[start : start + 1], line_end) + lines + raw[end:]
+    head, replaced = rewrite_header(raw, fields, forged, line_end=line_end)
+    return head + raw[replaced:]
 
 
 def rewrite_header(
-    head: bytes, fields: Sequence[bytes], forged: Iterable[bytes], subject_prefix: bytes = b""
+    head: bytes,
+    fields: Sequence[bytes],
+    forged: Iterable[bytes],
+    subject_prefix: bytes = b"",
+    line_end: bytes = b"\r\n",
 ) -> tuple[bytes, int]:
-    """`add_fields` for the start of a message with CRLF line ends: the new bytes, and how many old
-    bytes they replace.
+    """`add_fields` for the start of a message: the new bytes, and how many old bytes they replace.
+
+    If the first line begins with a blank, an empty line goes in between: otherwise that line would
+    continue the last field, and mail servers read it as body.
 
     Parameters
     ----------
@@ -155,7 +153,10 @@ def rewrite_header(
     lines = _remove_fields(head[start:end], forged)
     if prefix := subject_prefix.strip():
         fields, lines = _add_prefix(fields, lines, prefix)
-    return head[:start] + _join_fields(fields, head[start : start + 1], b"\r\n") + lines, end
+    on_top = b"".join([field + line_end for field in fields])
+    if fields and head.startswith((b" ", b"\t"), start):
+        on_top += line_end
+    return head[:start] + on_top + lines, end
 
 
 PREFIX_FIELD = b"X-Spamguard-Prefix"
@@ -167,9 +168,10 @@ _PREFIX_LINE = re.compile(rb"\n" + PREFIX_FIELD + rb":[ \t]*+([^\r\n]++)", re.I)
 
 def remove_subject_prefix(raw: bytes) -> bytes:
     """The message with the subject that its sender wrote; the same object without a prefix."""
-    line = _PREFIX_LINE.search(b"\n" + raw[:PREFIX_SEARCH_BYTES])
+    head = b"\n" + raw[:PREFIX_SEARCH_BYTES]
+    line = _PREFIX_LINE.search(head)
     prefix = line[1].strip() if line else b""
-    subject = _SUBJECT.search(b"\n" + raw[:PREFIX_SEARCH_BYTES]) if prefix else None
+    subject = _SUBJECT.search(head) if prefix else None
     if subject is None or not raw.startswith(prefix, start := subject.end() - 1):
         return raw
     end = start + len(prefix)
@@ -192,12 +194,6 @@ def _header_end(raw: bytes, start: int) -> int:
     return before.end() if before else len(raw)
 
 
-def _join_fields(fields: Sequence[bytes], below: bytes, line_end: bytes) -> bytes:
-    """The fields as lines. below: the byte that comes next."""
-    gap = line_end if fields and below in (b" ", b"\t") else b""
-    return b"".join([field + line_end for field in fields]) + gap
-
-
 def _add_prefix(
     fields: Sequence[bytes], lines: bytes, prefix: bytes
 ) -> tuple[Sequence[bytes], bytes]:
@@ -212,29 +208,25 @@ def _add_prefix(
 
 
 def _remove_fields(lines: bytes, forged: Iterable[bytes]) -> bytes:
-    """The header section without the fields of these names; the same object if there are none.
+    """The header section without the fields of these names.
 
     An empty line that ends in a bare CR does not end the section: most programs read on.
     """
     text = b"\n" + lines  # the first line stands behind a line end as well
     by_cr = lines.count(b"\r") > lines.count(b"\r\n")
-    cut = _remove_matches(_field_pattern(tuple(sorted(forged)), by_cr=by_cr), text)
-    return lines if cut is text else cut[1:]
+    return _remove_matches(_field_pattern(tuple(sorted(forged)), by_cr=by_cr), text)[1:]
 
 
 @lru_cache(maxsize=64)
 def _field_pattern(names: tuple[bytes, ...], *, by_cr: bool) -> re.Pattern[bytes]:
     """Matches the last byte of a line end and the field behind it, without its own line end."""
-    choices = [
-        re.escape(name[:-1]) + rb"[^\s:]*+" if name.endswith(b"*") else re.escape(name)
-        for name in names
-    ]
+    choices = b"|".join([re.escape(name).replace(rb"\*", rb"[^\s:]*+") for name in names])
     begin, value = (rb"[\r\n]", _FIELD_VALUE_BY_CR) if by_cr else (rb"\n", _FIELD_VALUE)
-    return re.compile(begin + rb"(?:%b)" % (b"|".join(choices) or rb"(?!)") + value, re.I)
+    return re.compile(begin + rb"(?:%b)" % (choices or rb"(?!)") + value, re.I)
 
 
 def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
-    """The text without the matches; the same object if there are none.
+    """The text without the matches.
 
     At the start of a line a field goes with its own line end. Behind a bare CR it goes with that
     CR: otherwise the next line would join the one before. No empty line may stay behind, because
@@ -255,7 +247,7 @@ def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
         if text[position - 1] == 0x0A:
             while remainder.endswith(b"\r"):
                 remainder.pop()
-    return bytes(remainder + text[position:]) if position else text
+    return bytes(remainder + text[position:])
 
 
 # ---- the message as it leaves
@@ -297,16 +289,18 @@ def matching_field_names(header: bytes, names: Sequence[str]) -> list[str]:
     ['x-spam-flag']
     """
     name_set = FieldNameSet(names)
-    present = dict.fromkeys(match[1] for match in _FIELD_NAME.finditer(header))
+    present = dict.fromkeys(_FIELD_NAME.findall(header))
     return [name.decode("ascii") for name in present if name in name_set]
 
 
 def tag_message(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) -> SpoolView:
-    """The message with `fields` on top and `forged` ones removed, in its own line ends."""
+    """The message with `fields` on top and `forged` ones removed, in its own line ends. Its head
+    ends with the empty line below the header section.
+    """
     header = read_header_section(message)
     empty_line = _EMPTY_LINE.match(message.read_start(len(header) + 2), len(header))
-    header += empty_line[0] if empty_line else b""  # `add_fields` looks for the end
-    head = add_fields(header, fields, [name.encode("ascii", "ignore") for name in forged])
+    header += empty_line[0] if empty_line else b""
+    head = add_fields(header, fields, [name.encode() for name in forged])
     return SpoolView(head, message, len(header))
 
 
@@ -321,19 +315,20 @@ class OutgoingMessage:
         self, spool: Spool, received: bytes, forged: Iterable[str], max_header_bytes: int
     ) -> None:
         self.spool = spool
-        self._received_field = received
-        self._forged = [name.encode("ascii", "ignore") for name in forged]
+        self._received = [received] if received else []
+        self._forged = [name.encode() for name in forged]
         self.header = read_header_section(spool, max_header_bytes)
 
     def tag(self, fields: Sequence[bytes], subject_prefix: str = "") -> SpoolView:
         """The message as it leaves: `fields` on top, above our own Received, and forged ones
         removed.
         """
-        on_top = [*fields, *([self._received_field] if self._received_field else [])]
         prefix = subject_prefix.encode()
         if not subject_prefix.isascii():  # RFC 2047
             prefix = Header(subject_prefix, "utf-8").encode(maxlinelen=0).encode("ascii")
-        head, replaced = rewrite_header(self.header, on_top, self._forged, prefix)
+        head, replaced = rewrite_header(
+            self.header, [*fields, *self._received], self._forged, prefix
+        )
         return SpoolView(head, self.spool, replaced)
 
 
@@ -351,22 +346,16 @@ def extract_attached(raw: bytes) -> list[bytes]:
     """Every attached message, line ends as LF, also as a file NAME.eml of another type."""
     messages = []
     for leaf in parse_message(raw, _LIMITS, into_messages=False).leaves:
-        is_message = leaf.content_type.media in MESSAGE_TYPES
+        is_message = leaf.media in MESSAGE_TYPES
         name = decode_unstructured(leaf.file_name[-300:])[0]
         if is_message or name.strip().lower().endswith(".eml"):
-            message = _decode_leaf(leaf)
+            message = decode_transfer_encoding(leaf.body, leaf.encoding)[0]
             if message.strip() and (is_message or has_header(message)):
                 messages.append(message)
     return messages
 
 
-def _decode_leaf(leaf: Leaf) -> bytes:
-    return decode_transfer_encoding(leaf.body, leaf.encoding)[0]
-
-
 # ---- what a reader sees
-
-_PLAIN_TYPE, _HTML_TYPE = b"text/plain", b"text/html"
 
 _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 
@@ -374,11 +363,11 @@ _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 def part_texts(raw: bytes) -> Iterator[str]:
     """What a reader sees of each part. Plain text comes first, as the mail program wrote it."""
     leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
-    for media in (_PLAIN_TYPE, _HTML_TYPE):
+    for media in (b"text/plain", b"text/html"):
         for leaf in leaves:
-            if leaf.content_type.media == media:
-                charset = leaf.content_type.parameters.get(b"charset", b"")
-                text = decode_text(_decode_leaf(leaf), charset)[0]
-                if media == _HTML_TYPE:
+            if leaf.media == media:
+                data = decode_transfer_encoding(leaf.body, leaf.encoding)[0]
+                text = decode_text(data, leaf.parameters.get(b"charset", b""))[0]
+                if media == b"text/html":
                     text = parse_page(_LINE_TAGS.sub("\n", text.lower())).visible
                 yield text

@@ -13,7 +13,6 @@ of messages within messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush, nlargest
@@ -24,7 +23,6 @@ from spamguard.mail.decode import decode_base64, decode_text
 from spamguard.mail.headers import (
     FieldList,
     FieldMap,
-    index_fields,
     is_headerless_text,
     parse_lenient_header,
 )
@@ -70,54 +68,40 @@ class ParseLimits(NamedTuple):
 DEFAULT_LIMITS = ParseLimits()
 
 
-class ContentType(NamedTuple):
-    """A media type (or a disposition) and its parameters, names in lower case."""
-
-    media: bytes
-    parameters: dict[bytes, bytes]
-
-
 class Leaf(NamedTuple):
     """A MIME part without children, its body undecoded, line ends as LF.
 
-    may_be_unseen: mail programs may show another part instead.
+    encoding: the content transfer encoding in lower case; empty without one. may_be_unseen: mail
+    programs may show another part instead.
     """
 
     fields: FieldList
     first_values: FieldMap
-    content_type: ContentType
+    media: bytes  # the media type in lower case
+    parameters: dict[bytes, bytes]  # of the media type, by name in lower case
+    encoding: bytes
     body: bytes
     may_be_unseen: bool = False
 
     @property
     def file_name(self) -> bytes:
         """As it stands in the header; empty without one."""
-        disposition = self.first_values.get(b"content-disposition", b"")
-        name = parse_disposition(disposition).parameters.get(b"filename")
-        return name or self.content_type.parameters.get(b"name", b"")
-
-    @property
-    def encoding(self) -> bytes:
-        """The content transfer encoding in lower case; empty without one."""
-        value = self.first_values.get(b"content-transfer-encoding", b"")
-        return _parse_encoding(value[:MAX_VALUE_BYTES])
+        disposition = self.first_values[b"content-disposition"][:MAX_VALUE_BYTES]
+        name = parse_parameters(disposition).get(b"filename")
+        return name or self.parameters.get(b"name", b"")
 
 
 @dataclass
 class MimeMessage:
     """A message taken apart.
 
-    body: all behind the header block, line ends as LF. structure: media types of the multiparts,
-    outermost first.
+    root: the header, and all behind it. structure: media types of the multiparts, outermost first.
     """
 
-    fields: FieldList
-    first_values: FieldMap
-    content_type: ContentType
-    body: bytes
+    root: Leaf
+    defects: list[bytes]
     leaves: list[Leaf] = field(default_factory=list)
     structure: list[bytes] = field(default_factory=list)
-    defects: list[bytes] = field(default_factory=list)
 
 
 def parse_message(raw: bytes, limits: ParseLimits, *, into_messages: bool = True) -> MimeMessage:
@@ -125,29 +109,38 @@ def parse_message(raw: bytes, limits: ParseLimits, *, into_messages: bool = True
 
     into_messages: take attached messages apart too, instead of making each a leaf.
     """
-    text, defects = normalise_line_ends(raw[: limits.message_bytes])
-    text = _strip_from_line(text)
-    fields, start, header_defects = parse_lenient_header(
-        text, limits.header_bytes, limits.header_fields
-    )
-    if fields and is_headerless_text(fields, text, start):
-        fields, start, header_defects = [], 0, sorted({*header_defects, b"header-line"})
-    defects += header_defects
+    message = MimeMessage(*_read_root(raw[: limits.message_bytes], limits))
     if len(raw) > limits.message_bytes:
-        defects.append(b"message-size")
-    first_values = index_fields(fields)
-    content_type = parse_content_type(first_values.get(b"content-type", b""))
-    message = MimeMessage(fields, first_values, content_type, text[start:], defects=defects)
+        message.defects.append(b"message-size")
     _TreeReader(message, limits, into_messages=into_messages).read()
     return message
 
 
 def has_header(raw: bytes) -> bool:
     """Whether there is a single header field in front of the body, as `parse_message` reads it."""
-    limits = DEFAULT_LIMITS
-    text = _strip_from_line(normalise_line_ends(raw[: limits.header_bytes])[0])
-    fields, start, _ = parse_lenient_header(text, limits.header_bytes, limits.header_fields)
-    return bool(fields) and not is_headerless_text(fields, text, start)
+    return bool(_read_root(raw[: DEFAULT_LIMITS.header_bytes], DEFAULT_LIMITS)[0].fields)
+
+
+def _read_root(raw: bytes, limits: ParseLimits) -> tuple[Leaf, list[bytes]]:
+    text, defects = normalise_line_ends(raw)
+    text = _strip_from_line(text)
+    root, header_defects = _read_leaf(text, limits)
+    if root.fields and is_headerless_text(root.fields, text, len(text) - len(root.body)):
+        root, _ = _read_leaf(b"\n" + text, limits)  # below an empty line all is body
+        header_defects = sorted({*header_defects, b"header-line"})
+    return root, defects + header_defects
+
+
+def _read_leaf(
+    text: bytes, limits: ParseLimits, default_type: bytes = b""
+) -> tuple[Leaf, list[bytes]]:
+    fields, start, defects = parse_lenient_header(text, limits.header_bytes, limits.header_fields)
+    first_values = FieldMap(reversed(fields))
+    value = first_values.get(b"content-type", default_type)
+    media, parameters = parse_content_type(value[:MAX_VALUE_BYTES])
+    match = _TRANSFER_ENCODING.match(first_values[b"content-transfer-encoding"])
+    encoding = match[1].lower()  # type: ignore[index]  # it matches b""
+    return Leaf(fields, first_values, media, parameters, encoding, text[start:]), defects
 
 
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
@@ -191,28 +184,14 @@ _EXTENDED_VALUE = re.compile(rb"([\w.:+-]*+)'[\w-]*+'(.*)", re.S)  # charset, la
 _TRANSFER_ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)")
 
 
-def parse_content_type(value: bytes) -> ContentType:
-    """A Content-Type; anything unusable is text/plain."""
-    return _parse_content_type(value[:MAX_VALUE_BYTES])
-
-
 @lru_cache(maxsize=512)
-def _parse_content_type(value: bytes) -> ContentType:
+def parse_content_type(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """The media type and its parameters in a Content-Type of at most MAX_VALUE_BYTES; anything
+    unusable is text/plain.
+    """
     match = _MEDIA_TYPE.match(value)
     media = b"/".join(match.groups())[:100].lower() if match else b"text/plain"
-    return ContentType(media, parse_parameters(value))
-
-
-def parse_disposition(value: bytes) -> ContentType:
-    """A Content-Disposition; `media` is the disposition."""
-    disposition = value.partition(b";")[0].strip().lower()[:40]
-    return ContentType(disposition, parse_parameters(value[:MAX_VALUE_BYTES]))
-
-
-@lru_cache(maxsize=64)
-def _parse_encoding(value: bytes) -> bytes:
-    match = _TRANSFER_ENCODING.match(value)
-    return match[1].lower() if match else b""
+    return media, parse_parameters(value)
 
 
 def parse_parameters(value: bytes) -> dict[bytes, bytes]:
@@ -233,16 +212,16 @@ def _join_continuations(parameters: dict[bytes, bytes]) -> dict[bytes, bytes]:
     joined = {name: text for name, text in parameters.items() if b"*" not in name}
     pieces: dict[bytes, list[tuple[int, bytes]]] = {}
     charsets: dict[bytes, bytes] = {}
-    for name, value in parameters.items():
+    for name, text in parameters.items():
         if (match := _CONTINUATION.fullmatch(name)) is None:
             continue
         base, digits, star = match.groups()
-        number, is_encoded = int(digits or 0), star or digits is None
-        if is_encoded and number == 0 and (match := _EXTENDED_VALUE.fullmatch(value)):
-            charsets[base], text = match.groups()
-        else:
-            text = value
-        pieces.setdefault(base, []).append((number, unquote_to_bytes(text) if is_encoded else text))
+        number, piece = int(digits or 0), text
+        if star or digits is None:
+            if number == 0 and (extended := _EXTENDED_VALUE.fullmatch(text)):
+                charsets[base], piece = extended.groups()
+            piece = unquote_to_bytes(piece)
+        pieces.setdefault(base, []).append((number, piece))
     for base, numbered in pieces.items():
         text = b"".join([piece for _, piece in sorted(numbered)])
         if charset := charsets.get(base):
@@ -262,58 +241,53 @@ class _TreeReader:
         self._limits = limits
         self._into_messages = into_messages
         self._deep_bytes = 0  # in parts beyond the usual depth, counted at each level
-        self._max_delimiters = limits.parts
-        self._max_chunks: int | None = None  # the largest of a multipart; None: all
+        self._is_flood = False
 
     def read(self) -> None:
         """Depth first, in order of appearance."""
         message, defects = self._message, list(self._message.defects)
-        root = Leaf(message.fields, message.first_values, message.content_type, message.body)
-        stack = [(root, 0)]
+        stack = [(message.root, 0)]
         while stack:
             part, depth = stack.pop()
-            children = self._split(part, depth)
-            if children is not None:
+            if children := self._split(part, depth):
                 stack.extend([(child, depth + 1) for child in reversed(children)])
                 continue
             message.leaves.append(part)
             if len(message.leaves) >= self._limits.parts and stack:
                 message.structure, message.defects = [], [*defects, b"part-count"]
-                message.leaves = self._largest_leaves(root)
+                message.leaves = self._largest_leaves()
                 return
 
-    def _largest_leaves(self, root: Leaf) -> list[Leaf]:
+    def _largest_leaves(self) -> list[Leaf]:
         """The largest leaves in order of appearance, where there are too many. Otherwise a hundred
         empty ones would hide what stands behind them.
         """
-        self._deep_bytes = 0
-        self._max_delimiters, self._max_chunks = _MAX_FLOOD_PARTS, self._limits.parts
+        self._deep_bytes, self._is_flood = 0, True
         leaves: list[tuple[tuple[int, ...], Leaf]] = []
-        queue: list[tuple[int, tuple[int, ...], Leaf]] = [(0, (), root)]  # by size, then path
+        queue: list[tuple[int, tuple[int, ...], Leaf]] = [(0, (), self._message.root)]
         opened = 0
         while queue and len(leaves) < self._limits.parts:
-            _, path, part = heappop(queue)
+            _, path, part = heappop(queue)  # the largest
             may_open = opened < _FLOOD_OPEN_FACTOR * self._limits.parts
-            children = self._split(part, len(path)) if may_open else None
-            if children is None:
+            children = self._split(part, len(path)) if may_open else []
+            if not children:
                 leaves.append((path, part))
-                continue
             opened += len(children)
             for number, child in enumerate(children):
                 heappush(queue, (-len(child.body), (*path, number), child))
         return [leaf for _, leaf in sorted(leaves, key=lambda item: item[0])]
 
-    def _split(self, part: Leaf, depth: int) -> list[Leaf] | None:
-        """The parts inside this one; None when it is a leaf."""
-        message, media = self._message, part.content_type.media
+    def _split(self, part: Leaf, depth: int) -> list[Leaf]:
+        """The parts inside this one; none when it is a leaf."""
+        message, media = self._message, part.media
         is_multipart, is_message = media.startswith(b"multipart/"), media in MESSAGE_TYPES
         if not (is_multipart or media in _SMIME_TYPES or (is_message and self._into_messages)):
-            return None
+            return []
         if depth >= self._limits.depth:
             self._deep_bytes += len(part.body)
             if depth >= _MAX_DEPTH or self._deep_bytes > self._limits.message_bytes:
                 message.defects.append(b"part-depth")
-                return None
+                return []
         if is_multipart:
             chunks = self._split_multipart(part)
         elif is_message:
@@ -321,10 +295,14 @@ class _TreeReader:
         else:
             chunks = _signed_message(part)
         if not chunks:
-            return None
+            return []
         message.structure.append(media)
         default_type = b"message/rfc822" if media == b"multipart/digest" else b""
-        children = [self._parse_child(chunk, default_type) for chunk in chunks]
+        children = []
+        for chunk in chunks:
+            child, defects = _read_leaf(chunk, self._limits, default_type)
+            children.append(child)
+            message.defects += defects
         if part.may_be_unseen or media in _PARTLY_SHOWN_TYPES:
             unseen = _find_unseen_parts(part, children)
             return [
@@ -333,68 +311,33 @@ class _TreeReader:
             ]
         return children
 
-    def _parse_child(self, chunk: bytes, default_type: bytes) -> Leaf:
-        limits = self._limits
-        fields, start, defects = parse_lenient_header(
-            chunk, limits.header_bytes, limits.header_fields
-        )
-        self._message.defects += defects
-        first_values = index_fields(fields)
-        content_type = parse_content_type(first_values.get(b"content-type", default_type))
-        return Leaf(fields, first_values, content_type, chunk[start:])
-
     def _nested_message(self, part: Leaf) -> bytes:
         """The message in a part. Usually it is not encoded, but it may be (RFC 6532, 3.7)."""
-        if part.encoding != b"base64" or b":" in part.body:  # a header has one, base64 has none
-            return _strip_from_line(part.body)
-        text, defects = decode_base64(part.body)
-        text, line_defects = normalise_line_ends(text)
-        self._message.defects += defects + line_defects
+        text = part.body
+        if part.encoding == b"base64" and b":" not in text:  # a header has one, base64 has none
+            text, defects = decode_base64(text)
+            text, line_defects = normalise_line_ends(text)
+            self._message.defects += defects + line_defects
         return _strip_from_line(text)
 
     def _split_multipart(self, part: Leaf) -> list[bytes]:
-        """What stands between the delimiter lines; nothing, with a defect, where there are none."""
-        parameters = part.content_type.parameters
-        value = part.first_values.get(b"content-type", b"")
+        """What stands between the delimiter lines (RFC 2046 section 5.1.1); nothing, with a defect,
+        where there are none. The line end in front of a delimiter belongs to the delimiter.
+        """
+        defects, parameters = self._message.defects, part.parameters
+        value = part.first_values[b"content-type"]
         if b"boundary" not in parameters and len(value) > MAX_VALUE_BYTES:
             parameters = parse_parameters(value)
         boundary = parameters.get(b"boundary", b"").rstrip()
         if not boundary:
-            self._message.defects.append(b"no-boundary")
+            defects.append(b"no-boundary")
             return []
-        pieces = self._iter_chunks(part.body, b"\n--" + boundary)
-        if self._max_chunks is None:
-            chunks = list(pieces)
-        else:  # the largest, in order of appearance
-            largest = nlargest(self._max_chunks, enumerate(pieces), key=lambda item: len(item[1]))
-            chunks = [chunk for _, chunk in sorted(largest)]
-        if not chunks:
-            self._message.defects.append(b"boundary-missing")
-        return chunks
-
-    def _iter_chunks(self, content: bytes, delimiter: bytes) -> Iterator[bytes]:
-        """The parts of a multipart (RFC 2046 section 5.1.1). The line end in front of a delimiter
-        belongs to the delimiter.
-        """
-        text = b"\n" + content
-        start = -1
-        for end, next_line, closes in self._iter_delimiters(text, delimiter):
-            if start >= 0:
-                yield text[start:end]
-            start = next_line
-            if closes:
-                return
-        if start >= 0:
-            self._message.defects.append(b"boundary-open")
-            yield text[start:]
-
-    def _iter_delimiters(self, text: bytes, delimiter: bytes) -> Iterator[tuple[int, int, bool]]:
-        """Each delimiter line: where the line end before it starts, where the next line starts, and
-        whether it closes the multipart.
-        """
+        text, delimiter = b"\n" + part.body, b"\n--" + boundary
+        most = _MAX_FLOOD_PARTS if self._is_flood else self._limits.parts
+        chunks: list[bytes] = []
+        start, alike = -1, 0
         position = text.find(delimiter)
-        count = alike = 0
-        while position >= 0 and count <= self._max_delimiters:
+        while position >= 0 and len(chunks) < most:
             after = position + len(delimiter)
             closes = text.startswith(b"--", after)
             line_end = text.find(b"\n", after)
@@ -402,25 +345,38 @@ class _TreeReader:
             # anything else behind it: a longer boundary that begins like this one
             if text[after + 2 * closes : line_end].strip():
                 alike += 1
+                if alike > _MAX_ALIKE:
+                    defects.append(b"boundary-flood")
+                    break
             else:
-                count += 1
-                yield position, min(line_end + 1, len(text)), closes
-            if alike > _MAX_ALIKE:
-                self._message.defects.append(b"boundary-flood")
-                return
+                if start >= 0:
+                    chunks.append(text[start:position])
+                if closes:
+                    start = -1
+                    break
+                start = min(line_end + 1, len(text))
             # the next delimiter may begin with this line end
             position = text.find(delimiter, line_end)
+        if start >= 0:
+            defects.append(b"boundary-open")
+            chunks.append(text[start:])
+        if self._is_flood:  # the largest, in order of appearance
+            largest = nlargest(self._limits.parts, enumerate(chunks), key=lambda item: len(item[1]))
+            chunks = [chunk for _, chunk in sorted(largest)]
+        if not chunks:
+            defects.append(b"boundary-missing")
+        return chunks
 
 
 def _find_unseen_parts(part: Leaf, children: list[Leaf]) -> list[bool]:
     """For each child, whether it may stay unseen. Of alternatives mail programs show the last page,
     and what belongs to a page is shown within it (RFC 2046 section 5.1.4, RFC 2387).
     """
-    media = [child.content_type.media for child in children]
+    media = [child.media for child in children]
     pages = [name in _PAGE_TYPES or name.startswith(b"multipart/") for name in media]
     if part.may_be_unseen or not any(pages):
         return [part.may_be_unseen] * len(children)
-    if part.content_type.media == b"multipart/related":
+    if part.media == b"multipart/related":
         return [not page for page in pages]
     last = max([number for number, name in enumerate(media) if name in _PAGE_TYPES], default=-1)
     return [number < last or not page for number, page in enumerate(pages)]
@@ -454,13 +410,12 @@ def extract_signed_content(data: bytes) -> bytes:
     if tag != _TAG_EXPLICIT:
         return b""
     tag, start, size = _read_ber_header(data, start)
-    if tag == _TAG_OCTET_STRING:
-        return data[start : start + size]
+    most = 1
+    if tag == _TAG_CONSTRUCTED_OCTETS:
+        most = _MAX_OCTET_STRINGS
+        tag, start, size = _read_ber_header(data, start)
     pieces: list[bytes] = []
-    tag, start, size = _read_ber_header(
-        data, start if tag == _TAG_CONSTRUCTED_OCTETS else len(data)
-    )
-    while tag == _TAG_OCTET_STRING and len(pieces) < _MAX_OCTET_STRINGS:
+    while tag == _TAG_OCTET_STRING and len(pieces) < most:
         pieces.append(data[start : start + size])
         tag, start, size = _read_ber_header(data, start + size)
     return b"".join(pieces)

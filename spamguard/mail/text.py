@@ -49,6 +49,13 @@ _INVISIBLE_RUN = re.compile(f"[{_INVISIBLE}]+")
 # Marks of letters that have no code together with them. To find the first bytes of their UTF-8 is a
 # hundred times faster.
 _COMBINING_MARKS = re.compile("[\u0300-\u036f\u20d0-\u20ff]+")
+_EASTERN_LEADS = bytes(range(0xCD, 0xD5))  # first bytes of Greek and Cyrillic
+_MIXED_SCRIPTS = re.compile("[a-z][\u0370-\u052f]|[\u0370-\u052f][a-z]")
+_WORD = re.compile("[a-z\u0370-\u052f]+")  # Latin; Greek and Cyrillic
+_LATIN = re.compile("[a-z]")
+_LOOK_ALIKES = str.maketrans(
+    "асеіорхуѕјѵԁһӏвнкмтгαβεηικνορτυχωγ", "aceiopxysjvdhlbhkmtrabenikvoptuxwy"
+)
 _NORMALISE_CHARACTERS = 512  # at once: reordering a run of combining marks takes quadratic time
 
 
@@ -58,8 +65,8 @@ def fold(text: str, *, lower: bool = False) -> str:
 
     lower: the text is in lower case already.
 
-    >>> fold("Cr\u00e9dit \uff26\uff32\uff25\uff25, vi\u200bagra")
-    'cr\u00e9dit free, viagra'
+    >>> fold("Cr\u00e9dit \uff26\uff32\uff25\uff25, vi\u200bagra, раypal и мы")
+    'cr\u00e9dit free, viagra, paypal и мы'
     """
     visible = text if text.isascii() else strip_punctuation(text)
     if visible.isascii():
@@ -76,7 +83,12 @@ def fold(text: str, *, lower: bool = False) -> str:
     utf8 = normal.encode("utf-8", "replace")
     if 0xCC in utf8 or 0xCD in utf8 or utf8.find(b"\xe2\x83") >= 0:
         normal = _COMBINING_MARKS.sub("", normal)
-    return to_single_script(normal)
+    if _contains_any(utf8, _EASTERN_LEADS) and _MIXED_SCRIPTS.search(normal):
+        normal = _WORD.sub(
+            lambda word: word[0].translate(_LOOK_ALIKES) if _LATIN.search(word[0]) else word[0],
+            normal,
+        )
+    return normal
 
 
 def strip_punctuation(text: str) -> str:
@@ -108,15 +120,6 @@ _IDEOGRAPH_RUN = re.compile(f"[{_IDEOGRAPHS}]+")
 _SPACELESS_LEADS = bytes((0xE0, 0xE1, 0xE3))
 _IDEOGRAPH_LEADS = bytes((*range(0xE3, 0xEA), 0xEF, *range(0xF0, 0xF4)))
 _HANGUL_LEADS = bytes(range(0xEA, 0xEE))
-
-_MIXABLE_LETTERS = "a-z\u0370-\u052f"  # Latin; Greek and Cyrillic
-_EASTERN_LEADS = bytes(range(0xCD, 0xD5))  # first bytes of Greek and Cyrillic
-_MIXED_SCRIPTS = re.compile("[a-z][\u0370-\u052f]|[\u0370-\u052f][a-z]")
-_WORD = re.compile(f"[{_MIXABLE_LETTERS}]+")
-_LATIN = re.compile("[a-z]")
-_LOOK_ALIKES = str.maketrans(
-    "асеіорхуѕјѵԁһӏвнкмтгαβεηικνορτυχωγ", "aceiopxysjvdhlbhkmtrabenikvoptuxwy"
-)
 
 # Every letter looks at the one behind it: a run is taken whole or left at once, in linear time.
 _LETTER = "[a-z\u00df-\u024f\u0370-\u052f]"
@@ -173,20 +176,6 @@ def _contains_any(utf8: bytes, leads: bytes) -> bool:
     return any(map(utf8.__contains__, leads))
 
 
-def to_single_script(text: str) -> str:
-    """Replace look-alikes in words that have Latin letters too (UTS #39).
-
-    >>> to_single_script("раypal и мы")
-    'paypal и мы'
-    """
-    utf8 = text.encode("utf-8", "replace")
-    if not _contains_any(utf8, _EASTERN_LEADS) or not _MIXED_SCRIPTS.search(text):
-        return text
-    return _WORD.sub(
-        lambda word: word[0].translate(_LOOK_ALIKES) if _LATIN.search(word[0]) else word[0], text
-    )
-
-
 def deobfuscate(utf8: bytes) -> bytes:
     """Undo disguises: digits and signs within words, and letters set apart.
 
@@ -214,41 +203,32 @@ def deobfuscate(utf8: bytes) -> bytes:
 
 
 def _unmask_words(utf8: bytes) -> bytes:
+    """Leaves words that are long, mostly signs, or part of a number or an address."""
     kinds = utf8.translate(_BYTE_KINDS)
-    place = kinds.find(_MASKED_PATTERN)
-    if place < 0:
-        return utf8
     text = bytearray(utf8)
+    place = kinds.find(_MASKED_PATTERN)
     for _ in range(_MAX_MASKED_WORDS):
         if place < 0:
             break
-        start, end = _locate_masked_word(utf8, kinds, place)
-        text[start:end] = text[start:end].translate(_UNMASK_TABLE)
+        before = kinds[max(place - _MAX_MASKED_BYTES, 0) : place].rpartition(b" ")[2]
+        behind = kinds[place : place + _MAX_MASKED_BYTES].partition(b" ")[0]
+        start, end = place - len(before), place + len(behind)
+        in_address = utf8[max(start - 1, 0) : start] == b"." or (
+            utf8[end : end + 1] == b"." and utf8[end + 1 : end + 2].isalnum()
+        )
+        end = start + len(utf8[start:end].rstrip(b"!"))
+        word = kinds[start:end]
+        if (
+            in_address
+            or len(word) >= _MAX_MASKED_BYTES
+            or b"." in word
+            or 3 * word.count(b"0") > len(word)
+        ):
+            end = place
+        else:
+            text[start:end] = text[start:end].translate(_UNMASK_TABLE)
         place = kinds.find(_MASKED_PATTERN, max(end, place + 1))
     return bytes(text)
-
-
-def _locate_masked_word(utf8: bytes, kinds: bytes, place: int) -> tuple[int, int]:
-    """Start and end of the word around a place.
-
-    Both are the place itself if the word is long, mostly signs, or part of a number or an address.
-    """
-    before = kinds[max(place - _MAX_MASKED_BYTES, 0) : place].rpartition(b" ")[2]
-    behind = kinds[place : place + _MAX_MASKED_BYTES].partition(b" ")[0]
-    start, end = place - len(before), place + len(behind)
-    in_address = utf8[max(start - 1, 0) : start] == b"." or (
-        utf8[end : end + 1] == b"." and utf8[end + 1 : end + 2].isalnum()
-    )
-    end = start + len(utf8[start:end].rstrip(b"!"))
-    word = kinds[start:end]
-    if (
-        in_address
-        or len(word) >= _MAX_MASKED_BYTES
-        or b"." in word
-        or 3 * word.count(b"0") > len(word)
-    ):
-        return place, place
-    return start, end
 
 
 # ---- texts compared

@@ -111,10 +111,10 @@ def split_leaves(message: MimeMessage) -> list[tuple[str, str | None, bytes]]:
 
 
 def _described(leaf: Leaf) -> tuple[str, str | None, bytes]:
-    encoding = leaf.first_values.get(b"content-transfer-encoding", b"").strip().lower()
-    charset = leaf.content_type.parameters.get(b"charset")
+    encoding = leaf.first_values[b"content-transfer-encoding"].strip().lower()
+    charset = leaf.parameters.get(b"charset")
     return (
-        leaf.content_type.media.decode(),
+        leaf.media.decode(),
         charset.decode().lower() if charset else None,
         decode_transfer_encoding(leaf.body, encoding)[0],
     )

@@ -29,7 +29,7 @@ MAIL = [raw for _, raw in generate(40, 9)]
 def test_other_bytes_stay_as_they_are(body: bytes) -> None:
     raw = b"A: 1\nB: \xff\0\r2\n\n" + body
     assert add_fields(raw, [OURS], [b"X-Spamguard"]) == OURS + b"\n" + raw
-    assert add_fields(raw, [], [b"X-Spamguard"]) is raw
+    assert add_fields(raw, [], [b"X-Spamguard"]) == raw
 
 
 @repeatable
@@ -71,7 +71,7 @@ def test_no_forged_field_survives_where_a_reader_sees_fields(lines: list[bytes])
     written = add_fields(b"\n".join(lines), [OURS], [b"X-Spamguard"])
     values = [
         value
-        for name, value in parse_message(written, DEFAULT_LIMITS).fields
+        for name, value in parse_message(written, DEFAULT_LIMITS).root.fields
         if name == b"x-spamguard"
     ]
     assert values == [b"spam"]
