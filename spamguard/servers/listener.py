@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -68,7 +68,7 @@ class ServerSession(Protocol):
         None: not now, because its data is being delivered, or before and after `serve`.
         """
 
-    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
+    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
         """Serve the client from first byte to last, and close the socket.
 
         refused: why the client is not served, but only told so.
@@ -175,7 +175,7 @@ class Door:
         if isinstance(address, tuple):
             host, port = normalise_address(address[0]), str(address[1])
         session = self._make_session(host, port)
-        refused: LimitExceeded | None = LimitExceeded.NOT_LISTED
+        refused: Refusal | None = Refusal.NOT_LISTED
         if host in self._clients:
             refused = self._limits.enter(session, host)
         task = loop.create_task(session.serve(connected, refused))
@@ -227,14 +227,17 @@ async def close_stream(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-# ---- limits of connections
+# ---- limits
 
 
-class LimitExceeded(Enum):
-    """Why a connection is refused."""
+class Refusal(StrEnum):
+    """Why a connection or a message is refused; a message's reason is recorded."""
 
-    TOO_MANY = auto()  # there are too many, in all or of this client
-    NOT_LISTED = auto()  # this address may not connect
+    NOT_LISTED = "not-listed"  # this address may not connect
+    TOO_MANY = "too-many"  # connections, in all or of this client
+    TOO_LARGE = "too-large"  # for ever
+    NO_ROOM = "no-room"  # too much is under way, or the disk is full
+    ODD_BYTES = "odd-bytes"  # where the door takes none
 
 
 class ConnectionLimits:
@@ -257,7 +260,7 @@ class ConnectionLimits:
         self._evict = evict
         self._clients: dict[ServerSession, str] = {}
 
-    def enter(self, connection: ServerSession, address: str) -> LimitExceeded | None:
+    def enter(self, connection: ServerSession, address: str) -> Refusal | None:
         """Count a connection in, or say why it is refused."""
         client = client_prefix(address)
         rivals = [other for other, owner in self._clients.items() if owner == client]
@@ -265,7 +268,7 @@ class ConnectionLimits:
         if not is_full:
             is_full, rivals = len(self._clients) >= self._max_connections, list(self._clients)
         if is_full and not self._evict_longest_idle(rivals):
-            return LimitExceeded.TOO_MANY
+            return Refusal.TOO_MANY
         self._clients[connection] = client
         return None
 
@@ -327,18 +330,11 @@ class ByteQuota:
 # ---- messages
 
 
-class Rejection(StrEnum):
-    """Why a message is not accepted: the reason that is recorded."""
-
-    TOO_LARGE = "too-large"  # for ever
-    TRY_LATER = "no-room"  # too much is under way, or the disk is full
-
-
 class IncomingMessage:
     """A message as it comes in.
 
-    quota_key: its client, as of `ByteQuota`. rejection: why it is not accepted, None while it is;
-    once rejected, nothing of it is kept.
+    quota_key: its client, as of `ByteQuota`. refusal: why it is not accepted, None while it is;
+    nothing of a refused message is kept.
     """
 
     def __init__(
@@ -349,30 +345,31 @@ class IncomingMessage:
         quota_key: str = "",
     ) -> None:
         self.spool = Spool(directory)
-        self.rejection: Rejection | None = None
+        self.refusal: Refusal | None = None
         self._max_bytes = limits.message_size
         self._byte_quota = byte_quota
         self._quota_key = quota_key
         self._counted_bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Append some bytes, or reject the message; never raises."""
-        if self.rejection is not None or not data:
+        """Append some bytes, or refuse the message; never raises."""
+        if self.refusal is not None or not data:
             return
         if self.spool.size + len(data) > self._max_bytes:
-            self._reject(Rejection.TOO_LARGE)
+            self.refuse(Refusal.TOO_LARGE)
         elif not self._byte_quota.take(len(data), self._quota_key):
-            self._reject(Rejection.TRY_LATER)
+            self.refuse(Refusal.NO_ROOM)
         else:
             self._counted_bytes += len(data)
             try:
                 self.spool.write(data)
             except OSError as error:
                 _log.error("a message cannot be kept: %s", error)
-                self._reject(Rejection.TRY_LATER)
+                self.refuse(Refusal.NO_ROOM)
 
-    def _reject(self, rejection: Rejection) -> None:
-        self.rejection = rejection
+    def refuse(self, refusal: Refusal) -> None:
+        """Refuse the message, and keep nothing of it."""
+        self.refusal = self.refusal or refusal
         self.close()
 
     def close(self) -> None:

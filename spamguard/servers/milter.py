@@ -27,7 +27,7 @@ from spamguard.servers import listener, milter_protocol
 from spamguard.servers.listener import (
     ConnectionClosed,
     IncomingMessage,
-    LimitExceeded,
+    Refusal,
     close_stream,
 )
 from spamguard.servers.milter_protocol import (
@@ -211,7 +211,7 @@ class MilterSession:
         if self._writer is not None:
             self._writer.transport.abort()
 
-    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
+    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
         self._idle_since = asyncio.get_running_loop().time()
         try:
             reader, self._writer = await asyncio.open_connection(sock=connected)
@@ -224,7 +224,7 @@ class MilterSession:
                         return
                     await self._handle(command, data, connection)
             else:
-                _log.warning("%s: hanging up: %s", self._peer, refused.name.lower())
+                _log.warning("%s: hanging up: %s", self._peer, refused)
         except ConnectionClosed:
             pass
         except (TimeoutError, MilterProtocolError) as error:
@@ -373,7 +373,7 @@ class MilterSession:
             client=replace(self._client, protocol=protocol, login=login),
             received_by=macros.get("j", ""),
             queue_id=macros.get("i", ""),
-            problem=str(content.rejection or ""),
+            problem=str(content.refusal or ""),
         )
 
     def _reply_packets(self, result: ScanResult) -> list[bytes]:

@@ -32,11 +32,11 @@ from spamguard.servers.listener import (
     ClientTimeout,
     ConnectionClosed,
     IncomingMessage,
-    LimitExceeded,
-    Rejection,
+    Refusal,
 )
 from spamguard.servers.rspamd_protocol import HeaderFields
 from spamguard.servers.scanner import Conversation, ScannerContext
+from spamguard.smtp.envelope import RefusedError
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")
@@ -49,9 +49,11 @@ _MAX_RSPAMC_LINE_BYTES = len(b"SYMBOLS RSPAMC/1.3\r\n")
 # A web page may have made a browser on this machine send the request.
 _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
 _COMPRESSION_FIELDS = (b"compression", b"content-encoding")
-_ERROR_BY_REJECTION = {
-    Rejection.TOO_LARGE: (413, "too large"),
-    Rejection.TRY_LATER: (503, "try again later"),
+_ERROR_BY_REFUSAL = {
+    Refusal.NOT_LISTED: (403, "not a client"),
+    Refusal.TOO_MANY: (503, "too many connections"),
+    Refusal.TOO_LARGE: (413, "too large"),
+    Refusal.NO_ROOM: (503, "try again later"),
 }
 _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
     TrainingOutcome.ACCEPTED: (200, {"success": True}),
@@ -63,14 +65,6 @@ _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
     TrainingOutcome.IMPOSSIBLE: (400, {"error": "this can never be learnt"}),
     TrainingOutcome.TRY_LATER: (503, {"error": "try again later"}),
 }
-
-
-class _RspamdError(Exception):
-    """A request is answered with an error. status: of HTTP; the text is in fixed words."""
-
-    def __init__(self, status: int, error: str) -> None:
-        super().__init__(error)
-        self.status = status
 
 
 class _RspamdRequest(NamedTuple):
@@ -97,11 +91,8 @@ class RspamdSession(Conversation):
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._is_rspamc = False
 
-    async def reject(self, refused: LimitExceeded) -> None:
-        if refused is LimitExceeded.NOT_LISTED:
-            await self._fail(403, "not a client")
-        else:
-            await self._fail(503, "too many connections")
+    async def reject(self, refusal: Refusal) -> None:
+        await self._fail(*_ERROR_BY_REFUSAL[refusal])
 
     async def handle_requests(self) -> None:
         """Answer requests for as long as the client keeps the connection."""
@@ -118,8 +109,8 @@ class RspamdSession(Conversation):
         try:
             self._http.receive_data(await self._translate_first_line(first_piece))
             await self._send_answer(*await self._answer())
-        except _RspamdError as error:
-            await self._fail(error.status, str(error))
+        except RefusedError as error:
+            await self._fail(*error.reply)
         except h11.RemoteProtocolError as error:
             _log.info("%s: not understood: %s", self.address, error)
             await self._fail(error.error_status_hint, "not understood")
@@ -211,7 +202,7 @@ class RspamdSession(Conversation):
     async def check(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
         started = time.perf_counter()
         if not message.size:
-            raise _RspamdError(400, "there is no message")
+            raise RefusedError((400, "there is no message"))
         result = await self._service.scan(
             rspamd_protocol.build_scan_request(request.fields, message, self.address)
         )
@@ -242,31 +233,31 @@ _ROUTES: Mapping[
 
 
 def _check_request(request: _RspamdRequest, method: bytes) -> None:
-    """_RspamdError for a request that is refused whatever its body is."""
+    """RefusedError for a request that is refused whatever its body is."""
     if request.path not in _ROUTES:
-        raise _RspamdError(404, "no such thing here")
+        raise RefusedError((404, "no such thing here"))
     if method not in (b"GET", b"POST"):
-        raise _RspamdError(405, "GET or POST")
+        raise RefusedError((405, "GET or POST"))
     if not _BROWSER_FIELDS.isdisjoint(request.fields):
-        raise _RspamdError(403, "this is for programs")
+        raise RefusedError((403, "this is for programs"))
     if request.compressions - {"zstd"}:
-        raise _RspamdError(415, "unknown compression")
+        raise RefusedError((415, "unknown compression"))
 
 
 def _check_rejection(message: IncomingMessage) -> None:
-    if message.rejection is not None:
-        raise _RspamdError(*_ERROR_BY_REJECTION[message.rejection])
+    if message.refusal is not None:
+        raise RefusedError(_ERROR_BY_REFUSAL[message.refusal])
 
 
 def _decompress(compressed: Spool, message: IncomingMessage) -> None:
-    """Decompress a zstd frame (RFC 8878) in bounded pieces. _RspamdError: it is none."""
+    """Decompress a zstd frame (RFC 8878) in bounded pieces. RefusedError: it is none."""
     with suppress(zstandard.ZstdError):
         frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
         for piece in compressed.chunks():
             for start in range(0, len(piece), _DECOMPRESS_BYTES):
                 message.write(frame.decompress(piece[start : start + _DECOMPRESS_BYTES]))
-                if message.rejection is not None:
+                if message.refusal is not None:
                     return
         if frame.eof:
             return
-    raise _RspamdError(400, "not compressed as announced")
+    raise RefusedError((400, "not compressed as announced"))

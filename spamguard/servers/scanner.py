@@ -39,8 +39,7 @@ from spamguard.servers.listener import (
     ConnectionClosed,
     ConversationEnded,
     IncomingMessage,
-    LimitExceeded,
-    Rejection,
+    Refusal,
     close_stream,
     drain_input,
 )
@@ -162,7 +161,7 @@ class ScanService:
             record.set_failure("error")
         if result is None:
             # A message that is too large would be deferred each time.
-            defer = self._policy.on_error is OnError.DEFER and record.reason != Rejection.TOO_LARGE
+            defer = self._policy.on_error is OnError.DEFER and record.reason != Refusal.TOO_LARGE
             record.action = Action.DEFER if defer else Action.TAG
             fields = policy.not_scanned_fields(record.reason)
             result = ScanResult(record.id, fields, record.action, record.reason)
@@ -325,10 +324,10 @@ class Conversation(ABC):
         """Answer requests until there are no more of them."""
 
     @abstractmethod
-    async def reject(self, refused: LimitExceeded) -> None:
+    async def reject(self, refusal: Refusal) -> None:
         """Answer a client that is not served."""
 
-    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
+    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
         self.evictable_from = asyncio.get_running_loop().time()
         try:
             self._reader, self._writer = await asyncio.open_connection(

@@ -30,8 +30,7 @@ from spamguard.servers.listener import (
     ClientTimeout,
     ConnectionClosed,
     IncomingMessage,
-    LimitExceeded,
-    Rejection,
+    Refusal,
 )
 from spamguard.servers.scanner import (
     Conversation,
@@ -40,7 +39,7 @@ from spamguard.servers.scanner import (
     ScanResult,
     parse_recipients,
 )
-from spamguard.smtp.envelope import bare_address
+from spamguard.smtp.envelope import RefusedError, bare_address
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")
@@ -85,17 +84,6 @@ class SpamdCode(StrEnum):
     TIMEOUT = "79 Too slow"  # spamd's own number
 
 
-class SpamdError(Exception):
-    """A request is refused."""
-
-    def __init__(self, code: SpamdCode = SpamdCode.PROTOCOL) -> None:
-        super().__init__(code)
-        self.code = code
-
-    def encode(self) -> bytes:
-        return f"SPAMD/1.1 {self.code}\r\n\r\n".encode("ascii")
-
-
 class SpamdRequest(NamedTuple):
     """A request without its message.
 
@@ -120,10 +108,10 @@ class SpamdRequest(NamedTuple):
 
 
 def parse_request_line(line: bytes) -> SpamdRequest:
-    """The request in its first line, without line end. SpamdError."""
+    """The request in its first line, without line end. RefusedError."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
-        raise SpamdError
+        raise RefusedError(SpamdCode.PROTOCOL)
     return SpamdRequest(SpamdMethod(match[1].decode()), int(match[2]))
 
 
@@ -131,11 +119,11 @@ def apply_field(  # noqa: PLR0911  one for each field
     request: SpamdRequest, line: bytes
 ) -> SpamdRequest:
     """The request with one more header field, without line end; unknown fields change nothing.
-    SpamdError.
+    RefusedError.
     """
     match = _REQUEST_FIELD.fullmatch(line)
     if match is None:
-        raise SpamdError
+        raise RefusedError(SpamdCode.PROTOCOL)
     value = match[2].strip()
     lower = value.lower()
     match match[1].lower():
@@ -144,7 +132,7 @@ def apply_field(  # noqa: PLR0911  one for each field
         case b"compress" if lower == b"zlib":
             return request._replace(compressed=True)
         case b"content-length" | b"compress":
-            raise SpamdError
+            raise RefusedError(SpamdCode.PROTOCOL)
         case b"user":
             return request._replace(user=value.decode("utf-8", "replace"))
         case b"message-class":
@@ -157,14 +145,14 @@ def apply_field(  # noqa: PLR0911  one for each field
 
 
 def check_request(request: SpamdRequest) -> None:
-    """SpamdError for a request that contradicts itself, once all its fields are there."""
+    """RefusedError for a request that contradicts itself, once all its fields are there."""
     if request.compressed and request.length is None:
-        raise SpamdError
+        raise RefusedError(SpamdCode.PROTOCOL)
     if request.method is not SpamdMethod.TELL:
         return
     is_known = request.remove or request.label in ("spam", "ham")
     if request.set == request.remove or not is_known:
-        raise SpamdError
+        raise RefusedError(SpamdCode.PROTOCOL)
 
 
 def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
@@ -210,11 +198,13 @@ def format_report(result: ScanResult) -> str:
 
 # ---- the session
 
-_ERROR_BY_REJECTION = {
-    Rejection.TOO_LARGE: SpamdCode.DATA,
-    Rejection.TRY_LATER: SpamdCode.TEMPORARY,
+_CODE_BY_REFUSAL = {
+    Refusal.NOT_LISTED: SpamdCode.FORBIDDEN,
+    Refusal.TOO_MANY: SpamdCode.TEMPORARY,
+    Refusal.TOO_LARGE: SpamdCode.DATA,
+    Refusal.NO_ROOM: SpamdCode.TEMPORARY,
 }
-_ERROR_BY_OUTCOME = {
+_CODE_BY_OUTCOME = {
     TrainingOutcome.FORBIDDEN: SpamdCode.FORBIDDEN,
     TrainingOutcome.IMPOSSIBLE: SpamdCode.DATA,
     TrainingOutcome.TRY_LATER: SpamdCode.TEMPORARY,
@@ -228,9 +218,8 @@ class SpamdSession(Conversation):
         super().__init__(context, address)
         self._buffer = bytearray()
 
-    async def reject(self, refused: LimitExceeded) -> None:
-        is_listed = refused is not LimitExceeded.NOT_LISTED
-        await self._refuse(SpamdError(SpamdCode.TEMPORARY if is_listed else SpamdCode.FORBIDDEN))
+    async def reject(self, refusal: Refusal) -> None:
+        await self._refuse(_CODE_BY_REFUSAL[refusal])
 
     async def handle_requests(self) -> None:
         self._buffer += await self.next_request()
@@ -238,20 +227,20 @@ class SpamdSession(Conversation):
             return
         try:
             await self._handle_request()
-        except SpamdError as error:
-            _log.info("%s: refused: %s", self.address, error.code)
-            await self._refuse(error)
+        except RefusedError as error:
+            _log.info("%s: refused: %s", self.address, error.reply)
+            await self._refuse(error.reply)
         except ClientTimeout:
-            await self._refuse(SpamdError(SpamdCode.TIMEOUT))
+            await self._refuse(SpamdCode.TIMEOUT)
         except ConnectionClosed:
             raise
         except Exception:  # noqa: BLE001  a fault of ours: the client must keep its message
             _log.exception("%s: a fault in this request", self.address)
-            await self._refuse(SpamdError(SpamdCode.TEMPORARY))
+            await self._refuse(SpamdCode.TEMPORARY)
 
-    async def _refuse(self, error: SpamdError) -> None:
+    async def _refuse(self, code: SpamdCode) -> None:
         self.client_may_send = True
-        await self.send(error.encode())
+        await self.send(f"SPAMD/1.1 {code}\r\n\r\n".encode("ascii"))
 
     async def _handle_request(self) -> None:
         request = parse_request_line(await self._read_line())
@@ -264,17 +253,17 @@ class SpamdSession(Conversation):
                 break
             request = apply_field(request, line)
         else:
-            raise SpamdError
+            raise RefusedError(SpamdCode.PROTOCOL)
         check_request(request)
         with closing(self._context.incoming_message(self.address)) as message:
             await self._receive(request, message)
             await self._answer(request, message.spool)
 
     async def _read_line(self) -> bytes:
-        """The next line without its end. SpamdError: it is too long, or incomplete."""
+        """The next line without its end. RefusedError: it is too long, or incomplete."""
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > MAX_LINE_BYTES or not await self._fill_buffer():
-                raise SpamdError
+                raise RefusedError(SpamdCode.PROTOCOL)
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line.removesuffix(b"\r")
@@ -286,7 +275,7 @@ class SpamdSession(Conversation):
         return bool(piece)
 
     async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
-        """Read the whole message. SpamdError: it is too large, or not as long as announced."""
+        """Read the whole message. RefusedError: it is too large, or not as long as announced."""
         remaining = request.length
         stream = zlib.decompressobj() if request.compressed else None
         while remaining != 0 and (self._buffer or await self._fill_buffer()):
@@ -297,10 +286,10 @@ class SpamdSession(Conversation):
                 remaining -= len(piece)
             for content in _inflate(stream, piece) if stream else (piece,):
                 message.write(content)
-                if message.rejection is not None:
-                    raise SpamdError(_ERROR_BY_REJECTION[message.rejection])
+                if message.refusal is not None:
+                    raise RefusedError(_CODE_BY_REFUSAL[message.refusal])
         if remaining or self._buffer or (stream and not stream.eof):
-            raise SpamdError
+            raise RefusedError(SpamdCode.PROTOCOL)
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
@@ -310,7 +299,7 @@ class SpamdSession(Conversation):
             return
         result = await self._service.scan(scan_request)
         if result.action is Action.DEFER:
-            raise SpamdError(SpamdCode.TEMPORARY)
+            raise RefusedError(SpamdCode.TEMPORARY)
         spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"
         content: bytes | None
         if request.wants_message:
@@ -328,8 +317,8 @@ class SpamdSession(Conversation):
 
     async def _teach(self, request: SpamdRequest, scan_request: ScanRequest) -> None:
         outcome = await self._service.teach(scan_request, request.label if request.set else "")
-        if outcome in _ERROR_BY_OUTCOME:
-            raise SpamdError(_ERROR_BY_OUTCOME[outcome])
+        if outcome in _CODE_BY_OUTCOME:
+            raise RefusedError(_CODE_BY_OUTCOME[outcome])
         field = "DidSet" if request.set else "DidRemove"
         line = f"{field}: local\r\n" if outcome is TrainingOutcome.ACCEPTED else ""
         await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
@@ -347,14 +336,14 @@ def _answer_text(request: SpamdRequest, result: ScanResult) -> bytes | None:
 
 
 def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:
-    """The content of these bytes of a zlib stream (RFC 1950), in bounded pieces. SpamdError: they
+    """The content of these bytes of a zlib stream (RFC 1950), in bounded pieces. RefusedError: they
     are no zlib.
     """
     while data:
         try:
             yield stream.decompress(data, CHUNK_BYTES)
         except zlib.error:
-            raise SpamdError(SpamdCode.DATA) from None
+            raise RefusedError(SpamdCode.DATA) from None
         data = stream.unconsumed_tail
         if stream.unused_data:
-            raise SpamdError(SpamdCode.DATA)
+            raise RefusedError(SpamdCode.DATA)

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from spamguard.servers.listener import (
-    ConnectionLimits,
-    LimitExceeded,
-)
+from spamguard.servers.listener import ConnectionLimits, Refusal
 from spamguard.smtp.envelope import normalise_address
 
 
@@ -20,7 +17,7 @@ def test_a_client_with_too_many_connections_evicts_its_own():
     others, own, busy = Connection(1.0), Connection(2.0), Connection(None)
     for address, connection in zip("baa", (others, own, busy), strict=True):
         assert limits.enter(connection, address) is None
-    assert [limits.enter(Connection(), "a") for _ in range(2)] == [None, LimitExceeded.TOO_MANY]
+    assert [limits.enter(Connection(), "a") for _ in range(2)] == [None, Refusal.TOO_MANY]
     assert evicted == [own]
 
 
