@@ -48,7 +48,7 @@ from spamguard.storage import Spool
 _log = logging.getLogger("spamguard.doors")
 _tls_log = logging.getLogger("spamguard.tls")
 
-CHUNK_BYTES = 64 << 10  # that are read at once
+CHUNK_BYTES = 128 << 10  # that are read at once
 SILENT_SECONDS = 10.0
 """In a transaction a client may be silent for so long, even when there is no room for others."""
 _ACCEPT_RETRY_SECONDS = 1.0  # after accept has failed: no descriptors, no memory

@@ -203,7 +203,7 @@ class RspamdSession(Conversation):
         started = time.perf_counter()
         if not message.size:
             raise RefusedError((400, "there is no message"))
-        result = await self._service.scan(
+        result = await self._context.service.scan(
             rspamd_protocol.build_scan_request(request.fields, message, self.address)
         )
         header = read_header_section(message)
@@ -218,7 +218,7 @@ class RspamdSession(Conversation):
         lesson = lesson._replace(user=lesson.client.login or lesson.user)
         label = "spam" if request.path == "/learnspam" else "ham"
         password = rspamd_protocol.field_text(request.fields, b"password")
-        outcome = await self._service.teach(lesson, label, password)
+        outcome = await self._context.service.teach(lesson, label, password)
         return _ANSWER_BY_OUTCOME[outcome]
 
 

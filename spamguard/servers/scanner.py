@@ -15,8 +15,7 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from hmac import compare_digest
 from pathlib import Path
 from typing import NamedTuple
@@ -310,14 +309,13 @@ class Conversation(ABC):
 
     def __init__(self, context: ScannerContext, address: str) -> None:
         self._context = context
-        self._service = context.service
         self.address = address
         self.is_draining = False
         self.evictable_from: float | None = None
-        self._is_open = False
-        self._request_timeout: asyncio.Timeout | None = None  # for the next request
-        self._request_deadline = 0.0  # for all of the present request
         self.client_may_send = False  # more, when we close (`drain_input`)
+        self._is_open = False
+        self._idle_timeout: asyncio.Timeout | None = None  # while there is no request
+        self._request_deadline = 0.0  # for all of the present request
 
     @abstractmethod
     async def handle_requests(self) -> None:
@@ -328,7 +326,6 @@ class Conversation(ABC):
         """Answer a client that is not served."""
 
     async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
-        self.evictable_from = asyncio.get_running_loop().time()
         try:
             self._reader, self._writer = await asyncio.open_connection(
                 sock=connected, limit=CHUNK_BYTES
@@ -346,12 +343,15 @@ class Conversation(ABC):
         except ConversationEnded:
             pass
         except Exception:  # noqa: BLE001  a fault of ours must not end the door
-            _session_log.exception("%s: a fault in this conversation", self.address)
+            _session_log.exception("%s: a fault in this session", self.peer)
         finally:
-            self.evictable_from = None
             if self.client_may_send:
                 await drain_input(self._reader, self._writer)
             await close_stream(self._writer)
+
+    @property
+    def peer(self) -> str:
+        return self.address or "a client of the socket"
 
     def drain(self) -> None:
         """End as soon as nothing is under way.
@@ -360,9 +360,9 @@ class Conversation(ABC):
         `_DRAIN_GRACE_SECONDS`.
         """
         self.is_draining = True
-        if self._request_timeout is not None and not self._request_timeout.expired():
+        if self._idle_timeout is not None and not self._idle_timeout.expired():
             now = asyncio.get_running_loop().time()
-            self._request_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
+            self._idle_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
 
     def cancel(self, task: asyncio.Task[None]) -> None:
         """Cancel the task that serves. The client awaits no answer."""
@@ -380,29 +380,19 @@ class Conversation(ABC):
         b"" when there is none: the client has gone or is silent, or the door is closing.
         """
         loop = asyncio.get_running_loop()
-        if self.evictable_from is None:
-            self.evictable_from = loop.time()
-        seconds = self._context.limits.command_timeout
+        limits = self._context.limits
+        seconds = limits.command_timeout
         if self.is_draining:
             seconds = min(seconds, _DRAIN_GRACE_SECONDS)
+        self._idle_timeout = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as self._request_timeout:
-                piece = await self._reader.read(CHUNK_BYTES)
-        except OSError:  # TimeoutError is one
+            piece = await self.read(self._idle_timeout, loop.time())
+        except ConversationEnded:
             return b""
         finally:
-            self._request_timeout = None
-        self.evictable_from = None
-        self._request_deadline = loop.time() + self._context.limits.message_timeout
+            self._idle_timeout = None
+        self._request_deadline = loop.time() + limits.message_timeout
         return piece
-
-    @contextmanager
-    def _waiting_for_client(self) -> Iterator[None]:
-        self.evictable_from = asyncio.get_running_loop().time() + listener.SILENT_SECONDS
-        try:
-            yield
-        finally:
-            self.evictable_from = None
 
     async def read_more(self) -> bytes:
         """The next piece of a request; b"" when the client sends no more.
@@ -411,23 +401,35 @@ class Conversation(ABC):
         ------
         ConnectionClosed, ClientTimeout
         """
-        remaining = self._request_deadline - asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        deadline = min(now + self._context.limits.data_timeout, self._request_deadline)
+        return await self.read(asyncio.timeout_at(deadline), now + listener.SILENT_SECONDS)
+
+    async def read(self, timeout: asyncio.Timeout, evictable_from: float) -> bytes:
+        """What the client sends; b"" when it sends no more. ConnectionClosed, ClientTimeout."""
+        self.evictable_from = evictable_from
         try:
-            async with asyncio.timeout(max(min(self._context.limits.data_timeout, remaining), 0)):
-                with self._waiting_for_client():
-                    return await self._reader.read(CHUNK_BYTES)
+            async with timeout:
+                return await self._reader.read(CHUNK_BYTES)
         except TimeoutError:
             raise ClientTimeout from None
-        except OSError:
+        except OSError as error:
+            _session_log.info("%s: connection lost: %s", self.peer, error)
             raise ConnectionClosed from None
+        finally:
+            self.evictable_from = None
 
     async def send(self, data: bytes) -> None:
         """Send bytes. ConnectionClosed: the client does not take them."""
         self._writer.write(data)
+        if not self._writer.transport.get_write_buffer_size():
+            return  # all is sent: a deadline has its price
+        self.evictable_from = asyncio.get_running_loop().time() + listener.SILENT_SECONDS
         try:
             async with asyncio.timeout(self._context.limits.data_timeout):
-                with self._waiting_for_client():
-                    await self._writer.drain()
-        except OSError:
+                await self._writer.drain()
+        except OSError:  # TimeoutError is one
             self.abort()
             raise ConnectionClosed from None
+        finally:
+            self.evictable_from = None

@@ -297,7 +297,7 @@ class SpamdSession(Conversation):
         if request.method is SpamdMethod.TELL:
             await self._teach(request, scan_request)
             return
-        result = await self._service.scan(scan_request)
+        result = await self._context.service.scan(scan_request)
         if result.action is Action.DEFER:
             raise RefusedError(SpamdCode.TEMPORARY)
         spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"
@@ -316,7 +316,9 @@ class SpamdSession(Conversation):
         await self.send(encode_answer_head(request, spam, length) + (content or b""))
 
     async def _teach(self, request: SpamdRequest, scan_request: ScanRequest) -> None:
-        outcome = await self._service.teach(scan_request, request.label if request.set else "")
+        outcome = await self._context.service.teach(
+            scan_request, request.label if request.set else ""
+        )
         if outcome in _CODE_BY_OUTCOME:
             raise RefusedError(_CODE_BY_OUTCOME[outcome])
         field = "DidSet" if request.set else "DidRemove"
