@@ -1,8 +1,8 @@
 """How connections come in at a door: accepting, limits, TLS, and an orderly end.
 
 A `Door` takes connections from the listening sockets of one listener or scanner and starts a
-session for each. `ConnectionLimits` says which connections are served: silent clients must not keep
-others out, so when there is no room, the one that has been idle for longest is evicted. Commands
+session for each, within limits in all and for each client. Silent clients must not keep others out,
+so when there is no room, the one that has been idle for longest is evicted. Commands
 that lead nowhere do not end idleness, so nobody stays by sending them. In a transaction a client is
 idle once it has sent nothing for `SILENT_SECONDS`, and never while its data is being delivered. An
 `IncomingMessage` keeps a message within the limits of its door, and `CertificateReloader` the
@@ -100,13 +100,10 @@ class Door:
     ) -> None:
         self._make_session = make_session
         self._sockets = sockets
-        self._clients = clients
-        self._limits = ConnectionLimits(
-            limits.connections,
-            limits.connections_per_client,
-            evict=lambda session: self._end(session.cancel, self._tasks[session]),
-        )
+        self._networks = clients
+        self._limits = limits
         self._tasks: dict[ServerSession, asyncio.Task[None]] = {}
+        self._clients: dict[ServerSession, str] = {}  # of those that are served and not evicted
         self._is_open = False
 
     @property
@@ -175,16 +172,41 @@ class Door:
         if isinstance(address, tuple):
             host, port = normalise_address(address[0]), str(address[1])
         session = self._make_session(host, port)
-        refused: Refusal | None = Refusal.NOT_LISTED
-        if host in self._clients:
-            refused = self._limits.enter(session, host)
-        task = loop.create_task(session.serve(connected, refused))
+        task = loop.create_task(session.serve(connected, self._admit(session, host)))
         self._tasks[session] = task
         task.add_done_callback(partial(self._end_session, session))
 
+    def _admit(self, session: ServerSession, host: str) -> Refusal | None:
+        """Count a connection, or say why it is refused.
+
+        When there is no room, it takes the place of the longest idle one: among its own client's if
+        that client has too many, else among all.
+        """
+        if host not in self._networks:
+            return Refusal.NOT_LISTED
+        client = client_prefix(host)
+        rivals = [other for other, owner in self._clients.items() if owner == client]
+        is_full = len(rivals) >= self._limits.connections_per_client
+        if not is_full:
+            is_full, rivals = len(self._clients) >= self._limits.connections, list(self._clients)
+        if is_full and not self._evict_longest_idle(rivals):
+            return Refusal.TOO_MANY
+        self._clients[session] = client
+        return None
+
+    def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
+        """Evict the longest idle connection; False if none may be evicted now."""
+        times = [(since, other) for other in rivals if (since := other.evictable_from) is not None]
+        since, longest = min(times, key=itemgetter(0), default=(inf, None))
+        if longest is None or since > time.monotonic():  # the clock of the event loop
+            return False
+        del self._clients[longest]  # closing it may take a moment
+        self._end(longest.cancel, self._tasks[longest])
+        return True
+
     def _end_session(self, session: ServerSession, _task: asyncio.Task[None]) -> None:
         del self._tasks[session]
-        self._limits.leave(session)
+        self._clients.pop(session, None)
 
 
 # ---- the end of a conversation
@@ -231,60 +253,15 @@ async def close_stream(writer: asyncio.StreamWriter) -> None:
 
 
 class Refusal(StrEnum):
-    """Why a connection or a message is refused; a message's reason is recorded."""
+    """Why a connection, a message or a request is refused; a message's reason is recorded."""
 
     NOT_LISTED = "not-listed"  # this address may not connect
     TOO_MANY = "too-many"  # connections, in all or of this client
     TOO_LARGE = "too-large"  # for ever
     NO_ROOM = "no-room"  # too much is under way, or the disk is full
     ODD_BYTES = "odd-bytes"  # where the door takes none
-
-
-class ConnectionLimits:
-    """Decides which connections are served: so many in all, and so many of one client.
-
-    When there is no room, a new connection takes the place of the longest idle one: among its own
-    client's if that client has too many, else among all.
-
-    Parameters
-    ----------
-    evict
-        Closes a connection, which no longer counts although closing may take a moment.
-    """
-
-    def __init__(
-        self, connections: int, per_client: int, evict: Callable[[ServerSession], object]
-    ) -> None:
-        self._max_connections = connections
-        self._max_per_client = per_client
-        self._evict = evict
-        self._clients: dict[ServerSession, str] = {}
-
-    def enter(self, connection: ServerSession, address: str) -> Refusal | None:
-        """Count a connection in, or say why it is refused."""
-        client = client_prefix(address)
-        rivals = [other for other, owner in self._clients.items() if owner == client]
-        is_full = len(rivals) >= self._max_per_client
-        if not is_full:
-            is_full, rivals = len(self._clients) >= self._max_connections, list(self._clients)
-        if is_full and not self._evict_longest_idle(rivals):
-            return Refusal.TOO_MANY
-        self._clients[connection] = client
-        return None
-
-    def leave(self, connection: ServerSession) -> None:
-        """Count it out, if it was counted in and has not been evicted."""
-        self._clients.pop(connection, None)
-
-    def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
-        """Evict the longest idle connection; False if none may be evicted now."""
-        times = [(since, other) for other in rivals if (since := other.evictable_from) is not None]
-        since, longest = min(times, key=itemgetter(0), default=(inf, None))
-        if longest is None or since > time.monotonic():  # the clock of the event loop
-            return False
-        self.leave(longest)
-        self._evict(longest)
-        return True
+    TOO_SLOW = "too-slow"
+    FAULT = "fault"  # of ours
 
 
 # ---- bytes in flight

@@ -123,7 +123,10 @@ class MilterSession(Conversation):
         """
 
     async def reject(self, refusal: Refusal) -> None:
-        _log.warning("%s: hanging up: %s", self.peer, refusal)
+        await self.refuse(refusal)
+
+    async def refuse(self, answer: object) -> None:
+        _log.warning("%s: hanging up: %s", self.peer, answer)
 
     async def handle_requests(self) -> None:
         try:
@@ -131,7 +134,7 @@ class MilterSession(Conversation):
             while (packet := await self._read_packet()).command is not MilterCommand.QUIT:
                 await self._handle(*packet)
         except (ClientTimeout, MilterProtocolError) as error:
-            _log.warning("%s: hanging up: %s", self.peer, str(error) or "silent for too long")
+            await self.refuse(str(error) or "silent for too long")
         finally:
             self._close_content()
 

@@ -15,10 +15,10 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from hmac import compare_digest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spamguard.config.options import Action, OnError, Scanner, ScannerLimits
 from spamguard.delivery.next_hop import run_in_thread
@@ -47,6 +47,7 @@ from spamguard.smtp.envelope import (
     Envelope,
     Networks,
     Recipient,
+    RefusedError,
     Sender,
     bare_address,
     client_prefix,
@@ -302,8 +303,12 @@ class ScannerContext(NamedTuple):
 
 
 class Conversation(ABC):
-    """A `ServerSession` in which a client asks and is answered. address: "" on a Unix socket."""
+    """A `ServerSession` in which a client asks and is answered. address: "" on a Unix socket.
 
+    answers: those of the protocol to what is refused.
+    """
+
+    answers: Mapping[Refusal, Any] = {}
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
 
@@ -322,8 +327,32 @@ class Conversation(ABC):
         """Answer requests until there are no more of them."""
 
     @abstractmethod
+    async def refuse(self, answer: Any) -> None:
+        """Send an answer of `answers`, or of a `RefusedError`."""
+
     async def reject(self, refusal: Refusal) -> None:
         """Answer a client that is not served."""
+        await self.refuse(self.answers[refusal])
+
+    async def handle(self, request: Awaitable[None]) -> None:
+        """Have one request answered, whatever happens. ConnectionClosed: it cannot be."""
+        try:
+            await request
+        except RefusedError as error:
+            _session_log.info("%s: refused: %s", self.peer, error.reply)
+            await self.refuse(error.reply)
+        except ClientTimeout:
+            await self.refuse(self.answers[Refusal.TOO_SLOW])
+        except ConnectionClosed:
+            raise
+        except Exception:  # noqa: BLE001  a fault of ours: the client must keep its message
+            _session_log.exception("%s: a fault in this request", self.peer)
+            await self.refuse(self.answers[Refusal.FAULT])
+
+    def check_message(self, message: IncomingMessage) -> None:
+        """RefusedError for a message that is not accepted."""
+        if message.refusal is not None:
+            raise RefusedError(self.answers[message.refusal])
 
     async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
         try:

@@ -222,9 +222,9 @@ class ProxyHandler:
     async def _greet(
         self, session: ClientSession, hostname: str, protocol: str, features: Sequence[str]
     ) -> Reply:
+        await session.end_transaction()  # whatever the name: aiosmtpd has dropped the envelope
         if not _HELLO_NAME.fullmatch(hostname):
             raise RefusedError(Replies.BAD_ARGUMENT)
-        await session.end_transaction()
         session.host_name = hostname
         session.client = replace(session.client, helo=hostname, protocol=protocol)
         lines = (self._context.hostname, *features)
@@ -262,7 +262,7 @@ class ProxyHandler:
             await session.close_transaction()
             return session.pass_refusal(reply)
         session.sender, session.rcpt_count, session.accepted = sender, 0, 0
-        envelope.mail_from = path  # for aiosmtpd: there is one
+        envelope.mail_from = path  # aiosmtpd asks whether there is one
         return reply
 
     async def handle_RCPT(

@@ -13,10 +13,9 @@ a message may have, or believe envelope fields further down: those came with the
 
 from __future__ import annotations
 
-import logging
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -25,13 +24,7 @@ from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import tag_message
-from spamguard.servers.listener import (
-    CHUNK_BYTES,
-    ClientTimeout,
-    ConnectionClosed,
-    IncomingMessage,
-    Refusal,
-)
+from spamguard.servers.listener import CHUNK_BYTES, IncomingMessage, Refusal
 from spamguard.servers.scanner import (
     Conversation,
     ScannerContext,
@@ -42,8 +35,6 @@ from spamguard.servers.scanner import (
 from spamguard.smtp.envelope import RefusedError, bare_address
 from spamguard.storage import Spool
 
-_log = logging.getLogger("spamguard.doors")
-
 MAX_LINE_BYTES = 8192  # of a request, line end included
 MAX_FIELDS = 255
 MAX_HEAD_BYTES = 64 << 10  # of a message, in which its envelope fields are looked for
@@ -53,6 +44,7 @@ _ENVELOPE_FIELD = re.compile(
 )
 _REQUEST_FIELD = re.compile(rb"([A-Za-z-]{1,40})[ \t]*:[ \t]*(.*)", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,12}")
+_TELL_FIELDS = (b"set", b"remove")
 
 
 # ---- requests
@@ -88,8 +80,7 @@ class SpamdRequest(NamedTuple):
     """A request without its message.
 
     version: 1 to 5, behind "1.". length: of the message as it comes; None: until the client sends
-    no more. label: class for TELL, or "". set, remove: whether the lesson is for our database, or
-    is to be taken out of it.
+    no more. label: class for TELL; "" takes the lesson back.
     """
 
     method: SpamdMethod
@@ -98,8 +89,6 @@ class SpamdRequest(NamedTuple):
     user: str = ""
     compressed: bool = False
     label: str = ""
-    set: bool = False
-    remove: bool = False
 
     @property
     def wants_message(self) -> bool:
@@ -107,7 +96,7 @@ class SpamdRequest(NamedTuple):
         return self.method in (SpamdMethod.PROCESS, SpamdMethod.HEADERS)
 
 
-def parse_request_line(line: bytes) -> SpamdRequest:
+def parse_request(line: bytes) -> SpamdRequest:
     """The request in its first line, without line end. RefusedError."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
@@ -115,44 +104,34 @@ def parse_request_line(line: bytes) -> SpamdRequest:
     return SpamdRequest(SpamdMethod(match[1].decode()), int(match[2]))
 
 
-def apply_field(  # noqa: PLR0911  one for each field
-    request: SpamdRequest, line: bytes
-) -> SpamdRequest:
-    """The request with one more header field, without line end; unknown fields change nothing.
-    RefusedError.
+def apply_fields(request: SpamdRequest, lines: Sequence[bytes]) -> SpamdRequest:
+    """The request with its header fields, without line ends; unknown ones change nothing.
+
+    RefusedError: a field is none, has a bad value or contradicts another one.
     """
-    match = _REQUEST_FIELD.fullmatch(line)
-    if match is None:
-        raise RefusedError(SpamdCode.PROTOCOL)
-    value = match[2].strip()
-    lower = value.lower()
-    match match[1].lower():
-        case b"content-length" if _LENGTH.fullmatch(value):
-            return request._replace(length=int(value))
-        case b"compress" if lower == b"zlib":
-            return request._replace(compressed=True)
-        case b"content-length" | b"compress":
+    fields: dict[bytes, bytes] = {}
+    for line in lines:
+        match = _REQUEST_FIELD.fullmatch(line)
+        if match is None:
             raise RefusedError(SpamdCode.PROTOCOL)
-        case b"user":
-            return request._replace(user=value.decode("utf-8", "replace"))
-        case b"message-class":
-            return request._replace(label=lower.decode("latin-1"))
-        case b"set":
-            return request._replace(set=b"local" in lower)
-        case b"remove":
-            return request._replace(remove=b"local" in lower)
-    return request
-
-
-def check_request(request: SpamdRequest) -> None:
-    """RefusedError for a request that contradicts itself, once all its fields are there."""
-    if request.compressed and request.length is None:
+        fields[match[1].lower()] = match[2].strip()
+    length, compression = fields.get(b"content-length"), fields.get(b"compress")
+    is_bad_length = length is not None and not _LENGTH.fullmatch(length)
+    is_bad_compression = compression is not None and (
+        compression.lower() != b"zlib" or length is None
+    )
+    label = fields.get(b"message-class", b"").lower().decode("latin-1")
+    is_taught, is_removed = (b"local" in fields.get(name, b"").lower() for name in _TELL_FIELDS)
+    is_bad_lesson = is_taught == is_removed or (is_taught and label not in ("spam", "ham"))
+    is_told = request.method is SpamdMethod.TELL
+    if is_bad_length or is_bad_compression or (is_told and is_bad_lesson):
         raise RefusedError(SpamdCode.PROTOCOL)
-    if request.method is not SpamdMethod.TELL:
-        return
-    is_known = request.remove or request.label in ("spam", "ham")
-    if request.set == request.remove or not is_known:
-        raise RefusedError(SpamdCode.PROTOCOL)
+    return request._replace(
+        length=None if length is None else int(length),
+        user=fields.get(b"user", b"").decode("utf-8", "replace"),
+        compressed=compression is not None,
+        label=label if is_taught else "",
+    )
 
 
 def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
@@ -198,12 +177,6 @@ def format_report(result: ScanResult) -> str:
 
 # ---- the session
 
-_CODE_BY_REFUSAL = {
-    Refusal.NOT_LISTED: SpamdCode.FORBIDDEN,
-    Refusal.TOO_MANY: SpamdCode.TEMPORARY,
-    Refusal.TOO_LARGE: SpamdCode.DATA,
-    Refusal.NO_ROOM: SpamdCode.TEMPORARY,
-}
 _CODE_BY_OUTCOME = {
     TrainingOutcome.FORBIDDEN: SpamdCode.FORBIDDEN,
     TrainingOutcome.IMPOSSIBLE: SpamdCode.DATA,
@@ -214,47 +187,40 @@ _CODE_BY_OUTCOME = {
 class SpamdSession(Conversation):
     """One client and its request."""
 
+    answers: Mapping[Refusal, SpamdCode] = {
+        Refusal.NOT_LISTED: SpamdCode.FORBIDDEN,
+        Refusal.TOO_MANY: SpamdCode.TEMPORARY,
+        Refusal.TOO_LARGE: SpamdCode.DATA,
+        Refusal.NO_ROOM: SpamdCode.TEMPORARY,
+        Refusal.TOO_SLOW: SpamdCode.TIMEOUT,
+        Refusal.FAULT: SpamdCode.TEMPORARY,
+    }
+
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
         self._buffer = bytearray()
 
-    async def reject(self, refusal: Refusal) -> None:
-        await self._refuse(_CODE_BY_REFUSAL[refusal])
-
     async def handle_requests(self) -> None:
         self._buffer += await self.next_request()
-        if not self._buffer:
-            return
-        try:
-            await self._handle_request()
-        except RefusedError as error:
-            _log.info("%s: refused: %s", self.address, error.reply)
-            await self._refuse(error.reply)
-        except ClientTimeout:
-            await self._refuse(SpamdCode.TIMEOUT)
-        except ConnectionClosed:
-            raise
-        except Exception:  # noqa: BLE001  a fault of ours: the client must keep its message
-            _log.exception("%s: a fault in this request", self.address)
-            await self._refuse(SpamdCode.TEMPORARY)
+        if self._buffer:
+            await self.handle(self._answer_request())
 
-    async def _refuse(self, code: SpamdCode) -> None:
+    async def refuse(self, answer: SpamdCode) -> None:
         self.client_may_send = True
-        await self.send(f"SPAMD/1.1 {code}\r\n\r\n".encode("ascii"))
+        await self.send(f"SPAMD/1.1 {answer}\r\n\r\n".encode("ascii"))
 
-    async def _handle_request(self) -> None:
-        request = parse_request_line(await self._read_line())
+    async def _answer_request(self) -> None:
+        request = parse_request(await self._read_line())
         if request.method is SpamdMethod.PING:
             self.client_may_send = True  # some clients send an empty line behind it
             await self.send(PONG)
             return
-        for _ in range(MAX_FIELDS):
-            if not (line := await self._read_line()):
-                break
-            request = apply_field(request, line)
-        else:
-            raise RefusedError(SpamdCode.PROTOCOL)
-        check_request(request)
+        lines: list[bytes] = []
+        while line := await self._read_line():
+            lines.append(line)
+            if len(lines) == MAX_FIELDS:
+                raise RefusedError(SpamdCode.PROTOCOL)
+        request = apply_fields(request, lines)
         with closing(self._context.incoming_message(self.address)) as message:
             await self._receive(request, message)
             await self._answer(request, message.spool)
@@ -286,8 +252,7 @@ class SpamdSession(Conversation):
                 remaining -= len(piece)
             for content in _inflate(stream, piece) if stream else (piece,):
                 message.write(content)
-                if message.refusal is not None:
-                    raise RefusedError(_CODE_BY_REFUSAL[message.refusal])
+                self.check_message(message)
         if remaining or self._buffer or (stream and not stream.eof):
             raise RefusedError(SpamdCode.PROTOCOL)
 
@@ -316,12 +281,10 @@ class SpamdSession(Conversation):
         await self.send(encode_answer_head(request, spam, length) + (content or b""))
 
     async def _teach(self, request: SpamdRequest, scan_request: ScanRequest) -> None:
-        outcome = await self._context.service.teach(
-            scan_request, request.label if request.set else ""
-        )
+        outcome = await self._context.service.teach(scan_request, request.label)
         if outcome in _CODE_BY_OUTCOME:
             raise RefusedError(_CODE_BY_OUTCOME[outcome])
-        field = "DidSet" if request.set else "DidRemove"
+        field = "DidSet" if request.label else "DidRemove"
         line = f"{field}: local\r\n" if outcome is TrainingOutcome.ACCEPTED else ""
         await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
 
