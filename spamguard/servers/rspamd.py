@@ -1,7 +1,8 @@
 """The rspamd door: HTTP/1.1 by h11, and the protocol before HTTP, which Exim still speaks.
 
-`rspamd_protocol` has the values: what a client says of a message, and the answers. A request of the
-old protocol differs in its first line and in the form of the answer.
+A client describes a message in header fields of its request, and is answered in JSON
+(docs.rspamd.com, "Protocol"). A request of the old protocol differs in its first line and in the
+form of the answer. No library speaks the server's side of these.
 
 It is a `Conversation` and no app on uvicorn, because uvicorn has no limit for a header section or
 a silent client, no way to evict one, and no word of its own in the status line, which is all that
@@ -18,24 +19,30 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Any
 
 import h11
 import zstandard
 
-from spamguard.config.options import FORGED_FIELDS
+from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.delivery.next_hop import run_in_thread
+from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import matching_field_names, read_header_section
-from spamguard.servers import rspamd_protocol
 from spamguard.servers.listener import ConnectionClosed, IncomingMessage, Refusal
-from spamguard.servers.rspamd_protocol import HeaderFields
-from spamguard.servers.scanner import Conversation, ScannerContext, ScanRequest
-from spamguard.smtp.envelope import RefusedError
+from spamguard.servers.scanner import (
+    Conversation,
+    ScannerContext,
+    ScanRequest,
+    ScanResult,
+    parse_recipients,
+)
+from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, RefusedError, bare_address
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")
@@ -49,6 +56,12 @@ _MAX_RSPAMC_LINE_BYTES = len(b"SYMBOLS RSPAMC/1.3\r\n")
 _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
 _PATHS = ("/ping", "/checkv2", "/learnspam", "/learnham")
 _COMPRESSION_FIELDS = (b"compression", b"content-encoding")
+_MESSAGE_ID = re.compile(
+    rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE
+)
+# To most clients rspamd's "greylist" is a remark that changes nothing (its own milter, Haraka);
+# a "soft reject" makes them defer the message.
+_REFUSAL_ACTIONS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
 _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
     TrainingOutcome.ACCEPTED: (200, {"success": True}),
     TrainingOutcome.UNCHANGED: (208, {"success": True}),
@@ -60,6 +73,111 @@ _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
     TrainingOutcome.TRY_LATER: (503, {"error": "try again later"}),
 }
 
+
+# ---- requests
+
+HeaderFields = Mapping[bytes, list[bytes]]
+"""Values of header fields by name in lower case."""
+
+
+def field_text(fields: HeaderFields, name: bytes) -> str:
+    """The first value of a field, "" if there is none."""
+    return fields.get(name, [b""])[0].decode("utf-8", "replace").strip()[:MAX_ADDRESS_LENGTH]
+
+
+def build_scan_request(fields: HeaderFields, message: Spool, peer: str) -> ScanRequest:
+    """The request to judge a message.
+
+    Its user is the one it is delivered to. Without that field it is judged for its recipients, and
+    without these for the user who is logged in.
+    """
+    recipients = parse_recipients(fields.get(b"rcpt", ()))
+    login = field_text(fields, b"user")
+    try:
+        address = str(ip_address(field_text(fields, b"ip")))
+    except ValueError:
+        address = ""
+    client = Client(
+        address,
+        field_text(fields, b"hostname"),
+        helo=field_text(fields, b"helo"),
+        protocol="ESMTP" + ("S" if b"tls-version" in fields else "") + ("A" if login else ""),
+        login=login,
+        peer=peer,
+    )
+    return ScanRequest(
+        message=message,
+        peer=peer,
+        sender=bare_address(field_text(fields, b"from")),
+        recipients=recipients,
+        client=client,
+        user=bare_address(field_text(fields, b"deliver-to")) or ("" if recipients else login),
+        received_by=field_text(fields, b"mta-name"),
+        queue_id=field_text(fields, b"queue-id"),
+    )
+
+
+# ---- answers
+
+
+def action_name(result: ScanResult) -> str:
+    """What the client is asked to do."""
+    usual = "add header" if result.is_unwanted else "no action"
+    return _REFUSAL_ACTIONS.get(result.action, usual)
+
+
+def format_check(
+    result: ScanResult, header: bytes, forged: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """The answer of /checkv2. header: of the message. forged: names in it that are to go."""
+    fields = [line.decode("ascii", "replace").partition(":") for line in result.fields]
+    score = round(result.score, 1)
+    symbol = {
+        "name": result.symbol,
+        "score": score,
+        "metric_score": score,
+        "options": [result.id, *result.words],
+    }
+    return {
+        "is_skipped": bool(result.reason),
+        "score": score,
+        "required_score": REQUIRED_SCORE,
+        "action": action_name(result),
+        "thresholds": {"add header": REQUIRED_SCORE},
+        "symbols": {result.symbol: symbol},
+        "messages": {},
+        "message-id": _message_id(header),
+        "urls": [],
+        "emails": [],
+        "time_real": round(seconds, 6),
+        "milter": {
+            "add_headers": {name: value.strip() for name, _, value in fields},
+            "remove_headers": dict.fromkeys(forged, 0),
+        },
+    }
+
+
+def format_rspamc(result: ScanResult, header: bytes) -> bytes:
+    """The answer of protocol RSPAMC/1.3, as Exim's `variant=rspamd` reads it."""
+    scores = f"{result.score:.2f} / {REQUIRED_SCORE:.2f} / {REQUIRED_SCORE:.2f}"
+    lines = (
+        "RSPAMD/1.3 0 EX_OK",
+        f"Metric: default; {result.is_unwanted}; {scores}",
+        f"Action: {action_name(result)}",
+        f"Symbol: {result.symbol}({result.score:.2f})",
+        f"Message-ID: {_message_id(header)}",
+        "",
+        "",
+    )
+    return "\r\n".join(lines).encode("ascii")
+
+
+def _message_id(header: bytes) -> str:
+    match = _MESSAGE_ID.search(header)
+    return match[1].decode("ascii") if match else "undef"
+
+
+# ---- the session
 
 _RspamdAnswer = tuple[int, Mapping[str, Any] | bytes]
 """Status, and a JSON object, or bytes as they are."""
@@ -172,12 +290,12 @@ class RspamdSession(Conversation):
     async def _answer(self, path: str, fields: HeaderFields, message: Spool) -> _RspamdAnswer:
         if path == "/ping":
             return 200, b"pong\r\n"
-        request = rspamd_protocol.build_scan_request(fields, message, self.address)
+        request = build_scan_request(fields, message, self.address)
         if path == "/checkv2":
             return 200, await self._check(request)
         request = request._replace(user=request.client.login or request.user)
         label = path.removeprefix("/learn")
-        password = rspamd_protocol.field_text(fields, b"password")
+        password = field_text(fields, b"password")
         return _ANSWER_BY_OUTCOME[await self._context.service.teach(request, label, password)]
 
     async def _check(self, request: ScanRequest) -> Mapping[str, Any] | bytes:
@@ -187,9 +305,9 @@ class RspamdSession(Conversation):
         result = await self._context.service.scan(request)
         header = read_header_section(request.message)
         if self._is_rspamc:
-            return rspamd_protocol.format_rspamc(result, header)
+            return format_rspamc(result, header)
         forged = matching_field_names(header, FORGED_FIELDS)
-        return rspamd_protocol.format_check(result, header, forged, time.perf_counter() - started)
+        return format_check(result, header, forged, time.perf_counter() - started)
 
 
 def _check_request(path: str, method: bytes, fields: HeaderFields) -> bool:
@@ -200,7 +318,7 @@ def _check_request(path: str, method: bytes, fields: HeaderFields) -> bool:
         raise RefusedError((405, "GET or POST"))
     if not _BROWSER_FIELDS.isdisjoint(fields):
         raise RefusedError((403, "this is for programs"))
-    named = {rspamd_protocol.field_text(fields, name).lower() for name in _COMPRESSION_FIELDS}
+    named = {field_text(fields, name).lower() for name in _COMPRESSION_FIELDS}
     compressions = named - {"", "identity"}
     if compressions - {"zstd"}:
         raise RefusedError((415, "unknown compression"))

@@ -52,9 +52,7 @@ logging.getLogger("mail.log").setLevel(logging.ERROR)  # aiosmtpd's: each line o
 BUFFER_BYTES = 64 << 10  # of input that is kept for one client, beyond what one read adds
 _MAX_COMMAND_BYTES = 12 << 10  # XCLIENT with eight values that are long and encoded
 _MAX_UNSENT_BYTES = 16 << 10  # of replies, beyond which they are sent before the next command
-_IDLE_VERBS = frozenset(
-    ("NOOP", "HELP", "VRFY", "RSET", "HELO", "EHLO", "LHLO", "XFORWARD", "XCLIENT")
-)
+_MAIL_VERBS = ("MAIL", "RCPT", "DATA", "STARTTLS", "QUIT")  # all others lead nowhere
 _READY_FOR_TLS = Reply.from_text(220, "Ready to start TLS")
 _ODD_BYTE = re.compile(rb"[\r\n\0]")
 
@@ -350,7 +348,7 @@ class SmtpSession(SMTP):
         method = getattr(self, f"smtp_{verb}", None)
         if method is None:
             raise RefusedError(Replies.UNKNOWN_COMMAND)
-        if verb in _IDLE_VERBS:
+        if verb not in _MAIL_VERBS:
             self.session.budget -= 1
         elif verb == "QUIT" and not argument:
             self.reader.clear()  # nothing may follow it, and `push` sends the reply at once
