@@ -119,8 +119,7 @@ class DoorLimits(ScannerLimits):
 
     recipients: Annotated[types.Count, "Maximum of recipients of a message"] = 5000
     header_size: int = 1 << 20
-    idle_commands: int = 100  # NOOP, RSET, VRFY … since the last message
-    wrong_commands: int = 20  # refused or unknown, since the last message
+    idle_commands: int = 100  # NOOP, RSET … since the last message; wrong ones count more
     data_timeout: float = 180.0
     message_timeout: float = 1800.0
 

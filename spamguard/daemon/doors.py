@@ -141,12 +141,8 @@ def open_door(
         on_data_received=on_data_received,
     )
     session_type = LmtpSession if context.lmtp else SmtpSession
-    return Door(
-        lambda address, port: session_type(context, asyncio.get_running_loop(), address, port),
-        sockets,
-        Networks(listener.clients),
-        listener.limits,
-    )
+    for_client = session_type(context).for_client
+    return Door(for_client, sockets, Networks(listener.clients), listener.limits)
 
 
 def open_scanner(service: ScanService, sockets: Sequence[socket.socket], spool: Path) -> Door:

@@ -1,8 +1,8 @@
 """How connections come in at a door: accepting, limits, TLS, and an orderly end.
 
 A `Door` takes connections from the listening sockets of one listener or scanner and starts a
-session for each. `ConnectionLimits` says which connections are served: silent clients must not keep
-others out, so when there is no room, the one that has been idle for longest is evicted. Commands
+session for each, within limits in all and for each client. Silent clients must not keep others out,
+so when there is no room, the one that has been idle for longest is evicted. Commands
 that lead nowhere do not end idleness, so nobody stays by sending them. In a transaction a client is
 idle once it has sent nothing for `SILENT_SECONDS`, and never while its data is being delivered. An
 `IncomingMessage` keeps a message within the limits of its door, and `CertificateReloader` the
@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -48,7 +48,7 @@ from spamguard.storage import Spool
 _log = logging.getLogger("spamguard.doors")
 _tls_log = logging.getLogger("spamguard.tls")
 
-CHUNK_BYTES = 64 << 10  # that are read at once
+CHUNK_BYTES = 128 << 10  # that are read at once
 SILENT_SECONDS = 10.0
 """In a transaction a client may be silent for so long, even when there is no room for others."""
 _ACCEPT_RETRY_SECONDS = 1.0  # after accept has failed: no descriptors, no memory
@@ -68,7 +68,7 @@ class ServerSession(Protocol):
         None: not now, because its data is being delivered, or before and after `serve`.
         """
 
-    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
+    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
         """Serve the client from first byte to last, and close the socket.
 
         refused: why the client is not served, but only told so.
@@ -100,13 +100,10 @@ class Door:
     ) -> None:
         self._make_session = make_session
         self._sockets = sockets
-        self._clients = clients
-        self._limits = ConnectionLimits(
-            limits.connections,
-            limits.connections_per_client,
-            evict=lambda session: self._end(session.cancel, self._tasks[session]),
-        )
+        self._networks = clients
+        self._limits = limits
         self._tasks: dict[ServerSession, asyncio.Task[None]] = {}
+        self._clients: dict[ServerSession, str] = {}  # of those that are served and not evicted
         self._is_open = False
 
     @property
@@ -175,16 +172,41 @@ class Door:
         if isinstance(address, tuple):
             host, port = normalise_address(address[0]), str(address[1])
         session = self._make_session(host, port)
-        refused: LimitExceeded | None = LimitExceeded.NOT_LISTED
-        if host in self._clients:
-            refused = self._limits.enter(session, host)
-        task = loop.create_task(session.serve(connected, refused))
+        task = loop.create_task(session.serve(connected, self._admit(session, host)))
         self._tasks[session] = task
         task.add_done_callback(partial(self._end_session, session))
 
+    def _admit(self, session: ServerSession, host: str) -> Refusal | None:
+        """Count a connection, or say why it is refused.
+
+        When there is no room, it takes the place of the longest idle one: among its own client's if
+        that client has too many, else among all.
+        """
+        if host not in self._networks:
+            return Refusal.NOT_LISTED
+        client = client_prefix(host)
+        rivals = [other for other, owner in self._clients.items() if owner == client]
+        is_full = len(rivals) >= self._limits.connections_per_client
+        if not is_full:
+            is_full, rivals = len(self._clients) >= self._limits.connections, list(self._clients)
+        if is_full and not self._evict_longest_idle(rivals):
+            return Refusal.TOO_MANY
+        self._clients[session] = client
+        return None
+
+    def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
+        """Evict the longest idle connection; False if none may be evicted now."""
+        times = [(since, other) for other in rivals if (since := other.evictable_from) is not None]
+        since, longest = min(times, key=itemgetter(0), default=(inf, None))
+        if longest is None or since > time.monotonic():  # the clock of the event loop
+            return False
+        del self._clients[longest]  # closing it may take a moment
+        self._end(longest.cancel, self._tasks[longest])
+        return True
+
     def _end_session(self, session: ServerSession, _task: asyncio.Task[None]) -> None:
         del self._tasks[session]
-        self._limits.leave(session)
+        self._clients.pop(session, None)
 
 
 # ---- the end of a conversation
@@ -227,61 +249,19 @@ async def close_stream(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-# ---- limits of connections
+# ---- limits
 
 
-class LimitExceeded(Enum):
-    """Why a connection is refused."""
+class Refusal(StrEnum):
+    """Why a connection, a message or a request is refused; a message's reason is recorded."""
 
-    TOO_MANY = auto()  # there are too many, in all or of this client
-    NOT_LISTED = auto()  # this address may not connect
-
-
-class ConnectionLimits:
-    """Decides which connections are served: so many in all, and so many of one client.
-
-    When there is no room, a new connection takes the place of the longest idle one: among its own
-    client's if that client has too many, else among all.
-
-    Parameters
-    ----------
-    evict
-        Closes a connection, which no longer counts although closing may take a moment.
-    """
-
-    def __init__(
-        self, connections: int, per_client: int, evict: Callable[[ServerSession], object]
-    ) -> None:
-        self._max_connections = connections
-        self._max_per_client = per_client
-        self._evict = evict
-        self._clients: dict[ServerSession, str] = {}
-
-    def enter(self, connection: ServerSession, address: str) -> LimitExceeded | None:
-        """Count a connection in, or say why it is refused."""
-        client = client_prefix(address)
-        rivals = [other for other, owner in self._clients.items() if owner == client]
-        is_full = len(rivals) >= self._max_per_client
-        if not is_full:
-            is_full, rivals = len(self._clients) >= self._max_connections, list(self._clients)
-        if is_full and not self._evict_longest_idle(rivals):
-            return LimitExceeded.TOO_MANY
-        self._clients[connection] = client
-        return None
-
-    def leave(self, connection: ServerSession) -> None:
-        """Count it out, if it was counted in and has not been evicted."""
-        self._clients.pop(connection, None)
-
-    def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
-        """Evict the longest idle connection; False if none may be evicted now."""
-        times = [(since, other) for other in rivals if (since := other.evictable_from) is not None]
-        since, longest = min(times, key=itemgetter(0), default=(inf, None))
-        if longest is None or since > time.monotonic():  # the clock of the event loop
-            return False
-        self.leave(longest)
-        self._evict(longest)
-        return True
+    NOT_LISTED = "not-listed"  # this address may not connect
+    TOO_MANY = "too-many"  # connections, in all or of this client
+    TOO_LARGE = "too-large"  # for ever
+    NO_ROOM = "no-room"  # too much is under way, or the disk is full
+    ODD_BYTES = "odd-bytes"  # where the door takes none
+    TOO_SLOW = "too-slow"
+    FAULT = "fault"  # of ours
 
 
 # ---- bytes in flight
@@ -327,18 +307,11 @@ class ByteQuota:
 # ---- messages
 
 
-class Rejection(StrEnum):
-    """Why a message is not accepted: the reason that is recorded."""
-
-    TOO_LARGE = "too-large"  # for ever
-    TRY_LATER = "no-room"  # too much is under way, or the disk is full
-
-
 class IncomingMessage:
     """A message as it comes in.
 
-    quota_key: its client, as of `ByteQuota`. rejection: why it is not accepted, None while it is;
-    once rejected, nothing of it is kept.
+    quota_key: its client, as of `ByteQuota`. refusal: why it is not accepted, None while it is;
+    nothing of a refused message is kept.
     """
 
     def __init__(
@@ -349,30 +322,31 @@ class IncomingMessage:
         quota_key: str = "",
     ) -> None:
         self.spool = Spool(directory)
-        self.rejection: Rejection | None = None
+        self.refusal: Refusal | None = None
         self._max_bytes = limits.message_size
         self._byte_quota = byte_quota
         self._quota_key = quota_key
         self._counted_bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Append some bytes, or reject the message; never raises."""
-        if self.rejection is not None or not data:
+        """Append some bytes, or refuse the message; never raises."""
+        if self.refusal is not None or not data:
             return
         if self.spool.size + len(data) > self._max_bytes:
-            self._reject(Rejection.TOO_LARGE)
+            self.refuse(Refusal.TOO_LARGE)
         elif not self._byte_quota.take(len(data), self._quota_key):
-            self._reject(Rejection.TRY_LATER)
+            self.refuse(Refusal.NO_ROOM)
         else:
             self._counted_bytes += len(data)
             try:
                 self.spool.write(data)
             except OSError as error:
                 _log.error("a message cannot be kept: %s", error)
-                self._reject(Rejection.TRY_LATER)
+                self.refuse(Refusal.NO_ROOM)
 
-    def _reject(self, rejection: Rejection) -> None:
-        self.rejection = rejection
+    def refuse(self, refusal: Refusal) -> None:
+        """Refuse the message, and keep nothing of it."""
+        self.refusal = self.refusal or refusal
         self.close()
 
     def close(self) -> None:

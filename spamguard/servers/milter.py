@@ -24,12 +24,7 @@ from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.mail.message import FieldNameSet
 from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.servers import listener, milter_protocol
-from spamguard.servers.listener import (
-    ConnectionClosed,
-    IncomingMessage,
-    LimitExceeded,
-    close_stream,
-)
+from spamguard.servers.listener import ClientTimeout, ConnectionClosed, IncomingMessage, Refusal
 from spamguard.servers.milter_protocol import (
     MESSAGE_STATES,
     TRANSITIONS,
@@ -43,7 +38,7 @@ from spamguard.servers.milter_protocol import (
     Steps,
     encode_remove_field,
 )
-from spamguard.servers.scanner import ScannerContext, ScanRequest, ScanResult
+from spamguard.servers.scanner import Conversation, ScannerContext, ScanRequest, ScanResult
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 
 _log = logging.getLogger("spamguard.doors")
@@ -56,7 +51,6 @@ MAX_NAME_BYTES = 998
 """Bytes of a field name, as of a line (RFC 5322, section 2.1.1): nobody reads longer ones, and we
 would keep and send them back whole.
 """
-_READ_BYTES = 128 << 10
 # Between two commands, as in libmilter: the server waits for its own client, under its own limits.
 _IDLE_TIMEOUT = 7210.0
 # Between two PROGRESS packets while a message is judged. Sendmail waits 10 s, Postfix 5 minutes.
@@ -65,69 +59,7 @@ _MAX_RECIPIENTS = 5000  # that are remembered
 _USED_MACROS = frozenset(("i", "j", "auth_authen", "tls_version"))
 _CLIENT_COMMANDS = (MilterCommand.CONNECT.value, MilterCommand.HELLO.value)
 _CRLF = b"\r\n"
-
-
-class MilterConnection:
-    """Packets in and out of one connection. Written packets are sent before the next wait.
-
-    timeout: seconds for a packet that has begun, and for the server to take replies.
-    """
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout: float
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._timeout = timeout
-        self._packets = PacketReader()
-        self._unsent = bytearray()
-        self.waiting_since: float | None = None  # for the server; None: we work for it
-        self._socket: socket.socket = writer.get_extra_info("socket")
-        self._acknowledge()
-
-    async def read_packet(self, deadline: float) -> Packet:
-        """The next packet, if it begins before `deadline`, a time of the event loop's clock.
-
-        Raises
-        ------
-        ConnectionClosed, TimeoutError, MilterProtocolError
-        """
-        has_begun = False
-        while (packet := self._packets.next_packet()) is None:
-            self.waiting_since = asyncio.get_running_loop().time()
-            await self.flush()
-            if self._packets.has_partial_packet and not has_begun:
-                has_begun = True
-                deadline = min(deadline, self.waiting_since + self._timeout)
-            async with asyncio.timeout_at(deadline):
-                data = await self._reader.read(_READ_BYTES)
-            self.waiting_since = None
-            if not data:
-                raise ConnectionClosed
-            self._acknowledge()
-            self._packets.feed(data)
-        return packet
-
-    def _acknowledge(self) -> None:
-        """Have TCP acknowledge at once what came.
-
-        Postfix holds the next packet back until the last one is acknowledged, and Linux would wait
-        40 ms. Linux forgets the option, so it is set after every read.
-        """
-        with suppress(OSError):  # a Unix socket, or lost, as the next read will show
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-
-    def write(self, *packets: bytes) -> None:
-        """Send packets before the next wait."""
-        self._unsent += b"".join(packets)
-
-    async def flush(self) -> None:
-        """Send what was written. TimeoutError: the server does not take it."""
-        if self._unsent:
-            self._writer.write(bytes(self._unsent))
-            self._unsent.clear()
-            async with asyncio.timeout(self._timeout):
-                await self._writer.drain()
+_FORGED_NAMES = FieldNameSet(FORGED_FIELDS)
 
 
 class ForgedHeaderFilter:
@@ -159,42 +91,29 @@ class MilterMessage:
     content, a time of the event loop's clock.
     """
 
-    forged_filter: ForgedHeaderFilter
     sender: str | None = None
     recipients: list[str] = field(default_factory=list)
     macros: dict[str, str] = field(default_factory=dict)
     content: IncomingMessage | None = None
     deadline: float = 0.0
+    forged_filter: ForgedHeaderFilter = field(
+        default_factory=lambda: ForgedHeaderFilter(_FORGED_NAMES)
+    )
 
 
-class MilterSession:
-    """One connection of a mail server (a `ServerSession`). address: "" on a Unix socket."""
+class MilterSession(Conversation):
+    """One connection of a mail server. address: "" on a Unix socket."""
 
     def __init__(self, context: ScannerContext, address: str) -> None:
-        self._context = context
-        self._scanner = context.service.scanner
-        self._forged_names = FieldNameSet(FORGED_FIELDS)
-        self._address = address
+        super().__init__(context, address)
         self._state = MilterState.NEW
         self._negotiated = Offer(0, Actions(0), Steps(0))
         self._client = Client()
         self._client_macros: dict[str, str] = {}
-        self._message = self._new_message()
-        self._writer: asyncio.StreamWriter | None = None
-        self._connection: MilterConnection | None = None
-        self._idle_since: float | None = None
-
-    @property
-    def evictable_from(self) -> float | None:
-        """A transaction begins with MAIL and ends with the answer to the message.
-
-        A server whose own client is silent is idle: else silent clients there would shut others out
-        here.
-        """
-        if self._connection is None or self._state not in MESSAGE_STATES:
-            return self._idle_since
-        waiting = self._connection.waiting_since
-        return None if waiting is None else waiting + listener.SILENT_SECONDS
+        self._packets = PacketReader()
+        self._unsent = bytearray()  # is sent before the next wait
+        self._message = MilterMessage()
+        self._idle_since = asyncio.get_running_loop().time()
 
     def drain(self) -> None:
         """Nothing: the session goes on to its end, or to the door's deadline.
@@ -203,56 +122,72 @@ class MilterSession:
         ends it between messages, so the server would defer the next one.
         """
 
-    def cancel(self, task: asyncio.Task[None]) -> None:
-        """Cancel the task that serves. The server awaits no answer."""
-        task.cancel()
+    async def reject(self, refusal: Refusal) -> None:
+        await self.refuse(refusal)
 
-    def abort(self) -> None:
-        if self._writer is not None:
-            self._writer.transport.abort()
+    async def refuse(self, answer: object) -> None:
+        _log.warning("%s: hanging up: %s", self.peer, answer)
 
-    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        self._idle_since = asyncio.get_running_loop().time()
+    async def handle_requests(self) -> None:
         try:
-            reader, self._writer = await asyncio.open_connection(sock=connected)
-            if refused is None:
-                timeout = self._context.limits.data_timeout
-                self._connection = connection = MilterConnection(reader, self._writer, timeout)
-                while True:
-                    command, data = await connection.read_packet(self._deadline())
-                    if command is MilterCommand.QUIT:
-                        return
-                    await self._handle(command, data, connection)
-            else:
-                _log.warning("%s: hanging up: %s", self._peer, refused.name.lower())
-        except ConnectionClosed:
-            pass
-        except (TimeoutError, MilterProtocolError) as error:
-            _log.warning("%s: hanging up: %s", self._peer, str(error) or "silent for too long")
-        except OSError as error:
-            _log.info("%s: connection lost: %s", self._peer, error)
-        except Exception:  # noqa: BLE001  a fault of ours must not end the door
-            _log.exception("%s: a fault in this session", self._peer)
+            self._acknowledge()
+            while (packet := await self._read_packet()).command is not MilterCommand.QUIT:
+                await self._handle(*packet)
+        except (ClientTimeout, MilterProtocolError) as error:
+            await self.refuse(str(error) or "silent for too long")
         finally:
-            self._connection = self._idle_since = None
             self._close_content()
-            if self._writer is None:
-                connected.close()
-            else:
-                await close_stream(self._writer)
 
-    @property
-    def _peer(self) -> str:
-        return self._address or "a client of the socket"
+    # ---- packets
 
-    def _deadline(self) -> float:
+    async def _read_packet(self) -> Packet:
+        """The next packet. MilterProtocolError, ClientTimeout, ConnectionClosed.
+
+        A transaction begins with MAIL and ends with the answer to the message. A server whose own
+        client is silent is idle: else silent clients there would shut others out here.
+        """
+        limits = self._context.limits
+        has_begun = False
         now = asyncio.get_running_loop().time()
-        if self._message.content is None:
-            return now + _IDLE_TIMEOUT
-        return min(now + self._context.limits.data_timeout, self._message.deadline)
+        deadline = now + _IDLE_TIMEOUT
+        if self._message.content is not None:
+            deadline = min(now + limits.data_timeout, self._message.deadline)
+        while (packet := self._packets.next_packet()) is None:
+            await self._flush()
+            now = asyncio.get_running_loop().time()
+            if self._packets.has_partial_packet and not has_begun:
+                has_begun = True
+                deadline = min(deadline, now + limits.data_timeout)
+            in_message = self._state in MESSAGE_STATES
+            evictable_from = now + listener.SILENT_SECONDS if in_message else self._idle_since
+            data = await self.read(asyncio.timeout_at(deadline), evictable_from)
+            if not data:
+                raise ConnectionClosed
+            self._acknowledge()
+            self._packets.feed(data)
+        return packet
+
+    def _acknowledge(self) -> None:
+        """Have TCP acknowledge at once what came.
+
+        Postfix holds the next packet back until the last one is acknowledged, and Linux would wait
+        40 ms. Linux forgets the option, so it is set after every read.
+        """
+        with suppress(OSError):  # a Unix socket, or lost, as the next read will show
+            self._writer.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1
+            )
+
+    async def _flush(self) -> None:
+        if self._unsent:
+            data = bytes(self._unsent)
+            self._unsent.clear()
+            await self.send(data)
+
+    # ---- commands
 
     async def _handle(  # noqa: PLR0912  one branch for each command
-        self, command: MilterCommand, data: bytes, connection: MilterConnection
+        self, command: MilterCommand, data: bytes
     ) -> None:
         """Do what a command says, go to the state that the table names, and answer.
 
@@ -268,7 +203,7 @@ class MilterSession:
             case MilterCommand.CONNECT:
                 client = milter_protocol.parse_connect(data)
                 name = client.name[:MAX_ADDRESS_LENGTH]
-                self._client = replace(client, name=name, peer=self._address)
+                self._client = replace(client, name=name, peer=self.address)
             case MilterCommand.HELLO:
                 self._reset_message()
                 helo = milter_protocol.parse_words(data)[0][:MAX_ADDRESS_LENGTH]
@@ -287,7 +222,7 @@ class MilterSession:
             case MilterCommand.BODY:
                 self._begin_content().write(data)
             case MilterCommand.END_OF_MESSAGE:
-                await self._end_of_message(data, connection)
+                await self._end_of_message(data)
             case MilterCommand.ABORT:
                 self._reset_message()
             case MilterCommand.NEXT_CLIENT:
@@ -295,17 +230,19 @@ class MilterSession:
                 self._client, self._client_macros = Client(), {}
         self._state = TRANSITIONS[self._state, command]
         if command is MilterCommand.OFFER:
-            connection.write(self._negotiated.encode())
+            self._unsent += self._negotiated.encode()
         elif self._negotiated.answers(command):
-            connection.write(milter_protocol.CONTINUE)
+            self._unsent += milter_protocol.CONTINUE
 
     def _negotiate(self, data: bytes) -> None:
-        holds = any(rule.action is Action.QUARANTINE for rule in self._scanner.policy.rules)
+        holds = any(
+            rule.action is Action.QUARANTINE for rule in self._context.service.scanner.policy.rules
+        )
         optional = Actions.QUARANTINE if holds else Actions(0)
         self._negotiated = milter_protocol.negotiate(milter_protocol.parse_offer(data), optional)
         if optional & ~self._negotiated.actions:
             _log.warning(
-                "%s: this server cannot hold messages back: they are only tagged", self._peer
+                "%s: this server cannot hold messages back: they are only tagged", self.peer
             )
 
     def _keep_macros(self, data: bytes) -> None:
@@ -328,14 +265,11 @@ class MilterSession:
 
     # ---- a message
 
-    def _new_message(self) -> MilterMessage:
-        return MilterMessage(ForgedHeaderFilter(self._forged_names))
-
     def _begin_content(self) -> IncomingMessage:
         """The content of the message; it begins with the first piece that comes."""
         message = self._message
         if message.content is None:
-            message.content = self._context.incoming_message(self._address)
+            message.content = self._context.incoming_message(self.address)
             now = asyncio.get_running_loop().time()
             message.deadline = now + self._context.limits.message_timeout
         return message.content
@@ -347,18 +281,29 @@ class MilterSession:
     def _reset_message(self) -> None:
         """Go back to where a message may begin."""
         self._close_content()
-        self._message = self._new_message()
+        self._message = MilterMessage()
         self._idle_since = asyncio.get_running_loop().time()
 
-    async def _end_of_message(self, data: bytes, connection: MilterConnection) -> None:
+    async def _end_of_message(self, data: bytes) -> None:
         content = self._begin_content()
         content.write(data)
         try:
             scan = self._context.service.scan(self._scan_request(content))
-            result = await _wait_with_progress(scan, connection)
-            connection.write(*self._reply_packets(result))
+            result = await self._wait_with_progress(scan)
+            self._unsent += b"".join(self._reply_packets(result))
         finally:
             self._reset_message()
+
+    async def _wait_with_progress(self, scan: Coroutine[None, None, ScanResult]) -> ScanResult:
+        """The result of a scan; meanwhile the server hears that we are at work."""
+        task = asyncio.create_task(scan)
+        try:
+            while not (await asyncio.wait([task], timeout=_PROGRESS_SECONDS))[0]:
+                self._unsent += milter_protocol.PROGRESS
+                await self._flush()
+            return task.result()
+        finally:
+            task.cancel()
 
     def _scan_request(self, content: IncomingMessage) -> ScanRequest:
         macros = self._client_macros | self._message.macros
@@ -367,13 +312,13 @@ class MilterSession:
         protocol = "ESMTP" + ("S" if macros.get("tls_version") else "") + ("A" if login else "")
         return ScanRequest(
             message=content.spool,
-            peer=self._address,
+            peer=self.address,
             sender=self._message.sender or "",
             recipients=self._message.recipients,
             client=replace(self._client, protocol=protocol, login=login),
             received_by=macros.get("j", ""),
             queue_id=macros.get("i", ""),
-            problem=str(content.rejection or ""),
+            problem=str(content.refusal or ""),
         )
 
     def _reply_packets(self, result: ScanResult) -> list[bytes]:
@@ -390,17 +335,3 @@ class MilterSession:
         if result.action is Action.QUARANTINE and self._negotiated.actions & Actions.QUARANTINE:
             packets.append(milter_protocol.encode_quarantine(f"spamguard {result.id}"))
         return [*packets, milter_protocol.CONTINUE]
-
-
-async def _wait_with_progress(
-    scan: Coroutine[None, None, ScanResult], connection: MilterConnection
-) -> ScanResult:
-    """The result of a scan; meanwhile the server hears that we are at work."""
-    task = asyncio.create_task(scan)
-    try:
-        while not (await asyncio.wait([task], timeout=_PROGRESS_SECONDS))[0]:
-            connection.write(milter_protocol.PROGRESS)
-            await connection.flush()
-        return task.result()
-    finally:
-        task.cancel()

@@ -199,11 +199,13 @@ def negotiate(offer: Offer, optional: Actions) -> Offer:
 
 def parse_connect(data: bytes) -> Client:
     """The client in CONNECT. Its name is from the DNS, or the address in brackets."""
-    name, rest = _split_text(data)
+    name, end, rest = data.partition(b"\0")
+    if not end:
+        raise MilterProtocolError("a text without its end")
     if rest[:1] not in (b"4", b"6") or len(rest) < 1 + _PORT.size:
         # A Unix socket of the server, or unknown.
         return Client(name=_decode_text(name))
-    text, _ = _split_text(rest[1 + _PORT.size :])
+    text = _split_texts(rest[1 + _PORT.size :])[0]
     plain = text.decode("ascii", "replace").removeprefix("IPv6:").partition("%")[0]
     try:
         address = str(ip_address(plain))
@@ -214,9 +216,7 @@ def parse_connect(data: bytes) -> Client:
 
 def parse_words(data: bytes) -> list[str]:
     """The argument of HELO, or address and parameters of MAIL and RCPT."""
-    if not data.endswith(b"\0"):
-        raise MilterProtocolError("a text without its end")
-    return [_decode_text(word) for word in data[:-1].split(b"\0")]
+    return [_decode_text(word) for word in _split_texts(data)]
 
 
 def parse_field(data: bytes) -> tuple[bytes, bytes]:
@@ -224,28 +224,26 @@ def parse_field(data: bytes) -> tuple[bytes, bytes]:
 
     The value has its leading blanks if `Steps.LEADING_SPACE` was negotiated.
     """
-    name, rest = _split_text(data)
-    if not rest.endswith(b"\0"):
-        raise MilterProtocolError("a text without its end")
-    return name, rest[:-1]
+    name, *value = _split_texts(data, 1)
+    if not value:
+        raise MilterProtocolError("a field without a value")
+    return name, value[0]
 
 
 def parse_macros(data: bytes) -> Mapping[str, str]:
     """The macros that the server sends beside the next command, by name without braces."""
-    texts = data[1:].split(b"\0")  # the first byte is that command
-    if texts.pop():
-        raise MilterProtocolError("a macro without its end")
+    texts = _split_texts(data[1:]) if data[1:] else []  # the first byte is that command
     return {
         _decode_text(name.strip(b"{}")): _decode_text(value)
         for name, value in zip(texts[::2], texts[1::2], strict=False)
     }
 
 
-def _split_text(data: bytes) -> tuple[bytes, bytes]:
-    text, end, rest = data.partition(b"\0")
-    if not end:
+def _split_texts(data: bytes, count: int = -1) -> list[bytes]:
+    """The texts in a packet. count: of ends that are looked for, beside the last one."""
+    if not data.endswith(b"\0"):
         raise MilterProtocolError("a text without its end")
-    return text, rest
+    return data[:-1].split(b"\0", count)
 
 
 def _decode_text(text: bytes) -> str:

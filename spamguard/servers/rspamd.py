@@ -1,7 +1,12 @@
 """The rspamd door: HTTP/1.1 by h11, and the protocol before HTTP, which Exim still speaks.
 
-`rspamd_protocol` has the values: what a client says of a message, and the answers. A request of the
-old protocol differs in its first line and in the form of the answer.
+A client describes a message in header fields of its request, and is answered in JSON
+(docs.rspamd.com, "Protocol"). A request of the old protocol differs in its first line and in the
+form of the answer. No library speaks the server's side of these.
+
+It is a `Conversation` and no app on uvicorn, because uvicorn has no limit for a header section or
+a silent client, no way to evict one, and no word of its own in the status line, which is all that
+rspamc shows of an error. With these added, as tried, it was longer than this is.
 
 Must never answer anything but an error to a request that did not come in whole, inflate more than a
 message may have, or tell a client more about a fault than that there was one.
@@ -14,29 +19,30 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from ipaddress import ip_address
+from typing import Any
 
 import h11
 import zstandard
 
-from spamguard.config.options import FORGED_FIELDS
+from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.delivery.next_hop import run_in_thread
+from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import matching_field_names, read_header_section
-from spamguard.servers import rspamd_protocol
-from spamguard.servers.listener import (
-    ClientTimeout,
-    ConnectionClosed,
-    IncomingMessage,
-    LimitExceeded,
-    Rejection,
+from spamguard.servers.listener import ConnectionClosed, IncomingMessage, Refusal
+from spamguard.servers.scanner import (
+    Conversation,
+    ScannerContext,
+    ScanRequest,
+    ScanResult,
+    parse_recipients,
 )
-from spamguard.servers.rspamd_protocol import HeaderFields
-from spamguard.servers.scanner import Conversation, ScannerContext
+from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, RefusedError, bare_address
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")
@@ -48,11 +54,14 @@ _RSPAMC_LINE = re.compile(rb"(?:CHECK|SYMBOLS|REPORT) RSPAMC/1\.[0-9]\r?\n")
 _MAX_RSPAMC_LINE_BYTES = len(b"SYMBOLS RSPAMC/1.3\r\n")
 # A web page may have made a browser on this machine send the request.
 _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
+_PATHS = ("/ping", "/checkv2", "/learnspam", "/learnham")
 _COMPRESSION_FIELDS = (b"compression", b"content-encoding")
-_ERROR_BY_REJECTION = {
-    Rejection.TOO_LARGE: (413, "too large"),
-    Rejection.TRY_LATER: (503, "try again later"),
-}
+_MESSAGE_ID = re.compile(
+    rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE
+)
+# To most clients rspamd's "greylist" is a remark that changes nothing (its own milter, Haraka);
+# a "soft reject" makes them defer the message.
+_REFUSAL_ACTIONS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
 _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
     TrainingOutcome.ACCEPTED: (200, {"success": True}),
     TrainingOutcome.UNCHANGED: (208, {"success": True}),
@@ -65,25 +74,110 @@ _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
 }
 
 
-class _RspamdError(Exception):
-    """A request is answered with an error. status: of HTTP; the text is in fixed words."""
+# ---- requests
 
-    def __init__(self, status: int, error: str) -> None:
-        super().__init__(error)
-        self.status = status
+HeaderFields = Mapping[bytes, list[bytes]]
+"""Values of header fields by name in lower case."""
 
 
-class _RspamdRequest(NamedTuple):
-    """A request without its body. path: without the query."""
+def field_text(fields: HeaderFields, name: bytes) -> str:
+    """The first value of a field, "" if there is none."""
+    return fields.get(name, [b""])[0].decode("utf-8", "replace").strip()[:MAX_ADDRESS_LENGTH]
 
-    path: str
-    fields: HeaderFields
 
-    @property
-    def compressions(self) -> set[str]:
-        names = {rspamd_protocol.field_text(self.fields, name) for name in _COMPRESSION_FIELDS}
-        return {name.lower() for name in names} - {"", "identity"}
+def build_scan_request(fields: HeaderFields, message: Spool, peer: str) -> ScanRequest:
+    """The request to judge a message.
 
+    Its user is the one it is delivered to. Without that field it is judged for its recipients, and
+    without these for the user who is logged in.
+    """
+    recipients = parse_recipients(fields.get(b"rcpt", ()))
+    login = field_text(fields, b"user")
+    try:
+        address = str(ip_address(field_text(fields, b"ip")))
+    except ValueError:
+        address = ""
+    client = Client(
+        address,
+        field_text(fields, b"hostname"),
+        helo=field_text(fields, b"helo"),
+        protocol="ESMTP" + ("S" if b"tls-version" in fields else "") + ("A" if login else ""),
+        login=login,
+        peer=peer,
+    )
+    return ScanRequest(
+        message=message,
+        peer=peer,
+        sender=bare_address(field_text(fields, b"from")),
+        recipients=recipients,
+        client=client,
+        user=bare_address(field_text(fields, b"deliver-to")) or ("" if recipients else login),
+        received_by=field_text(fields, b"mta-name"),
+        queue_id=field_text(fields, b"queue-id"),
+    )
+
+
+# ---- answers
+
+
+def action_name(result: ScanResult) -> str:
+    """What the client is asked to do."""
+    usual = "add header" if result.is_unwanted else "no action"
+    return _REFUSAL_ACTIONS.get(result.action, usual)
+
+
+def format_check(
+    result: ScanResult, header: bytes, forged: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """The answer of /checkv2. header: of the message. forged: names in it that are to go."""
+    fields = [line.decode("ascii", "replace").partition(":") for line in result.fields]
+    score = round(result.score, 1)
+    symbol = {
+        "name": result.symbol,
+        "score": score,
+        "metric_score": score,
+        "options": [result.id, *result.words],
+    }
+    return {
+        "is_skipped": bool(result.reason),
+        "score": score,
+        "required_score": REQUIRED_SCORE,
+        "action": action_name(result),
+        "thresholds": {"add header": REQUIRED_SCORE},
+        "symbols": {result.symbol: symbol},
+        "messages": {},
+        "message-id": _message_id(header),
+        "urls": [],
+        "emails": [],
+        "time_real": round(seconds, 6),
+        "milter": {
+            "add_headers": {name: value.strip() for name, _, value in fields},
+            "remove_headers": dict.fromkeys(forged, 0),
+        },
+    }
+
+
+def format_rspamc(result: ScanResult, header: bytes) -> bytes:
+    """The answer of protocol RSPAMC/1.3, as Exim's `variant=rspamd` reads it."""
+    scores = f"{result.score:.2f} / {REQUIRED_SCORE:.2f} / {REQUIRED_SCORE:.2f}"
+    lines = (
+        "RSPAMD/1.3 0 EX_OK",
+        f"Metric: default; {result.is_unwanted}; {scores}",
+        f"Action: {action_name(result)}",
+        f"Symbol: {result.symbol}({result.score:.2f})",
+        f"Message-ID: {_message_id(header)}",
+        "",
+        "",
+    )
+    return "\r\n".join(lines).encode("ascii")
+
+
+def _message_id(header: bytes) -> str:
+    match = _MESSAGE_ID.search(header)
+    return match[1].decode("ascii") if match else "undef"
+
+
+# ---- the session
 
 _RspamdAnswer = tuple[int, Mapping[str, Any] | bytes]
 """Status, and a JSON object, or bytes as they are."""
@@ -92,44 +186,36 @@ _RspamdAnswer = tuple[int, Mapping[str, Any] | bytes]
 class RspamdSession(Conversation):
     """One client and its requests."""
 
+    answers: Mapping[Refusal, tuple[int, str]] = {
+        Refusal.NOT_LISTED: (403, "not a client"),
+        Refusal.TOO_MANY: (503, "too many connections"),
+        Refusal.TOO_LARGE: (413, "too large"),
+        Refusal.NO_ROOM: (503, "try again later"),
+        Refusal.TOO_SLOW: (408, "too slow"),
+        Refusal.FAULT: (500, "a fault, see the log"),
+    }
+
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._is_rspamc = False
 
-    async def reject(self, refused: LimitExceeded) -> None:
-        if refused is LimitExceeded.NOT_LISTED:
-            await self._fail(403, "not a client")
-        else:
-            await self._fail(503, "too many connections")
-
     async def handle_requests(self) -> None:
         """Answer requests for as long as the client keeps the connection."""
         while piece := await self.next_request():
-            await self._handle_request(piece)
+            await self.handle(self._answer_request(piece))
             states = {self._http.our_state, self._http.their_state}
             # What came together with the request is not answered.
             if states != {h11.DONE} or self.is_draining or self._http.trailing_data[0]:
                 return
             self._http.start_next_cycle()
 
-    async def _handle_request(self, first_piece: bytes) -> None:
-        """Read one request and answer it; whatever happens, there is an answer."""
-        try:
-            self._http.receive_data(await self._translate_first_line(first_piece))
-            await self._send_answer(*await self._answer())
-        except _RspamdError as error:
-            await self._fail(error.status, str(error))
-        except h11.RemoteProtocolError as error:
-            _log.info("%s: not understood: %s", self.address, error)
-            await self._fail(error.error_status_hint, "not understood")
-        except ClientTimeout:
-            await self._fail(408, "too slow")
-        except ConnectionClosed:
-            raise
-        except Exception:  # noqa: BLE001  a fault of ours: the client must keep its message
-            _log.exception("%s: a fault in this request", self.address)
-            await self._fail(500, "a fault, see the log")
+    async def refuse(self, answer: tuple[int, str]) -> None:
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            raise ConnectionClosed  # in the middle of an answer
+        self.client_may_send = True
+        status, error = answer
+        await self._send_answer(status, {"error": error})
 
     async def _translate_first_line(self, piece: bytes) -> bytes:
         """The beginning of a request, in HTTP: the old protocol has another first line only."""
@@ -141,45 +227,41 @@ class RspamdSession(Conversation):
         self._is_rspamc = match is not None
         return b"POST /checkv2 HTTP/1.0\r\n" + piece[match.end() :] if match else piece
 
-    async def _fail(self, status: int, error: str) -> None:
-        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            raise ConnectionClosed  # in the middle of an answer
-        self.client_may_send = True
-        await self._send_answer(status, {"error": error})
-
-    async def _answer(self) -> _RspamdAnswer:
+    async def _answer_request(self, first_piece: bytes) -> None:
+        self._http.receive_data(await self._translate_first_line(first_piece))
         event = await self._next_event()
         if not isinstance(event, h11.Request):
             raise ConnectionClosed
         path = event.target.partition(b"?")[0].decode("ascii", "replace")
-        request = _RspamdRequest(path, defaultdict(list))
+        fields: dict[bytes, list[bytes]] = defaultdict(list)
         for name, value in event.headers:
-            request.fields[name].append(value)
-        _check_request(request, event.method)
+            fields[name].append(value)
+        is_compressed = _check_request(path, event.method, fields)
         with ExitStack() as stack:
             message = stack.enter_context(closing(self._context.incoming_message(self.address)))
-            await self._receive(message)
-            if request.compressions:
+            while isinstance(event := await self._next_event(), h11.Data):
+                message.write(bytes(event.data))
+                self.check_message(message)
+            if is_compressed:
                 compressed = message.spool
                 message = stack.enter_context(closing(self._context.incoming_message(self.address)))
                 await run_in_thread(partial(_decompress, compressed, message))
-                _check_rejection(message)
-            return await _ROUTES[path](self, request, message.spool)
+                self.check_message(message)
+            await self._send_answer(*await self._answer(path, fields, message.spool))
 
     # ---- bytes and events
 
     async def _next_event(self) -> Any:
-        """The next event of a request. h11.RemoteProtocolError."""
-        while (event := self._http.next_event()) is h11.NEED_DATA:
-            if self._http.they_are_waiting_for_100_continue:
-                await self._write(h11.InformationalResponse(status_code=100, headers=[]))
-            self._http.receive_data(await self.read_more())  # b"": the end of the connection
+        """The next event of a request. RefusedError."""
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                if self._http.they_are_waiting_for_100_continue:
+                    await self._write(h11.InformationalResponse(status_code=100, headers=[]))
+                self._http.receive_data(await self.read_more())  # b"": the end of the connection
+        except h11.RemoteProtocolError as error:
+            _log.info("%s: not understood: %s", self.peer, error)
+            raise RefusedError((error.error_status_hint, "not understood")) from None
         return event
-
-    async def _receive(self, message: IncomingMessage) -> None:
-        while isinstance(event := await self._next_event(), h11.Data):
-            message.write(bytes(event.data))
-            _check_rejection(message)
 
     async def _send_answer(self, status: int, answer: Mapping[str, Any] | bytes) -> None:
         # rspamc ends by a signal without a reason, and shows it to its user.
@@ -203,70 +285,55 @@ class RspamdSession(Conversation):
     async def _write(self, *events: Any) -> None:
         await self.send(b"".join(self._http.send(event) or b"" for event in events))
 
-    # ---- routes
+    # ---- what is asked for
 
-    async def ping(self, _request: _RspamdRequest, _message: Spool) -> _RspamdAnswer:
-        return 200, b"pong\r\n"
+    async def _answer(self, path: str, fields: HeaderFields, message: Spool) -> _RspamdAnswer:
+        if path == "/ping":
+            return 200, b"pong\r\n"
+        request = build_scan_request(fields, message, self.address)
+        if path == "/checkv2":
+            return 200, await self._check(request)
+        request = request._replace(user=request.client.login or request.user)
+        label = path.removeprefix("/learn")
+        password = field_text(fields, b"password")
+        return _ANSWER_BY_OUTCOME[await self._context.service.teach(request, label, password)]
 
-    async def check(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
+    async def _check(self, request: ScanRequest) -> Mapping[str, Any] | bytes:
         started = time.perf_counter()
-        if not message.size:
-            raise _RspamdError(400, "there is no message")
-        result = await self._service.scan(
-            rspamd_protocol.build_scan_request(request.fields, message, self.address)
-        )
-        header = read_header_section(message)
+        if not request.message.size:
+            raise RefusedError((400, "there is no message"))
+        result = await self._context.service.scan(request)
+        header = read_header_section(request.message)
         if self._is_rspamc:
-            return 200, rspamd_protocol.format_rspamc(result, header)
+            return format_rspamc(result, header)
         forged = matching_field_names(header, FORGED_FIELDS)
-        seconds = time.perf_counter() - started
-        return 200, rspamd_protocol.format_check(result, header, forged, seconds)
-
-    async def learn(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
-        lesson = rspamd_protocol.build_scan_request(request.fields, message, self.address)
-        lesson = lesson._replace(user=lesson.client.login or lesson.user)
-        label = "spam" if request.path == "/learnspam" else "ham"
-        password = rspamd_protocol.field_text(request.fields, b"password")
-        outcome = await self._service.teach(lesson, label, password)
-        return _ANSWER_BY_OUTCOME[outcome]
+        return format_check(result, header, forged, time.perf_counter() - started)
 
 
-_ROUTES: Mapping[
-    str, Callable[[RspamdSession, _RspamdRequest, Spool], Awaitable[_RspamdAnswer]]
-] = {
-    "/ping": RspamdSession.ping,
-    "/checkv2": RspamdSession.check,
-    "/learnspam": RspamdSession.learn,
-    "/learnham": RspamdSession.learn,
-}
-
-
-def _check_request(request: _RspamdRequest, method: bytes) -> None:
-    """_RspamdError for a request that is refused whatever its body is."""
-    if request.path not in _ROUTES:
-        raise _RspamdError(404, "no such thing here")
+def _check_request(path: str, method: bytes, fields: HeaderFields) -> bool:
+    """Whether its body is compressed. RefusedError: it is refused whatever its body is."""
+    if path not in _PATHS:
+        raise RefusedError((404, "no such thing here"))
     if method not in (b"GET", b"POST"):
-        raise _RspamdError(405, "GET or POST")
-    if not _BROWSER_FIELDS.isdisjoint(request.fields):
-        raise _RspamdError(403, "this is for programs")
-    if request.compressions - {"zstd"}:
-        raise _RspamdError(415, "unknown compression")
-
-
-def _check_rejection(message: IncomingMessage) -> None:
-    if message.rejection is not None:
-        raise _RspamdError(*_ERROR_BY_REJECTION[message.rejection])
+        raise RefusedError((405, "GET or POST"))
+    if not _BROWSER_FIELDS.isdisjoint(fields):
+        raise RefusedError((403, "this is for programs"))
+    named = {field_text(fields, name).lower() for name in _COMPRESSION_FIELDS}
+    compressions = named - {"", "identity"}
+    if compressions - {"zstd"}:
+        raise RefusedError((415, "unknown compression"))
+    return bool(compressions)
 
 
 def _decompress(compressed: Spool, message: IncomingMessage) -> None:
-    """Decompress a zstd frame (RFC 8878) in bounded pieces. _RspamdError: it is none."""
+    """Decompress a zstd frame (RFC 8878) in bounded pieces. RefusedError: it is none."""
     with suppress(zstandard.ZstdError):
         frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
         for piece in compressed.chunks():
             for start in range(0, len(piece), _DECOMPRESS_BYTES):
                 message.write(frame.decompress(piece[start : start + _DECOMPRESS_BYTES]))
-                if message.rejection is not None:
+                if message.refusal is not None:
                     return
         if frame.eof:
             return
-    raise _RspamdError(400, "not compressed as announced")
+    raise RefusedError((400, "not compressed as announced"))

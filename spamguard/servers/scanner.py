@@ -15,11 +15,10 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from hmac import compare_digest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spamguard.config.options import Action, OnError, Scanner, ScannerLimits
 from spamguard.delivery.next_hop import run_in_thread
@@ -39,8 +38,7 @@ from spamguard.servers.listener import (
     ConnectionClosed,
     ConversationEnded,
     IncomingMessage,
-    LimitExceeded,
-    Rejection,
+    Refusal,
     close_stream,
     drain_input,
 )
@@ -49,6 +47,7 @@ from spamguard.smtp.envelope import (
     Envelope,
     Networks,
     Recipient,
+    RefusedError,
     Sender,
     bare_address,
     client_prefix,
@@ -163,7 +162,7 @@ class ScanService:
             record.set_failure("error")
         if result is None:
             # A message that is too large would be deferred each time.
-            defer = self._policy.on_error is OnError.DEFER and record.reason != Rejection.TOO_LARGE
+            defer = self._policy.on_error is OnError.DEFER and record.reason != Refusal.TOO_LARGE
             record.action = Action.DEFER if defer else Action.TAG
             fields = policy.not_scanned_fields(record.reason)
             result = ScanResult(record.id, fields, record.action, record.reason)
@@ -306,32 +305,58 @@ class ScannerContext(NamedTuple):
 
 
 class Conversation(ABC):
-    """A `ServerSession` in which a client asks and is answered. address: "" on a Unix socket."""
+    """A `ServerSession` in which a client asks and is answered. address: "" on a Unix socket.
 
+    answers: those of the protocol to what is refused.
+    """
+
+    answers: Mapping[Refusal, Any] = {}
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
 
     def __init__(self, context: ScannerContext, address: str) -> None:
         self._context = context
-        self._service = context.service
         self.address = address
         self.is_draining = False
         self.evictable_from: float | None = None
-        self._is_open = False
-        self._request_timeout: asyncio.Timeout | None = None  # for the next request
-        self._request_deadline = 0.0  # for all of the present request
         self.client_may_send = False  # more, when we close (`drain_input`)
+        self._is_open = False
+        self._idle_timeout: asyncio.Timeout | None = None  # while there is no request
+        self._request_deadline = 0.0  # for all of the present request
 
     @abstractmethod
     async def handle_requests(self) -> None:
         """Answer requests until there are no more of them."""
 
     @abstractmethod
-    async def reject(self, refused: LimitExceeded) -> None:
-        """Answer a client that is not served."""
+    async def refuse(self, answer: Any) -> None:
+        """Send an answer of `answers`, or of a `RefusedError`."""
 
-    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        self.evictable_from = asyncio.get_running_loop().time()
+    async def reject(self, refusal: Refusal) -> None:
+        """Answer a client that is not served."""
+        await self.refuse(self.answers[refusal])
+
+    async def handle(self, request: Awaitable[None]) -> None:
+        """Have one request answered, whatever happens. ConnectionClosed: it cannot be."""
+        try:
+            await request
+        except RefusedError as error:
+            _session_log.info("%s: refused: %s", self.peer, error.reply)
+            await self.refuse(error.reply)
+        except ClientTimeout:
+            await self.refuse(self.answers[Refusal.TOO_SLOW])
+        except ConnectionClosed:
+            raise
+        except Exception:  # noqa: BLE001  a fault of ours: the client must keep its message
+            _session_log.exception("%s: a fault in this request", self.peer)
+            await self.refuse(self.answers[Refusal.FAULT])
+
+    def check_message(self, message: IncomingMessage) -> None:
+        """RefusedError for a message that is not accepted."""
+        if message.refusal is not None:
+            raise RefusedError(self.answers[message.refusal])
+
+    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
         try:
             self._reader, self._writer = await asyncio.open_connection(
                 sock=connected, limit=CHUNK_BYTES
@@ -349,12 +374,15 @@ class Conversation(ABC):
         except ConversationEnded:
             pass
         except Exception:  # noqa: BLE001  a fault of ours must not end the door
-            _session_log.exception("%s: a fault in this conversation", self.address)
+            _session_log.exception("%s: a fault in this session", self.peer)
         finally:
-            self.evictable_from = None
             if self.client_may_send:
                 await drain_input(self._reader, self._writer)
             await close_stream(self._writer)
+
+    @property
+    def peer(self) -> str:
+        return self.address or "a client of the socket"
 
     def drain(self) -> None:
         """End as soon as nothing is under way.
@@ -363,9 +391,9 @@ class Conversation(ABC):
         `_DRAIN_GRACE_SECONDS`.
         """
         self.is_draining = True
-        if self._request_timeout is not None and not self._request_timeout.expired():
+        if self._idle_timeout is not None and not self._idle_timeout.expired():
             now = asyncio.get_running_loop().time()
-            self._request_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
+            self._idle_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
 
     def cancel(self, task: asyncio.Task[None]) -> None:
         """Cancel the task that serves. The client awaits no answer."""
@@ -383,29 +411,19 @@ class Conversation(ABC):
         b"" when there is none: the client has gone or is silent, or the door is closing.
         """
         loop = asyncio.get_running_loop()
-        if self.evictable_from is None:
-            self.evictable_from = loop.time()
-        seconds = self._context.limits.command_timeout
+        limits = self._context.limits
+        seconds = limits.command_timeout
         if self.is_draining:
             seconds = min(seconds, _DRAIN_GRACE_SECONDS)
+        self._idle_timeout = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as self._request_timeout:
-                piece = await self._reader.read(CHUNK_BYTES)
-        except OSError:  # TimeoutError is one
+            piece = await self.read(self._idle_timeout, loop.time())
+        except ConversationEnded:
             return b""
         finally:
-            self._request_timeout = None
-        self.evictable_from = None
-        self._request_deadline = loop.time() + self._context.limits.message_timeout
+            self._idle_timeout = None
+        self._request_deadline = loop.time() + limits.message_timeout
         return piece
-
-    @contextmanager
-    def _waiting_for_client(self) -> Iterator[None]:
-        self.evictable_from = asyncio.get_running_loop().time() + listener.SILENT_SECONDS
-        try:
-            yield
-        finally:
-            self.evictable_from = None
 
     async def read_more(self) -> bytes:
         """The next piece of a request; b"" when the client sends no more.
@@ -414,23 +432,35 @@ class Conversation(ABC):
         ------
         ConnectionClosed, ClientTimeout
         """
-        remaining = self._request_deadline - asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        deadline = min(now + self._context.limits.data_timeout, self._request_deadline)
+        return await self.read(asyncio.timeout_at(deadline), now + listener.SILENT_SECONDS)
+
+    async def read(self, timeout: asyncio.Timeout, evictable_from: float) -> bytes:
+        """What the client sends; b"" when it sends no more. ConnectionClosed, ClientTimeout."""
+        self.evictable_from = evictable_from
         try:
-            async with asyncio.timeout(max(min(self._context.limits.data_timeout, remaining), 0)):
-                with self._waiting_for_client():
-                    return await self._reader.read(CHUNK_BYTES)
+            async with timeout:
+                return await self._reader.read(CHUNK_BYTES)
         except TimeoutError:
             raise ClientTimeout from None
-        except OSError:
+        except OSError as error:
+            _session_log.info("%s: connection lost: %s", self.peer, error)
             raise ConnectionClosed from None
+        finally:
+            self.evictable_from = None
 
     async def send(self, data: bytes) -> None:
         """Send bytes. ConnectionClosed: the client does not take them."""
         self._writer.write(data)
+        if not self._writer.transport.get_write_buffer_size():
+            return  # all is sent: a deadline has its price
+        self.evictable_from = asyncio.get_running_loop().time() + listener.SILENT_SECONDS
         try:
             async with asyncio.timeout(self._context.limits.data_timeout):
-                with self._waiting_for_client():
-                    await self._writer.drain()
-        except OSError:
+                await self._writer.drain()
+        except OSError:  # TimeoutError is one
             self.abort()
             raise ConnectionClosed from None
+        finally:
+            self.evictable_from = None

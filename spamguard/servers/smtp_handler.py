@@ -1,14 +1,11 @@
-"""What a session of aiosmtpd reads from, and what the proxy does at its commands.
+"""What the commands of the SMTP and the LMTP door mean for mail.
 
-`ClientReader` takes the place of the `asyncio.StreamReader` that aiosmtpd makes: strict lines, a
-deadline for every wait. `ProxyHandler` replies to commands, with what
-`servers.smtp` keeps of the client (`ClientSession`) and of the message (`MailEnvelope`). A message
-becomes a `MailTransaction` of the proxy; its data stands in a `DataReceiver`.
+aiosmtpd calls the hooks of a `ProxyHandler`, which reply with what is known of the client
+(`ClientSession`). A message becomes a `MailTransaction` of the proxy; its data stands in a
+`DataReceiver`.
 
-Must never take anything but CRLF for the end of a command, wait without a deadline, keep much more
-than `BUFFER_BYTES`, answer 250 to the data of a
-message before the proxy has, hold more of a message than the limits allow, or believe from a
-stranger what only a trusted peer may say.
+Must never answer 250 to the data of a message before the proxy has, hold more of a message than the
+limits allow, or believe from a stranger what only a trusted peer may say.
 """
 
 from __future__ import annotations
@@ -16,33 +13,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aiosmtpd import smtp as aiosmtpd
+from aiosmtpd.smtp import Envelope, Session
 
 from spamguard.config.options import DoorLimits, OddBytes, Position
-from spamguard.delivery.next_hop import DeadlineTimer
 from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.servers.listener import (
     ByteQuota,
     CertificateReloader,
-    ClientTimeout,
+    ConversationEnded,
     IncomingMessage,
-    LimitExceeded,
-    Rejection,
+    Refusal,
 )
 from spamguard.smtp.commands import (
     XCLIENT_FEATURE,
     XFORWARD_FEATURE,
     apply_attributes,
+    parse_mail,
+    parse_rcpt,
 )
 from spamguard.smtp.envelope import (
     Client,
     Networks,
-    Recipient,
     RefusedError,
     Replies,
     Reply,
@@ -53,19 +49,16 @@ from spamguard.smtp.envelope import (
 
 _log = logging.getLogger("spamguard.doors")
 
-BUFFER_BYTES = 64 << 10  # of input that is kept for one client, beyond what one read adds
 # In which a draining door still accepts a first message, or QUIT after the last one.
 DRAIN_GRACE_SECONDS = 1.0
-REPLY_BY_LIMIT = {
-    LimitExceeded.TOO_MANY: Reply.from_text(421, "4.7.0 Too many connections, try again later"),
-    LimitExceeded.NOT_LISTED: Replies.CLIENT_REFUSED,
+REPLY_BY_REFUSAL = {
+    Refusal.NOT_LISTED: Replies.CLIENT_REFUSED,
+    Refusal.TOO_MANY: Replies.TOO_MANY_CONNECTIONS,
+    Refusal.TOO_LARGE: Replies.SIZE_LIMIT,
+    Refusal.NO_ROOM: Replies.NO_SPACE,
+    Refusal.ODD_BYTES: Replies.ODD_BYTES,
 }
-"""The reply to a client that is not served."""
-
-_REPLY_BY_REJECTION = {
-    Rejection.TOO_LARGE: Replies.SIZE_LIMIT,
-    Rejection.TRY_LATER: Replies.NO_SPACE,
-}
+_REFUSED_COST = 5  # a wrong command counts for as many idle ones
 _ONE_RECIPIENT_WARNING = (
     "%s: a message for several recipients, of whom this next hop takes one at a time: the others "
     "wait, for long (Postfix: spamguard_destination_recipient_limit = 1 in main.cf)"
@@ -100,36 +93,84 @@ class DoorContext(NamedTuple):
         return self.position is not Position.STANDALONE
 
 
-class ClientSession(aiosmtpd.Session):
-    """What is known of a client; begins again after STARTTLS.
+class ClientSession(Session):
+    """What is known of a client, and how far it has come.
 
-    client: as it introduced itself. forwarded: as XFORWARD describes the next message's client.
+    connected: the client as the connection shows it. client: as it introduced itself. forwarded: as
+    XFORWARD describes the next message's client. transaction: of the proxy, None before MAIL.
+    rcpt_count: of RCPT commands, refused ones too. idle_since: a time of the loop's clock; None
+    during a transaction, which ends when its last reply is sent and the next hop is done with it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, client: Client) -> None:
+    def __init__(
+        self, context: DoorContext, loop: asyncio.AbstractEventLoop, address: str, port: str
+    ) -> None:
         super().__init__(loop)
-        self.client = client
+        self.peer = address
+        self.connected = Client(address=address, port=port, peer=address)
+        self.is_trusted = address in context.trusted
+        self.quota_key = "" if self.is_trusted else client_prefix(address)
+        self.transaction: MailTransaction | None = None
+        self.sender = Sender("")
+        self.rcpt_count = self.accepted = 0
+        self.idle_since: float | None = loop.time()
+        self.last_message_end: float | None = None
+        self._idle_commands = context.limits.idle_commands
+        self.reset_budget()
+        self.forget(is_encrypted=False)
+
+    def forget(self, *, is_encrypted: bool) -> None:
+        """Begin again: what came before TLS may be another's (RFC 3207, section 4.2)."""
+        self.is_encrypted = is_encrypted
+        self.client = self.connected
         self.forwarded: Client | None = None
+        self.host_name = None
 
+    def reset_budget(self) -> None:
+        """So many commands that lead nowhere a client may send before its next message."""
+        self.budget = self._idle_commands
 
-class MailEnvelope(aiosmtpd.Envelope):
-    """One message. sender: None before MAIL. rcpt_count: of RCPT commands, refused ones too.
-    rcpt_tos: the accepted recipients.
-    """
+    def refuse(self, reply: Reply) -> Reply:
+        """Count a mistake of the client."""
+        self.budget -= _REFUSED_COST
+        return reply
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.sender: Sender | None = None
-        self.rcpt_count = 0
+    def pass_refusal(self, reply: Reply) -> Reply:
+        """Count a refusal of the next hop, unless a trusted peer speaks for many clients."""
+        return reply if self.is_trusted else self.refuse(reply)
+
+    def describe(self, before: Client, arg: str | None, feature: str) -> Client:
+        """The client as XFORWARD or XCLIENT describes it. RefusedError."""
+        if self.transaction is not None:
+            raise RefusedError(Replies.BAD_SEQUENCE)
+        if not self.is_trusted:
+            raise RefusedError(Replies.NOT_ALLOWED)
+        return apply_attributes(before, _encode(arg or ""), feature)
+
+    async def end_transaction(self) -> None:
+        """Go back to where a message may begin."""
+        await self.close_transaction()
+        self.forwarded = None  # as in Postfix, it holds for one message
+
+    async def close_transaction(self) -> None:
+        """End the transaction; then the client has a moment for QUIT. Never raises."""
+        transaction, self.transaction = self.transaction, None
+        if transaction is None:
+            return
+        self.last_message_end = self.loop.time()
+        try:
+            await transaction.end()
+        except Exception:  # noqa: BLE001  it does not concern the client
+            _log.exception("%s: a fault in ending a message", self.peer)
+        finally:
+            self.idle_since = self.loop.time() + DRAIN_GRACE_SECONDS
 
 
 class DataReceiver(IncomingMessage):
-    """The data of one message. refusal: the reply if it is not accepted, else None."""
+    """The data of one message, with its header section within the limit of the door."""
 
     def __init__(self, context: DoorContext, quota_key: str) -> None:
         super().__init__(context.spool_directory, context.limits, context.byte_quota, quota_key)
-        self.refusal: Reply | None = None
-        self.oddities: set[str] = set()
         self._header_room = context.limits.header_size
         # The last bytes of the header section so far; None: it has ended, or may have any size, as
         # a refusal behind a queue would bounce.
@@ -138,303 +179,172 @@ class DataReceiver(IncomingMessage):
 
     def write(self, data: bytes) -> None:
         """Append some bytes, or refuse the message; never raises."""
-        if self.refusal is not None or not data:
-            return
         super().write(data)
-        if self.rejection is not None:
-            self.refusal = _REPLY_BY_REJECTION[self.rejection]
-        elif self._header_tail is not None:
-            self._track_header(self._header_tail, data)
-
-    def refuse(self, reply: Reply) -> None:
-        """Refuse the message, and keep nothing of it."""
-        self.refusal = self.refusal or reply
-        self.close()
-
-    def _track_header(self, tail: bytes, data: bytes) -> None:
-        """Count the bytes of the header section, which an empty line at the start leaves empty."""
-        end = (tail + data).find(b"\r\n\r\n")
-        self._header_room -= len(data) if end < 0 else end - len(tail) + 2
-        self._header_tail = (tail + data)[-3:] if end < 0 else None
-        if self._header_room < 0:
-            self.refuse(Replies.SIZE_LIMIT)
+        if self._header_tail is not None:
+            text = self._header_tail + data  # an empty line at the start leaves the section empty
+            end = text.find(b"\r\n\r\n")
+            self._header_room -= len(data) if end < 0 else end - len(self._header_tail) + 2
+            self._header_tail = text[-3:] if end < 0 else None
+            if self._header_room < 0:
+                self.refuse(Refusal.TOO_LARGE)
 
 
-class ClientReader(DeadlineTimer, asyncio.StreamReader):
-    """The bytes of one client. before_wait: returns the deadline of a wait, by the loop's clock.
-    check_command: returns a line, if it is a command.
+class ProxyHandler:
+    """The hooks of one door; their names and arguments are aiosmtpd's."""
 
-    Beside asyncio's public methods it uses `_wait_for_data`, which they all call before they wait,
-    and `_buffer`, to put bytes back. `asyncio.timeout` costs ten times as much as `DeadlineTimer`.
-    """
-
-    _buffer: bytearray
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        before_wait: Callable[[], Awaitable[float]],
-        check_command: Callable[[bytes], bytes],
-    ) -> None:
-        super().__init__(limit=BUFFER_BYTES, loop=loop)
-        self._before_wait = before_wait
-        self._check_command = check_command
-        self.waiting_since: float | None = None  # for the client; None: we work for it
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._buffer
-
-    def put_back(self, rest: bytes) -> None:
-        self._buffer[:0] = rest
-
-    def clear(self) -> None:
-        self._buffer.clear()
-
-    def hurry(self, deadline: float) -> None:
-        """End the wait under way at this time of the loop's clock."""
-        if self._deadline is not None:
-            self.set_deadline(deadline)
-
-    def deadline_passed(self) -> None:
-        self.set_exception(ClientTimeout())
-
-    async def readuntil(self, separator: Any = b"\n") -> bytes:  # noqa: ARG002
-        """The next command. Only CRLF ends a line (RFC 5321, section 2.3.8); aiosmtpd asks for LF.
-
-        Raises
-        ------
-        RefusedError, ClientTimeout
-            aiosmtpd passes them to `handle_exception`.
-        ConnectionResetError
-            The client has gone; aiosmtpd ends the session.
-        """
-        try:
-            line = await super().readuntil(b"\r\n")
-        except asyncio.IncompleteReadError:
-            raise ConnectionResetError from None
-        return self._check_command(line)
-
-    async def _wait_for_data(self, func_name: str) -> None:
-        self.waiting_since = asyncio.get_running_loop().time()
-        deadline = await self._before_wait()
-        if self._buffer.endswith(b"\n"):
-            # The next bytes may be the rest of this line, or a command. Obeyed, they could be a
-            # command that another server took for a part of this line (SMTP smuggling); answered,
-            # the client would count one reply too many.
-            raise RefusedError(Replies.BARE_LF, ends_session=True)
-        self.set_deadline(deadline)
-        try:
-            await super()._wait_for_data(func_name)  # type: ignore[misc]  # not in typeshed
-        except ClientTimeout:
-            self._exception = None  # the last reply is still to be sent
-            raise
-        finally:
-            self.waiting_since = None
-            self.clear_deadline()
-
-
-class HookNames:
-    """An object that lists only what aiosmtpd looks for: in all names it takes 0.2 ms for each
-    connection.
-    """
-
-    _names: list[str]
-
-    def __init_subclass__(cls) -> None:
-        cls._names = [name for name in dir(cls) if name.startswith(("smtp_", "handle_"))]
-
-    def __dir__(self) -> list[str]:
-        return self._names
-
-
-class ProxyHandler(HookNames):
-    """The handler of one connection. peer: the client as the connection shows it.
-
-    idle_since: a time of the loop's clock; None during a transaction, which begins with MAIL and
-    ends when its last reply is sent and the next hop is done with it.
-    """
-
-    def __init__(
-        self, context: DoorContext, loop: asyncio.AbstractEventLoop, address: str, port: str
-    ) -> None:
-        self.context = context
-        self.peer = Client(address=address, port=port, peer=address)
-        self.is_trusted = address in context.trusted
-        self.reset_budget()
-        self.transaction: MailTransaction | None = None
-        self.idle_since: float | None = loop.time()
-        self.last_message_end: float | None = None
-        self._loop = loop
-        self.quota_key = "" if self.is_trusted else client_prefix(address)
-
-    def reset_budget(self) -> None:
-        """So many idle and wrong commands a client may send before its next message."""
-        self.idle_left = self.context.limits.idle_commands
-        self.wrong_left = self.context.limits.wrong_commands
-
-    # ---- hooks; their names and arguments are aiosmtpd's
+    def __init__(self, context: DoorContext) -> None:
+        self._context = context
 
     async def handle_HELO(
-        self, _server: Any, session: ClientSession, _: MailEnvelope, hostname: str
+        self, _server: Any, session: ClientSession, _: Envelope, hostname: str
     ) -> Reply:
         """Begin again, with a client that knows no extensions."""
         return await self._greet(session, hostname, "SMTP", ())
 
     async def handle_EHLO(
-        self, _server: Any, session: ClientSession, _: MailEnvelope, hostname: str, *_replies: Any
+        self, _server: Any, session: ClientSession, _: Envelope, hostname: str, _replies: Any
     ) -> Sequence[Reply]:
         """Begin again, and announce the extensions (RFC 5321, section 4.1.1.1), with those that
         the next hop offers at this moment.
         """
-        limits, is_encrypted = self.context.limits, session.ssl is not None
-        features = ["PIPELINING", f"SIZE {limits.message_size}", "ENHANCEDSTATUSCODES"]
-        if self.context.tls is not None and not is_encrypted:
+        context = self._context
+        features = ["PIPELINING", f"SIZE {context.limits.message_size}", "ENHANCEDSTATUSCODES"]
+        if context.tls is not None and not session.is_encrypted:
             features.append("STARTTLS")
-        offered = self.context.proxy.extensions.items()
+        offered = context.proxy.extensions.items()
         features += [f"{keyword} {value}".strip() for keyword, value in offered]
-        if self.is_trusted:
+        if session.is_trusted:
             features += [XFORWARD_FEATURE, XCLIENT_FEATURE]
-        protocol = "LMTP" if self.context.lmtp else "ESMTP"
-        protocol += "S" if is_encrypted else ""  # RFC 3848
+        protocol = "LMTP" if context.lmtp else "ESMTP"
+        protocol += "S" if session.is_encrypted else ""  # RFC 3848
         return [await self._greet(session, hostname, protocol, features)]
 
     async def _greet(
         self, session: ClientSession, hostname: str, protocol: str, features: Sequence[str]
     ) -> Reply:
+        await session.end_transaction()  # whatever the name: aiosmtpd has dropped the envelope
         if not _HELLO_NAME.fullmatch(hostname):
             raise RefusedError(Replies.BAD_ARGUMENT)
-        await self.end_transaction(session)
         session.host_name = hostname
         session.client = replace(session.client, helo=hostname, protocol=protocol)
-        lines = (self.context.hostname, *features)
+        lines = (self._context.hostname, *features)
         return Reply(250, tuple(line.encode("ascii") for line in lines))
 
     async def handle_NOOP(self, *_: Any) -> Reply:
         return Replies.OK
 
-    async def handle_RSET(self, _server: Any, session: ClientSession, *_: Any) -> Reply:
+    async def handle_RSET(self, _server: Any, session: ClientSession, _: Envelope) -> Reply:
         """Give the message up."""
-        await self.end_transaction(session)
+        await session.end_transaction()
         return Replies.OK
 
-    # ---- for the session
+    async def handle_VRFY(self, *_: Any) -> Reply:
+        return Replies.CANNOT_VERIFY  # only the next hop knows
 
-    async def mail(self, session: ClientSession, envelope: MailEnvelope, sender: Sender) -> Reply:
-        """Begin a transaction of the proxy."""
-        parameters = dict(sender.parameters)
-        size = int(parameters.get("SIZE") or 0)
-        if size > self.context.limits.message_size:  # RFC 1870, section 6.1
+    async def handle_QUIT(self, server: Any, *_: Any) -> Reply:
+        await server.push(Replies.BYE)
+        raise ConversationEnded
+
+    async def handle_MAIL(
+        self, _server: Any, session: ClientSession, envelope: Envelope, path: str, _options: Any
+    ) -> Reply:
+        """Begin a transaction of the proxy. path: with the parameters."""
+        context = self._context
+        sender = parse_mail(b"FROM:" + _encode(path), smtputf8=context.is_behind_server)
+        size = int(dict(sender.parameters).get("SIZE") or 0)
+        if size > context.limits.message_size:  # RFC 1870, section 6.1
             raise RefusedError(Replies.SIZE_LIMIT)
-        self._check_space(max(size, 1))
-        self.transaction = self.context.proxy.message(session.forwarded or session.client)
-        self.idle_since = None
-        reply = await self.transaction.mail(sender)
+        self._check_space(session, max(size, 1))
+        session.transaction = context.proxy.message(session.forwarded or session.client)
+        session.idle_since = None
+        reply = await session.transaction.mail(sender)
         if not reply.is_positive:
-            await self.close_transaction()
-            return self._pass_refusal(reply)
-        envelope.sender = sender
+            await session.close_transaction()
+            return session.pass_refusal(reply)
+        session.sender, session.rcpt_count, session.accepted = sender, 0, 0
+        envelope.mail_from = path  # aiosmtpd asks whether there is one
         return reply
 
-    async def recipient(self, envelope: MailEnvelope, recipient: Recipient) -> Reply:
-        """Ask the proxy for one more recipient."""
-        limit = self._recipient_limit(envelope)
+    async def handle_RCPT(
+        self, _server: Any, session: ClientSession, _: Envelope, path: str, _options: Any
+    ) -> Reply:
+        """Ask the proxy for one more recipient. path: with the parameters."""
+        session.rcpt_count += 1
+        keywords = dict(session.sender.parameters)
+        may_be_wide = self._context.is_behind_server or "SMTPUTF8" in keywords
+        recipient = parse_rcpt(b"TO:" + _encode(path), smtputf8=may_be_wide)
+        limit = self._recipient_limit(session)
         if limit is not None:
-            if envelope.rcpt_count > 2 * self.context.limits.recipients:
-                self.wrong_left -= 1  # only far beyond the limit it is a mistake
+            if session.rcpt_count > 2 * self._context.limits.recipients:
+                session.refuse(limit)  # only far beyond the limit it is a mistake
             return limit
-        reply = await self._open_transaction().recipient(recipient)
+        if session.transaction is None:  # aiosmtpd has made sure
+            raise RefusedError(Replies.BAD_SEQUENCE)
+        reply = await session.transaction.recipient(recipient)
         if not reply.is_positive:
-            return self._pass_refusal(reply)
-        envelope.rcpt_tos.append(recipient.address)
+            return session.pass_refusal(reply)
+        session.accepted += 1
         return reply
+
+    def _recipient_limit(self, session: ClientSession) -> Reply | None:
+        """The refusal of one more recipient, None while there is room."""
+        context = self._context
+        if session.accepted and not context.lmtp and context.proxy.answers_each:
+            # Their replies could differ, and SMTP has only one.
+            if context.position is Position.AFTER_QUEUE and session.rcpt_count == 2:
+                _log.warning(_ONE_RECIPIENT_WARNING, session.peer)
+            return Replies.ONE_RECIPIENT
+        is_full = session.accepted >= context.limits.recipients
+        return Replies.TOO_MANY_RECIPIENTS if is_full else None
+
+    # ---- the data, before which aiosmtpd has no hook
+
+    def begin_data(self, session: ClientSession, arg: str | None) -> MailTransaction:
+        """The transaction whose data comes now. arg: of DATA, which has none. RefusedError."""
+        transaction = session.transaction
+        if transaction is None or (not session.accepted and self._context.lmtp):
+            raise RefusedError(Replies.BAD_SEQUENCE)  # RFC 2033, section 4.2
+        if not session.accepted:
+            raise RefusedError(Replies.NO_RECIPIENTS)
+        if arg:
+            raise RefusedError(Replies.BAD_ARGUMENT)
+        self._check_space(session, 1)
+        return transaction
 
     async def data(
-        self, session: ClientSession, envelope: MailEnvelope, incoming: DataReceiver
+        self,
+        session: ClientSession,
+        transaction: MailTransaction,
+        incoming: DataReceiver,
+        oddities: frozenset[str],
     ) -> Sequence[Reply]:
         """Pass the message to the proxy; one reply, or for LMTP one for each accepted recipient
         (RFC 2033, section 4.2).
         """
         if incoming.refusal is not None:
+            reply = REPLY_BY_REFUSAL[incoming.refusal]
             _log.info(  # with the envelope, which nobody behind the door sees
                 "%s: message refused: client=%s from=<%s> recipients=%d: %s",
-                self.peer.address,
+                session.peer,
                 (session.forwarded or session.client).address,
-                envelope.sender.address if envelope.sender else "",
-                len(envelope.rcpt_tos),
-                incoming.refusal.lines[0].decode("ascii"),
+                session.sender.address,
+                session.accepted,
+                reply.lines[0].decode("ascii"),
             )
-            replies: Sequence[Reply] = [incoming.refusal]
+            replies: Sequence[Reply] = [reply]
         else:
-            oddities = frozenset(incoming.oddities)
             try:
-                replies = await self._open_transaction().data(incoming.spool, oddities)
+                replies = await transaction.data(incoming.spool, oddities)
             except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-                _log.exception("%s: a fault in handing on a message", self.peer.address)
+                _log.exception("%s: a fault in handing on a message", session.peer)
                 replies = [Replies.LOCAL_ERROR]
-        return repeat_reply(replies, len(envelope.rcpt_tos) if self.context.lmtp else 1)
+        return repeat_reply(replies, session.accepted if self._context.lmtp else 1)
 
-    def _open_transaction(self) -> MailTransaction:
-        if self.transaction is None:
-            raise RuntimeError("no message is under way")  # the session's checks prevent it
-        return self.transaction
-
-    def refuse(self, reply: Reply) -> Reply:
-        """Count a mistake of the client."""
-        self.wrong_left -= 1
-        return reply
-
-    def check_data(self, envelope: MailEnvelope, arg: str | None) -> None:
-        """Whether DATA may come. arg: of the command, which has none. RefusedError."""
-        if not envelope.rcpt_tos:  # RFC 2033, section 4.2, wants 503
-            is_rejected = envelope.sender is not None and not self.context.lmtp
-            raise RefusedError(Replies.NO_RECIPIENTS if is_rejected else Replies.BAD_SEQUENCE)
-        if arg:
-            raise RefusedError(Replies.BAD_ARGUMENT)
-        self._check_space(1)
-
-    def described_client(
-        self, envelope: MailEnvelope, before: Client, arg: bytes, feature: str
-    ) -> Client:
-        """The client as XFORWARD or XCLIENT describes it. RefusedError."""
-        if envelope.sender is not None:
-            raise RefusedError(Replies.BAD_SEQUENCE)
-        if not self.is_trusted:
-            raise RefusedError(Replies.NOT_ALLOWED)
-        return apply_attributes(before, arg, feature)
-
-    async def end_transaction(self, session: ClientSession) -> None:
-        """Go back to where a message may begin."""
-        await self.close_transaction()
-        session.forwarded = None  # as in Postfix, it holds for one message
-
-    async def close_transaction(self) -> None:
-        """End the transaction; then the client has a moment for QUIT. Never raises."""
-        transaction, self.transaction = self.transaction, None
-        if transaction is None:
-            return
-        self.last_message_end = self._loop.time()
-        try:
-            await transaction.end()
-        except Exception:  # noqa: BLE001  it does not concern the client
-            _log.exception("%s: a fault in ending a message", self.peer.address)
-        finally:
-            self.idle_since = self._loop.time() + DRAIN_GRACE_SECONDS
-
-    def _check_space(self, size: int) -> None:
-        if not self.context.byte_quota.has_room(size, self.quota_key):
+    def _check_space(self, session: ClientSession, size: int) -> None:
+        if not self._context.byte_quota.has_room(size, session.quota_key):
             raise RefusedError(Replies.NO_SPACE)
 
-    def _recipient_limit(self, envelope: MailEnvelope) -> Reply | None:
-        """The refusal of one more recipient, None while there is room."""
-        accepted = len(envelope.rcpt_tos)
-        if accepted and not self.context.lmtp and self.context.proxy.answers_each:
-            # Their replies could differ, and SMTP has only one.
-            if self.context.position is Position.AFTER_QUEUE and envelope.rcpt_count == 2:
-                _log.warning(_ONE_RECIPIENT_WARNING, self.peer.address)
-            return Replies.ONE_RECIPIENT
-        return Replies.TOO_MANY_RECIPIENTS if accepted >= self.context.limits.recipients else None
 
-    def _pass_refusal(self, reply: Reply) -> Reply:
-        # It is no mistake of a trusted peer, which speaks for many clients.
-        return reply if self.is_trusted else self.refuse(reply)
+def _encode(text: str) -> bytes:
+    """The bytes of an argument, as they came."""
+    return text.encode("utf-8", "surrogateescape")

@@ -13,10 +13,9 @@ a message may have, or believe envelope fields further down: those came with the
 
 from __future__ import annotations
 
-import logging
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -25,14 +24,7 @@ from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import tag_message
-from spamguard.servers.listener import (
-    CHUNK_BYTES,
-    ClientTimeout,
-    ConnectionClosed,
-    IncomingMessage,
-    LimitExceeded,
-    Rejection,
-)
+from spamguard.servers.listener import CHUNK_BYTES, IncomingMessage, Refusal
 from spamguard.servers.scanner import (
     Conversation,
     ScannerContext,
@@ -40,10 +32,8 @@ from spamguard.servers.scanner import (
     ScanResult,
     parse_recipients,
 )
-from spamguard.smtp.envelope import bare_address
+from spamguard.smtp.envelope import RefusedError, bare_address
 from spamguard.storage import Spool
-
-_log = logging.getLogger("spamguard.doors")
 
 MAX_LINE_BYTES = 8192  # of a request, line end included
 MAX_FIELDS = 255
@@ -54,6 +44,7 @@ _ENVELOPE_FIELD = re.compile(
 )
 _REQUEST_FIELD = re.compile(rb"([A-Za-z-]{1,40})[ \t]*:[ \t]*(.*)", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,12}")
+_TELL_FIELDS = (b"set", b"remove")
 
 
 # ---- requests
@@ -85,23 +76,11 @@ class SpamdCode(StrEnum):
     TIMEOUT = "79 Too slow"  # spamd's own number
 
 
-class SpamdError(Exception):
-    """A request is refused."""
-
-    def __init__(self, code: SpamdCode = SpamdCode.PROTOCOL) -> None:
-        super().__init__(code)
-        self.code = code
-
-    def encode(self) -> bytes:
-        return f"SPAMD/1.1 {self.code}\r\n\r\n".encode("ascii")
-
-
 class SpamdRequest(NamedTuple):
     """A request without its message.
 
     version: 1 to 5, behind "1.". length: of the message as it comes; None: until the client sends
-    no more. label: class for TELL, or "". set, remove: whether the lesson is for our database, or
-    is to be taken out of it.
+    no more. label: class for TELL; "" takes the lesson back.
     """
 
     method: SpamdMethod
@@ -110,8 +89,6 @@ class SpamdRequest(NamedTuple):
     user: str = ""
     compressed: bool = False
     label: str = ""
-    set: bool = False
-    remove: bool = False
 
     @property
     def wants_message(self) -> bool:
@@ -119,52 +96,42 @@ class SpamdRequest(NamedTuple):
         return self.method in (SpamdMethod.PROCESS, SpamdMethod.HEADERS)
 
 
-def parse_request_line(line: bytes) -> SpamdRequest:
-    """The request in its first line, without line end. SpamdError."""
+def parse_request(line: bytes) -> SpamdRequest:
+    """The request in its first line, without line end. RefusedError."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
-        raise SpamdError
+        raise RefusedError(SpamdCode.PROTOCOL)
     return SpamdRequest(SpamdMethod(match[1].decode()), int(match[2]))
 
 
-def apply_field(  # noqa: PLR0911  one for each field
-    request: SpamdRequest, line: bytes
-) -> SpamdRequest:
-    """The request with one more header field, without line end; unknown fields change nothing.
-    SpamdError.
+def apply_fields(request: SpamdRequest, lines: Sequence[bytes]) -> SpamdRequest:
+    """The request with its header fields, without line ends; unknown ones change nothing.
+
+    RefusedError: a field is none, has a bad value or contradicts another one.
     """
-    match = _REQUEST_FIELD.fullmatch(line)
-    if match is None:
-        raise SpamdError
-    value = match[2].strip()
-    lower = value.lower()
-    match match[1].lower():
-        case b"content-length" if _LENGTH.fullmatch(value):
-            return request._replace(length=int(value))
-        case b"compress" if lower == b"zlib":
-            return request._replace(compressed=True)
-        case b"content-length" | b"compress":
-            raise SpamdError
-        case b"user":
-            return request._replace(user=value.decode("utf-8", "replace"))
-        case b"message-class":
-            return request._replace(label=lower.decode("latin-1"))
-        case b"set":
-            return request._replace(set=b"local" in lower)
-        case b"remove":
-            return request._replace(remove=b"local" in lower)
-    return request
-
-
-def check_request(request: SpamdRequest) -> None:
-    """SpamdError for a request that contradicts itself, once all its fields are there."""
-    if request.compressed and request.length is None:
-        raise SpamdError
-    if request.method is not SpamdMethod.TELL:
-        return
-    is_known = request.remove or request.label in ("spam", "ham")
-    if request.set == request.remove or not is_known:
-        raise SpamdError
+    fields: dict[bytes, bytes] = {}
+    for line in lines:
+        match = _REQUEST_FIELD.fullmatch(line)
+        if match is None:
+            raise RefusedError(SpamdCode.PROTOCOL)
+        fields[match[1].lower()] = match[2].strip()
+    length, compression = fields.get(b"content-length"), fields.get(b"compress")
+    is_bad_length = length is not None and not _LENGTH.fullmatch(length)
+    is_bad_compression = compression is not None and (
+        compression.lower() != b"zlib" or length is None
+    )
+    label = fields.get(b"message-class", b"").lower().decode("latin-1")
+    is_taught, is_removed = (b"local" in fields.get(name, b"").lower() for name in _TELL_FIELDS)
+    is_bad_lesson = is_taught == is_removed or (is_taught and label not in ("spam", "ham"))
+    is_told = request.method is SpamdMethod.TELL
+    if is_bad_length or is_bad_compression or (is_told and is_bad_lesson):
+        raise RefusedError(SpamdCode.PROTOCOL)
+    return request._replace(
+        length=None if length is None else int(length),
+        user=fields.get(b"user", b"").decode("utf-8", "replace"),
+        compressed=compression is not None,
+        label=label if is_taught else "",
+    )
 
 
 def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
@@ -210,11 +177,7 @@ def format_report(result: ScanResult) -> str:
 
 # ---- the session
 
-_ERROR_BY_REJECTION = {
-    Rejection.TOO_LARGE: SpamdCode.DATA,
-    Rejection.TRY_LATER: SpamdCode.TEMPORARY,
-}
-_ERROR_BY_OUTCOME = {
+_CODE_BY_OUTCOME = {
     TrainingOutcome.FORBIDDEN: SpamdCode.FORBIDDEN,
     TrainingOutcome.IMPOSSIBLE: SpamdCode.DATA,
     TrainingOutcome.TRY_LATER: SpamdCode.TEMPORARY,
@@ -224,57 +187,49 @@ _ERROR_BY_OUTCOME = {
 class SpamdSession(Conversation):
     """One client and its request."""
 
+    answers: Mapping[Refusal, SpamdCode] = {
+        Refusal.NOT_LISTED: SpamdCode.FORBIDDEN,
+        Refusal.TOO_MANY: SpamdCode.TEMPORARY,
+        Refusal.TOO_LARGE: SpamdCode.DATA,
+        Refusal.NO_ROOM: SpamdCode.TEMPORARY,
+        Refusal.TOO_SLOW: SpamdCode.TIMEOUT,
+        Refusal.FAULT: SpamdCode.TEMPORARY,
+    }
+
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
         self._buffer = bytearray()
 
-    async def reject(self, refused: LimitExceeded) -> None:
-        is_listed = refused is not LimitExceeded.NOT_LISTED
-        await self._refuse(SpamdError(SpamdCode.TEMPORARY if is_listed else SpamdCode.FORBIDDEN))
-
     async def handle_requests(self) -> None:
         self._buffer += await self.next_request()
-        if not self._buffer:
-            return
-        try:
-            await self._handle_request()
-        except SpamdError as error:
-            _log.info("%s: refused: %s", self.address, error.code)
-            await self._refuse(error)
-        except ClientTimeout:
-            await self._refuse(SpamdError(SpamdCode.TIMEOUT))
-        except ConnectionClosed:
-            raise
-        except Exception:  # noqa: BLE001  a fault of ours: the client must keep its message
-            _log.exception("%s: a fault in this request", self.address)
-            await self._refuse(SpamdError(SpamdCode.TEMPORARY))
+        if self._buffer:
+            await self.handle(self._answer_request())
 
-    async def _refuse(self, error: SpamdError) -> None:
+    async def refuse(self, answer: SpamdCode) -> None:
         self.client_may_send = True
-        await self.send(error.encode())
+        await self.send(f"SPAMD/1.1 {answer}\r\n\r\n".encode("ascii"))
 
-    async def _handle_request(self) -> None:
-        request = parse_request_line(await self._read_line())
+    async def _answer_request(self) -> None:
+        request = parse_request(await self._read_line())
         if request.method is SpamdMethod.PING:
             self.client_may_send = True  # some clients send an empty line behind it
             await self.send(PONG)
             return
-        for _ in range(MAX_FIELDS):
-            if not (line := await self._read_line()):
-                break
-            request = apply_field(request, line)
-        else:
-            raise SpamdError
-        check_request(request)
+        lines: list[bytes] = []
+        while line := await self._read_line():
+            lines.append(line)
+            if len(lines) == MAX_FIELDS:
+                raise RefusedError(SpamdCode.PROTOCOL)
+        request = apply_fields(request, lines)
         with closing(self._context.incoming_message(self.address)) as message:
             await self._receive(request, message)
             await self._answer(request, message.spool)
 
     async def _read_line(self) -> bytes:
-        """The next line without its end. SpamdError: it is too long, or incomplete."""
+        """The next line without its end. RefusedError: it is too long, or incomplete."""
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > MAX_LINE_BYTES or not await self._fill_buffer():
-                raise SpamdError
+                raise RefusedError(SpamdCode.PROTOCOL)
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line.removesuffix(b"\r")
@@ -286,7 +241,7 @@ class SpamdSession(Conversation):
         return bool(piece)
 
     async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
-        """Read the whole message. SpamdError: it is too large, or not as long as announced."""
+        """Read the whole message. RefusedError: it is too large, or not as long as announced."""
         remaining = request.length
         stream = zlib.decompressobj() if request.compressed else None
         while remaining != 0 and (self._buffer or await self._fill_buffer()):
@@ -297,10 +252,9 @@ class SpamdSession(Conversation):
                 remaining -= len(piece)
             for content in _inflate(stream, piece) if stream else (piece,):
                 message.write(content)
-                if message.rejection is not None:
-                    raise SpamdError(_ERROR_BY_REJECTION[message.rejection])
+                self.check_message(message)
         if remaining or self._buffer or (stream and not stream.eof):
-            raise SpamdError
+            raise RefusedError(SpamdCode.PROTOCOL)
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
@@ -308,9 +262,9 @@ class SpamdSession(Conversation):
         if request.method is SpamdMethod.TELL:
             await self._teach(request, scan_request)
             return
-        result = await self._service.scan(scan_request)
+        result = await self._context.service.scan(scan_request)
         if result.action is Action.DEFER:
-            raise SpamdError(SpamdCode.TEMPORARY)
+            raise RefusedError(SpamdCode.TEMPORARY)
         spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"
         content: bytes | None
         if request.wants_message:
@@ -327,10 +281,10 @@ class SpamdSession(Conversation):
         await self.send(encode_answer_head(request, spam, length) + (content or b""))
 
     async def _teach(self, request: SpamdRequest, scan_request: ScanRequest) -> None:
-        outcome = await self._service.teach(scan_request, request.label if request.set else "")
-        if outcome in _ERROR_BY_OUTCOME:
-            raise SpamdError(_ERROR_BY_OUTCOME[outcome])
-        field = "DidSet" if request.set else "DidRemove"
+        outcome = await self._context.service.teach(scan_request, request.label)
+        if outcome in _CODE_BY_OUTCOME:
+            raise RefusedError(_CODE_BY_OUTCOME[outcome])
+        field = "DidSet" if request.label else "DidRemove"
         line = f"{field}: local\r\n" if outcome is TrainingOutcome.ACCEPTED else ""
         await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
 
@@ -347,14 +301,14 @@ def _answer_text(request: SpamdRequest, result: ScanResult) -> bytes | None:
 
 
 def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:
-    """The content of these bytes of a zlib stream (RFC 1950), in bounded pieces. SpamdError: they
+    """The content of these bytes of a zlib stream (RFC 1950), in bounded pieces. RefusedError: they
     are no zlib.
     """
     while data:
         try:
             yield stream.decompress(data, CHUNK_BYTES)
         except zlib.error:
-            raise SpamdError(SpamdCode.DATA) from None
+            raise RefusedError(SpamdCode.DATA) from None
         data = stream.unconsumed_tail
         if stream.unused_data:
-            raise SpamdError(SpamdCode.DATA)
+            raise RefusedError(SpamdCode.DATA)

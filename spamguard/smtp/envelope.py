@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,11 @@ class Reply:
 
 
 class RefusedError(Exception):
-    """Carries the reply to what a client may not say; the last reply if it ends the session."""
+    """Carries the answer to what a client may not say, in words of its protocol (SMTP: a `Reply`);
+    the last one if it ends the session.
+    """
 
-    def __init__(self, reply: Reply, *, ends_session: bool = False) -> None:
+    def __init__(self, reply: Any, *, ends_session: bool = False) -> None:
         super().__init__(reply)
         self.reply = reply
         self.ends_session = ends_session
@@ -75,6 +77,7 @@ class Replies:
     """
 
     OK = _reply(250, "2.0.0 Ok")
+    BYE = _reply(221, "2.0.0 Bye")
     CANNOT_VERIFY = _reply(252, "2.0.0 Cannot verify, but will accept a message and try")
     GO_AHEAD = _reply(354, "End data with <CR><LF>.<CR><LF>")
     LOCAL_ERROR_IN_DATA = _reply(421, "4.3.0 Local trouble, closing connection, try again later")
@@ -82,6 +85,7 @@ class Replies:
     SHUTTING_DOWN = _reply(421, "4.3.2 Shutting down, try again later")
     EVICTED = _reply(421, "4.3.2 Idle while others wait to be served, closing connection")
     TOO_MANY_COMMANDS = _reply(421, "4.7.0 Too many commands without a message, closing connection")
+    TOO_MANY_CONNECTIONS = _reply(421, "4.7.0 Too many connections, try again later")
     NOT_SMTP = _reply(421, "4.7.0 This is no SMTP, closing connection")
     LOCAL_ERROR = _reply(451, "4.3.0 Local trouble, try again later")
     NO_SPACE = _reply(452, "4.3.1 No space left for this message now, try again later")
@@ -89,6 +93,7 @@ class Replies:
         452, "4.5.3 One recipient for each message here, send it again for the others"
     )
     TOO_MANY_RECIPIENTS = _reply(452, "4.5.3 Too many recipients, send it again for the others")
+    LINE_TOO_LONG = _reply(500, "5.5.0 Command line too long")
     BAD_LINE = _reply(500, "5.5.2 Line has bare CR, bare LF or NUL in it")
     BARE_LF = _reply(500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection")
     UNKNOWN_COMMAND = _reply(500, "5.5.2 Command not recognised")
@@ -101,19 +106,15 @@ class Replies:
     ODD_BYTES = _reply(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
 
 
-_HAS_ENHANCED_CODE = re.compile(r"\d\d\d[ -]\d\.\d+\.\d+ |220 |3")
+def with_enhanced_code(line: str) -> Reply:
+    """The reply in a line of aiosmtpd, with an enhanced code (RFC 2034, section 4; RFC 3463,
+    section 3.6).
 
-
-def with_enhanced_code(line: str) -> str:
-    """A reply line of aiosmtpd with an enhanced code (RFC 2034, section 4; RFC 3463, section 3.6).
-
-    >>> with_enhanced_code("503 Error: send HELO first")
+    >>> str(with_enhanced_code("503 Error: send HELO first"))
     '503 5.5.0 Error: send HELO first'
     """
-    if _HAS_ENHANCED_CODE.match(line):
-        return line
     detail = "0.0" if line.startswith("2") else "5.0"
-    return f"{line[:4]}{line[0]}.{detail} {line[4:]}"
+    return Reply.from_text(int(line[:3]), f"{line[0]}.{detail} {line[4:]}")
 
 
 class EsmtpParameter(NamedTuple):

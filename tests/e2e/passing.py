@@ -58,7 +58,7 @@ def passing(directory: Path) -> Iterator[ProxySite]:
         ]
     command = tuned.command(
         (0, "next_hop", {"command": 5.0, "data": 5.0}),
-        (0, "limits", {"wrong_commands": 1000, "idle_commands": 1000}),
+        (0, "limits", {"idle_commands": 5000}),
     )
     file = directory / "spamguard.yaml"
     file.write_text("\n".join(lines) + "\n")

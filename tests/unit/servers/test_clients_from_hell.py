@@ -8,7 +8,7 @@ import pytest
 
 from spamguard.config.options import DoorLimits
 from spamguard.daemon import doors
-from spamguard.servers import listener, smtp_handler
+from spamguard.servers import listener, smtp
 from tests.support.waiting import PATIENCE, until
 from tests.unit.servers import support
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
@@ -90,7 +90,7 @@ def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
         try:
             await until(lambda: sessions(served) and unsent(sessions(served)[0]) > 1 << 16)
             (session,) = sessions(served)
-            buffered = len(session._reader._buffer) + len(session._unsent) + unsent(session)
+            buffered = len(session.reader._buffer) + len(session._unsent) + unsent(session)
             await until(lambda: served.door.connections == 0)
             return buffered
         finally:
@@ -98,7 +98,7 @@ def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
 
     buffered = run(tmp_path, talk, limits=DoorLimits(command_timeout=0.3, idle_commands=10**9))
     # asyncio reads 256 KiB at once, and pauses at twice its limit.
-    assert 0 < buffered < 2 * smtp_handler.BUFFER_BYTES + (256 << 10) + (128 << 10)
+    assert 0 < buffered < 2 * smtp.BUFFER_BYTES + (256 << 10) + (128 << 10)
 
 
 def sessions(served):
@@ -106,7 +106,7 @@ def sessions(served):
 
 
 def unsent(session):
-    return session.transport.get_write_buffer_size() if session.transport else 0
+    return session.writer.transport.get_write_buffer_size() if session.writer else 0
 
 
 def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monkeypatch, caplog):

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.config.options import Protocol
-from spamguard.servers.smtp_handler import ClientReader
+from spamguard.servers.listener import ConnectionClosed
+from spamguard.servers.smtp import ClientReader
 from spamguard.smtp.envelope import RefusedError, Replies, Reply
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import ScriptedProxy, serving
@@ -80,7 +81,7 @@ def lines_read(pieces):
         async def before_wait():
             return loop.time() + PATIENCE
 
-        reader = ClientReader(loop, before_wait, lambda line: line)
+        reader = ClientReader(loop, before_wait)
 
         async def feed():
             for piece in pieces:
@@ -93,8 +94,8 @@ def lines_read(pieces):
         ends_in_lf = False
         try:
             while True:
-                lines.append(await reader.readuntil())
-        except ConnectionResetError:
+                lines.append(await reader.read_line())
+        except ConnectionClosed:
             pass
         except RefusedError:
             ends_in_lf = True
@@ -112,6 +113,6 @@ def lines_read(pieces):
 def test_only_crlf_ends_a_line_however_the_bytes_are_cut(pieces, step):
     text = b"".join(pieces)
     lines, ends_in_lf = lines_read([text[at : at + step] for at in range(0, len(text), step)])
-    whole = [line + b"\r\n" for line in text.split(b"\r\n")[:-1]]
+    whole = text.split(b"\r\n")[:-1]
     assert lines == whole[: len(lines)]
     assert ends_in_lf or lines == whole

@@ -1,27 +1,22 @@
-"""Limits on connections and bytes, and who is evicted."""
+"""Limits on connections, and who is evicted."""
 
-from dataclasses import dataclass
+import asyncio
 
-from spamguard.servers.listener import (
-    ConnectionLimits,
-    LimitExceeded,
-)
+from spamguard.config.options import DoorLimits
 from spamguard.smtp.envelope import normalise_address
+from tests.unit.servers.support import ScriptedProxy, serving
 
 
-@dataclass(eq=False)
-class Connection:
-    evictable_from: float | None = None
+def test_a_client_with_too_many_connections_evicts_its_own(tmp_path):
+    async def main():
+        limits = DoorLimits(connections=10, connections_per_client=2)
+        async with serving(tmp_path, ScriptedProxy(), limits=limits) as served:
+            sources = [(f"127.0.0.{number}", 0) for number in (2, 3, 3, 3)]
+            other, *own = [await served.call(local_addr=source) for source in sources]
+            greetings = [await caller.code() for caller in (other, *own)]
+            return greetings, await own[0].code(), await other.codes(b"NOOP")
 
-
-def test_a_client_with_too_many_connections_evicts_its_own():
-    evicted = []
-    limits = ConnectionLimits(10, 2, evicted.append)
-    others, own, busy = Connection(1.0), Connection(2.0), Connection(None)
-    for address, connection in zip("baa", (others, own, busy), strict=True):
-        assert limits.enter(connection, address) is None
-    assert [limits.enter(Connection(), "a") for _ in range(2)] == [None, LimitExceeded.TOO_MANY]
-    assert evicted == [own]
+    assert asyncio.run(main()) == ([220] * 4, 421, [250])
 
 
 def test_addresses_are_plain():

@@ -50,7 +50,7 @@ def test_a_client_that_reads_no_answer_is_dropped_at_once(
 
     monkeypatch.setattr(listener, "_CLOSE_TIMEOUT", 3600.0)
 
-    async def reject(session: Conversation, _: listener.LimitExceeded) -> None:
+    async def reject(session: Conversation, _: listener.Refusal) -> None:
         await session.send(b"x" * (64 << 20))
 
     monkeypatch.setattr(spamd.SpamdSession, "reject", reject)

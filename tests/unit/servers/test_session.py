@@ -155,7 +155,7 @@ def test_recipients_are_limited(tmp_path):
         await caller.say(MESSAGE + b".")
         return await caller.codes(b"MAIL FROM:<>", *[b"RCPT TO:<b@c>"] * 8)
 
-    assert run(tmp_path, talk, proxy, limits=DoorLimits(recipients=3, wrong_commands=1)) == [
+    assert run(tmp_path, talk, proxy, limits=DoorLimits(recipients=3, idle_commands=5)) == [
         250,
         250,
         250,
