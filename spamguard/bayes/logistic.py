@@ -16,8 +16,7 @@ machines.
 
 from __future__ import annotations
 
-from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +48,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Ints32 = NDArray[np.int32]
 Indices = NDArray[np.intp]
+Whole = TypeVar("Whole", int, Integers)
 
 
 def inverse_roots(sizes: NDArray[np.intp]) -> Integers:
@@ -62,23 +62,13 @@ def inverse_roots(sizes: NDArray[np.intp]) -> Integers:
     return np.asarray(np.sqrt((1 << 2 * _ROOT_BITS) / np.maximum(sizes, 1)).astype(np.int64))
 
 
-def inverse_root(size: int) -> int:
-    """`inverse_roots` of one size above zero, as a plain number."""
-    return int(sqrt((1 << 2 * _ROOT_BITS) / size))
-
-
-def margins(sums: Integers, biases: Integers, roots: Integers) -> Integers:
+def margins(sums: Whole, biases: Whole, roots: Whole) -> Whole:
     """Log-odds of each class but the first, (..., K-1).
 
     sums, (..., K-1), are of the class's weights over the features; roots, (..., 1), of their
-    number.
+    number. Of one sum, plain numbers are faster.
     """
-    return np.asarray(((sums * roots) >> _ROOT_BITS) + biases)
-
-
-def margin(total: int, bias: int, root: int) -> int:
-    """`margins` of one sum, as a plain number."""
-    return ((total * root) >> _ROOT_BITS) + bias
+    return ((sums * roots) >> _ROOT_BITS) + biases
 
 
 def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
@@ -216,13 +206,6 @@ class TableColumn(NamedTuple):
             step, weights = steps[run : run + 1], self.cells.take(here)
             shares = step_shares(ham, counts)
             self.cells[here] += weight_moves(step, shares, weights, decay[run : run + 1])
-
-
-def count_table_column(learnt: Tables, index: int) -> TableColumn:
-    """How many lessons of class number `index` each bucket has."""
-    if index < N_BASE:
-        return TableColumn(learnt.rows.reshape(-1), learnt.rows.shape[1], np.array([index]))
-    return TableColumn(learnt.columns[index - N_BASE].reshape(-1), 2, np.array([0]))
 
 
 def weight_table_columns(learnt: Tables) -> list[TableColumn]:

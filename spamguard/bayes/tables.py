@@ -92,10 +92,11 @@ def append_unwanted_log_odds(log_odds: Floats, sides: Sides) -> Floats:
 
 
 class Evidence(NamedTuple):
-    """The features of one message on tables of a certain size.
+    """The features of one message on tables of a certain size, or of m messages side by side.
 
-    buckets, (n,), are sorted and unique. sizes, (SETS,), says how many lie in each token set, and
-    starts, (SETS,), where each set begins. traits and numbers are as in `records.Features`.
+    buckets, (n,), are sorted and unique in each message. sizes, (..., SETS), says how many lie in
+    each token set, and starts, (..., SETS), where each set begins; "..." is nothing or m. traits
+    (..., T) and numbers (..., D) are as in `records.Features`.
     """
 
     buckets: Buckets
@@ -106,70 +107,42 @@ class Evidence(NamedTuple):
 
 
 def make_evidence(features: Features, bits: int) -> Evidence:
-    """Locate features in tables of 2**bits buckets; their tokens must be sorted, and may repeat.
-
-    The token set is in the top bits of a token, so each set has a quarter of the buckets.
-    """
-    compiled = native.functions
-    if compiled is not None:
-        packed = np.frombuffer(compiled.place(features.tokens, None, bits), np.intp)
-        starts, sizes = packed[:N_TOKEN_SETS], packed[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
-        buckets = packed[2 * N_TOKEN_SETS :]
-        return Evidence(buckets, sizes, starts, features.traits, features.numbers)
-    offsets = np.array([0, len(features.tokens)])
-    traits, numbers = features.traits, features.numbers
-    batch = make_evidence_batch(features.tokens, offsets, traits[np.newaxis], numbers, bits)
-    starts, sizes = batch.runs
-    return Evidence(batch.buckets, sizes, starts, traits, numbers)
+    """Locate one message's features in tables of 2**bits buckets."""
+    return locate_features(features.tokens, None, features.traits, features.numbers, bits)
 
 
-class EvidenceBatch(NamedTuple):
-    """The features of m messages on tables of a certain size.
-
-    buckets (n,) are unique in each message; sizes (m, SETS); traits (m, T); numbers (m, D).
-    """
-
-    buckets: Buckets
-    sizes: NDArray[np.intp]
-    traits: NDArray[np.intp]
-    numbers: Counts
-
-    @property
-    def runs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Start and size of the run of each token set of each message, both (m * SETS,)."""
-        sizes = self.sizes.ravel()
-        return sizes.cumsum() - sizes, sizes
-
-
-def make_evidence_batch(
+def locate_features(
     tokens: NDArray[np.uint32],
-    offsets: Counts,
+    offsets: Counts | None,
     traits: NDArray[np.uint8],
     numbers: NDArray[np.int16],
     bits: int,
-) -> EvidenceBatch:
-    """Locate the tokens (n,) of m messages, cut at offsets (m+1,), in tables of 2**bits buckets."""
-    runs = (len(offsets) - 1) * N_TOKEN_SETS
-    compiled = native.functions
+) -> Evidence:
+    """Locate the tokens of m messages, cut at offsets (m+1,), or with None of one, in tables.
+
+    The tokens of each message must be sorted, and may repeat. The token set is in their top bits,
+    so each set has a quarter of the 2**bits buckets.
+    """
+    compiled, messages = native.functions, 1 if offsets is None else len(offsets) - 1
+    runs = messages * N_TOKEN_SETS
     if compiled is not None:
         packed = np.frombuffer(compiled.place(tokens, offsets, bits), np.intp)
-        buckets, sizes = packed[2 * runs :], packed[runs : 2 * runs]
+        starts, sizes, buckets = packed[:runs], packed[runs : 2 * runs], packed[2 * runs :]
     else:
         buckets = (tokens >> np.uint32(32 - bits)).astype(np.intp)
-        # those of each message above those of the message before
-        buckets += (np.arange(len(offsets) - 1) << bits).repeat(np.diff(offsets))
-        repeats = (buckets[1:] == buckets[:-1]).nonzero()[0]
-        if len(repeats):
-            buckets = np.delete(buckets, repeats)
-        sizes = np.diff(buckets.searchsorted(np.arange(runs + 1) << (bits - 2)))
+        if offsets is not None:  # those of each message above those of the message before
+            buckets += (np.arange(messages) << bits).repeat(np.diff(offsets))
+        buckets = np.delete(buckets, (buckets[1:] == buckets[:-1]).nonzero()[0])
+        borders = buckets.searchsorted(np.arange(runs + 1) << (bits - 2))
         buckets &= (1 << bits) - 1
-    sizes = sizes.reshape(-1, N_TOKEN_SETS)
-    return EvidenceBatch(buckets, sizes, traits.astype(np.intp), numbers.astype(np.int64))
+        starts, sizes = borders[:-1], np.diff(borders)
+    shape = (N_TOKEN_SETS,) if offsets is None else (messages, N_TOKEN_SETS)
+    return Evidence(buckets, sizes.reshape(shape), starts.reshape(shape), traits, numbers)
 
 
-def batch_features(messages: Sequence[Features], bits: int) -> EvidenceBatch:
-    """The features of some messages, at least one, as one batch."""
-    return make_evidence_batch(
+def batch_features(messages: Sequence[Features], bits: int) -> Evidence:
+    """The features of some messages, at least one, side by side."""
+    return locate_features(
         np.concatenate([features.tokens for features in messages]),
         np.cumsum([0, *(len(features.tokens) for features in messages)]),
         np.stack([features.traits for features in messages]),
@@ -179,8 +152,9 @@ def batch_features(messages: Sequence[Features], bits: int) -> EvidenceBatch:
 
 
 def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
-    """Sums of columns (K-1, n) over each token set, (K-1, SETS)."""
-    return run_sums(terms, evidence.starts, evidence.sizes)
+    """Sums of columns (K-1, n) over each token set, (K-1, ..., SETS)."""
+    sums = run_sums(terms, evidence.starts.ravel(), evidence.sizes.ravel())
+    return sums.reshape(len(terms), *evidence.sizes.shape)
 
 
 def run_sums(terms: NDArray[Any], starts: Buckets, sizes: Buckets) -> NDArray[Any]:
@@ -252,16 +226,8 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -
     )
 
 
-@dataclass
-class BucketRows:
-    """The rows of some buckets: counts int32 (K, n), weights int32 (K-1, n)."""
-
-    counts: NDArray[np.int32]
-    weights: NDArray[np.int32]
-
-
-def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
-    """Counts and weights of these buckets: one gather per table."""
+def read_rows(tables: Tables, buckets: Buckets) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Copies of counts (K, n) and weights (K-1, n) of these buckets: one gather per table."""
     compiled = native.functions
     if compiled is None:
         base = np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:3]
@@ -269,10 +235,15 @@ def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
         base = np.empty((3, len(buckets)), np.int32)
         compiled.gather(tables.rows, buckets, base, tables.rows.shape[1])
     if not tables.columns:
-        return BucketRows(base[:2], base[2:3])
+        return base[:2], base[2:3]
     columns = [column.take(buckets, axis=0).T for column in tables.columns]
     counts = np.vstack([base[:2], *(other[:1] for other in columns)])
-    return BucketRows(counts, np.vstack([base[2:3], *(other[1:] for other in columns)]))
+    return counts, np.vstack([base[2:3], *(other[1:] for other in columns)])
+
+
+def count_column(tables: Tables, index: int) -> NDArray[np.int32]:
+    """How many lessons of class number `index` each bucket has: a view."""
+    return tables.rows[:, index] if index < N_BASE else tables.columns[index - N_BASE][:, 0]
 
 
 def ensure_class_index(tables: Tables, name: str) -> int:

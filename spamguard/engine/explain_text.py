@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from spamguard.bayes import experts
-from spamguard.bayes.experts import Floats
+from spamguard.bayes.experts import Floats, ScoredMessage
 from spamguard.bayes.fusion import LogOddsBreakdown, class_difference
 from spamguard.bayes.personal import UserCorrection
-from spamguard.bayes.tables import Evidence, Tables
 from spamguard.engine import policy
 from spamguard.log import printable
 from spamguard.mail.content import NUMBERS, TRAITS
@@ -36,15 +35,14 @@ PERSONAL_EXPERT = "personal"  # the part of the user's own votes, among the expe
 
 
 def explain_verdict(
-    tables: Tables,
-    verdict: Verdict,
-    unwanted: frozenset[str],
-    spam_from: float,
-    evidence: Evidence,
+    message: ScoredMessage,
     parts: LogOddsBreakdown,
+    verdict: Verdict,
     correction: UserCorrection | None,
     texts: Mapping[int, str],
     *,
+    unwanted: frozenset[str],
+    spam_from: float,
     sender: float,
     usual_spam_from: float,
 ) -> Explanation:
@@ -53,6 +51,7 @@ def explain_verdict(
     texts: of the tokens that have one. sender: what a word about it adds. usual_spam_from: below
     spam_from while little good mail is known.
     """
+    tables = message.parameters.tables
     favoured, against = policy.likeliest_sides(verdict, unwanted)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
@@ -66,7 +65,7 @@ def explain_verdict(
         shares[PERSONAL_EXPERT] = share = verdict.log_odds - sender - parts.log_odds
         scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
-    clues = _sorted_clues(tables, texts, evidence, parts)
+    clues = _sorted_clues(message, parts.buckets, texts)
     distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
     few = policy.has_too_few_lessons(policy.lesson_counts(tables), unwanted)
     flip = None if few else policy.count_flips([clue.part for clue in clues], distance)
@@ -105,19 +104,13 @@ def _add_user_parts(
     return share - fraction * shift
 
 
-def _sorted_clues(
-    tables: Tables, texts: Mapping[int, str], evidence: Evidence, parts: LogOddsBreakdown
-) -> list[Clue]:
+def _sorted_clues(message: ScoredMessage, parts: Floats, texts: Mapping[int, str]) -> list[Clue]:
     """Every token of a message, the strongest first."""
+    tables = message.parameters.tables
     text_of: dict[int, str] = {}
     for token, text in texts.items():
         text_of.setdefault(token >> (32 - tables.bits), text)
-    columns = zip(
-        evidence.buckets.tolist(),
-        parts.buckets.tolist(),
-        parts.counts.T.tolist(),
-        strict=True,
-    )
+    columns = (message.evidence.buckets.tolist(), parts.tolist(), message.counts.T.tolist())
     clues = [
         Clue(
             text_of.get(bucket, ""),
@@ -125,7 +118,7 @@ def _sorted_clues(
             dict(zip(tables.classes, counts, strict=True)),
             TOKEN_SETS[bucket >> tables.bits - 2],  # named by its two top bits
         )
-        for bucket, part, counts in columns
+        for bucket, part, counts in zip(*columns, strict=True)
     ]
     return sorted(clues, key=lambda clue: -abs(clue.part))
 

@@ -36,7 +36,7 @@ from spamguard.bayes.tables import (
     N_BASE,
     N_TRAIT_VALUES,
     Tables,
-    batch_features,
+    locate_features,
     make_evidence,
     table_bits,
 )
@@ -171,19 +171,17 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
             except LedgerError:
                 refuse_damaged_lessons(block)
                 raise
-            labels = [lesson.label for lesson in block]
-            yield LessonBlock(
-                labels, columns.tokens, columns.offsets, columns.traits, columns.numbers
-            )
+            yield [lesson.label for lesson in block], locate_features(*columns, bits)
 
     counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
     lessons = sum(counts.values())
+    bits = table_bits(lessons, min_bits)
     return replay(
         read_blocks(backwards=False),
         read_blocks(backwards=True),
         lessons,
         sorted(set(counts) - set(BASE_CLASSES)),
-        table_bits(lessons, min_bits),
+        bits,
         len(TRAITS),
         len(NUMBERS),
         policy.unwanted_classes(
@@ -307,6 +305,5 @@ class UserModels:
     def _count_votes(self, votes: Sequence[Receipt]) -> UserVoteCounts | None:
         if not votes:
             return None
-        features = unpack_features([vote.packed for vote in votes])
-        batch = batch_features(features, self._bits)
-        return count_votes([vote.label for vote in votes], batch)
+        columns = _unpack_receipts([vote.packed for vote in votes])
+        return count_votes([vote.label for vote in votes], locate_features(*columns, self._bits))
