@@ -16,7 +16,7 @@ array (`batch_scores`). Both give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
@@ -102,8 +102,9 @@ class ExpertEstimates(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertParameters:
-    """All parameters of judging by these tables, until they change.
+    """All parameters of judging by these tables, until they change (`Tables.changes`).
 
+    unwanted names the unwanted classes; all others are wanted.
     confidence is the factor of the fused log-odds. min_score and max_lead bound scores of unwanted
     mail against wanted, in 1/STEPS_PER_NAT nats: no expert's is below min_score, and no expert of
     tokens is further than max_lead below the third lowest of them. class_estimates compare each
@@ -112,6 +113,8 @@ class ExpertParameters:
     """
 
     tables: Tables
+    changes: int
+    unwanted: frozenset[str]
     sides: Sides
     confidence: float
     min_score: int
@@ -123,12 +126,9 @@ class ExpertParameters:
 
 
 def estimate_parameters(
-    tables: Tables, unwanted: Set[str] = frozenset({"spam"})
+    tables: Tables, unwanted: frozenset[str] = frozenset({"spam"})
 ) -> ExpertParameters:
-    """Estimate from the sums as they are now.
-
-    unwanted names the unwanted classes; all others are wanted.
-    """
+    """Estimate from the sums as they are now."""
     sides = partition_classes(tables.classes, unwanted)
     sums = (
         *(tables.messages, tables.totals, tables.trait_counts),
@@ -143,9 +143,17 @@ def estimate_parameters(
         for nats in (WANTED_FLOOR_NATS, MAX_LEAD_NATS)
     )
     return ExpertParameters(
-        *(tables, sides, confidence, -floor, lead, of_classes, of_sides),
-        traits=of_sides.traits[0].tolist(),
-        numbers=of_sides.numbers[0].tolist(),
+        tables,
+        tables.changes,
+        unwanted,
+        sides,
+        confidence,
+        -floor,
+        lead,
+        of_classes,
+        of_sides,
+        of_sides.traits[0].tolist(),
+        of_sides.numbers[0].tolist(),
     )
 
 

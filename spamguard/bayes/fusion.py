@@ -306,11 +306,11 @@ class LogOddsBreakdown(NamedTuple):
     numbers: Floats
 
 
-def break_down(message: ScoredMessage, pair: tuple[int, int]) -> LogOddsBreakdown:
+def break_down(message: ScoredMessage, favoured: str, against: str) -> LogOddsBreakdown:
     """Take apart the default profile's log-odds of unwanted mail.
 
-    pair: numbers of the unwanted and of the wanted class whose weights tell the
-    logistic experts' shares, where there are more than these two.
+    favoured, against: the unwanted and the wanted class whose weights tell the logistic experts'
+    shares, where there are more than these two.
     """
     parameters, evidence, counted = message.parameters, message.evidence, message.multinomial[0]
     tables, nats = parameters.tables, np.array(message.scores[-1]) / STEPS_PER_NAT
@@ -321,6 +321,7 @@ def break_down(message: ScoredMessage, pair: tuple[int, int]) -> LogOddsBreakdow
     weights = np.multiply(confidence / ONE, side_weights(tables.fusion_weights), dtype=np.float64)
     shares, prior = weights * nats, float(confidence * tables.fusion_biases[0] / ONE)
     # each expert's sum once more, by its features
+    pair = tables.classes.index(favoured), tables.classes.index(against)
     weighed = class_difference(message.weights, pair)
     by_set = set_sums(np.stack((counted, weighed)), evidence)
     by_set[1] /= logistic.ONE

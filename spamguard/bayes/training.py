@@ -21,7 +21,7 @@ is in whole numbers, or rounded to such at once: the same lessons give the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +142,7 @@ def replay(
     bits: int,
     traits: int,
     numbers: int,
-    unwanted: Set[str] = frozenset({"spam"}),
+    unwanted: frozenset[str] = frozenset({"spam"}),
 ) -> Tables:
     """Make tables that hold exactly these lessons, settled.
 
@@ -191,7 +191,7 @@ class _LearntWeights(NamedTuple):
 class _Replayer:
     """Tables while they grow."""
 
-    def __init__(self, empty: Tables, unwanted: Set[str], lessons: int) -> None:
+    def __init__(self, empty: Tables, unwanted: frozenset[str], lessons: int) -> None:
         self.tables, self.unwanted, self.lessons = empty, unwanted, lessons
         self.sides = tables.partition_classes(empty.classes, unwanted)
         self.weight_columns = logistic.weight_table_columns(empty)

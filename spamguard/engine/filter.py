@@ -96,7 +96,7 @@ class Filter(ClosedOnExit):
         self._reader = ExampleReader(key)
         self._spam_from = spam_threshold
         self._read_classes()
-        self._update_parameters()
+        self._estimate()
 
     @classmethod
     def open(
@@ -277,7 +277,7 @@ class Filter(ClosedOnExit):
             for user in users
             if user in corrections or nats[user] != nats[""]
         }
-        parts = fusion.break_down(scored, self._likeliest_sides(verdict)).buckets
+        parts = fusion.break_down(scored, *policy.likeliest_sides(verdict, self._unwanted)).buckets
         chosen = fusion.strongest_parts(parts, words)
         strongest = finder.words(
             scored.evidence.buckets.take(chosen), parts.take(chosen), 32 - self._store.tables.bits
@@ -322,11 +322,9 @@ class Filter(ClosedOnExit):
         verdict = self._make_verdict(joint, spam_from, nats, correction)
         return explain_text.explain_verdict(
             scored,
-            fusion.break_down(scored, self._likeliest_sides(verdict)),
             verdict,
             correction,
             texts,
-            unwanted=self._unwanted,
             spam_from=spam_from,
             sender=nats,
             usual_spam_from=self._spam_from,
@@ -340,23 +338,21 @@ class Filter(ClosedOnExit):
 
     def _parameters(self) -> experts.ExpertParameters:
         """The parameters of judging: the same object for as long as nothing changes."""
-        learnt, (before, changes, unwanted) = self._store.tables, self._estimated_for
-        if before is not learnt or changes != learnt.changes or unwanted != self._unwanted:
-            self._update_parameters()
+        learnt, known = self._store.tables, self._estimated
+        is_same = known.tables is learnt and known.changes == learnt.changes
+        if not is_same or known.unwanted != self._unwanted:
+            self._estimate()
         return self._estimated
 
-    def _update_parameters(self) -> None:
+    def _estimate(self) -> None:
         """Estimate parameters, and what the label spam needs besides its threshold.
 
         Other profiles than the default have no experts of words to ask, hence no caution.
         """
         learnt = self._store.tables
-        self._estimated = parameters = experts.estimate_parameters(learnt, self._unwanted)
-        self._estimated_for = learnt, learnt.changes, self._unwanted
-        self._caution = None
-        if self._is_default:
-            good = int(tables.sum_by_side(learnt.messages, parameters.sides)[0])
-            self._caution = policy.compute_caution(good, parameters.confidence)
+        self._estimated = known = experts.estimate_parameters(learnt, self._unwanted)
+        good = int(learnt.messages[known.sides.wanted].sum())
+        self._caution = policy.compute_caution(good, known.confidence) if self._is_default else None
 
     def _score(self, features: Features) -> tuple[ScoredMessage | None, list[float], float]:
         """Score a message by all that was taught.
@@ -386,13 +382,7 @@ class Filter(ClosedOnExit):
     ) -> Verdict:
         """nats: what a word about the sender adds to the log-odds."""
         joint = correction.apply(joint) if correction else joint
-        return policy.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from, nats)
-
-    def _likeliest_sides(self, verdict: Verdict) -> tuple[int, int]:
-        """Numbers of the likeliest unwanted class and the likeliest wanted one."""
-        index = self._store.tables.classes.index
-        favoured, against = policy.likeliest_sides(verdict, self._unwanted)
-        return index(favoured), index(against)
+        return policy.verdict_from_joint(self._estimated, joint, spam_from, nats)
 
     def _user_corrections(
         self, names: Sequence[str], scored: ScoredMessage | None
