@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import formulas, logistic
+from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
 from spamguard.bayes.tables import (
     N_BASE,
     N_TOKEN_SETS,
@@ -34,17 +35,12 @@ from spamguard.bayes.tables import (
     Evidence,
     Sides,
     Tables,
-    append_unwanted_log_odds,
     partition_classes,
     read_rows,
     set_sums,
     sum_by_side,
 )
 from spamguard.records import TOKEN_SETS
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Sizes = NDArray[np.intp]
 
 EXPERTS = (
     *(f"multinomial {name}" for name in TOKEN_SETS),
@@ -210,7 +206,7 @@ def side_confidence(messages: Integers, sides: Sides) -> float:
 # ---- the parts of the sums
 
 
-def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Sizes) -> Floats:
+def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Indices) -> Floats:
     """Log-likelihood ratios of features against the first class, (K-1, n).
 
     Dirichlet smoothing with the class's share of one pseudo-count a: p = (count + a·share) / (share
@@ -262,8 +258,8 @@ class ScoredMessage(NamedTuple):
 
     parameters: ExpertParameters
     evidence: Evidence
-    counts: NDArray[np.int32]
-    weights: NDArray[np.int32]
+    counts: Ints32
+    weights: Ints32
     multinomial: Floats
     traits: list[float]
     numbers: list[float]
@@ -352,8 +348,8 @@ def batch_scores(parameters: ExpertParameters, evidence: Evidence) -> Integers:
 def _score_all(
     parameters: ExpertParameters,
     evidence: Evidence,
-    counts: NDArray[np.int32],
-    weights: NDArray[np.int32],
+    counts: Ints32,
+    weights: Ints32,
 ) -> Integers:
     raw = counting_log_odds(parameters, counts, evidence)
     sums = np.moveaxis(set_sums(weights, evidence), 0, -1)
@@ -362,9 +358,7 @@ def _score_all(
     return combine_scores(raw, margins, evidence, parameters.sides)
 
 
-def counting_log_odds(
-    parameters: ExpertParameters, counts: NDArray[np.int32], evidence: Evidence
-) -> Floats:
+def counting_log_odds(parameters: ExpertParameters, counts: Ints32, evidence: Evidence) -> Floats:
     """Undamped log-odds of the counting experts, (R, ..., EXPERTS), from counts (K, n).
 
     Rows are as for `batch_scores`; the places of the logistic experts are zero.
@@ -393,7 +387,11 @@ def combine_scores(raw: Floats, margins: Integers, evidence: Evidence, sides: Si
     """
     raw *= damping_factors(evidence)
     log_odds = np.moveaxis(margins, -1, 0) / logistic.ONE
-    raw[..., LOGISTIC] = append_unwanted_log_odds(log_odds, sides)
+    raw[: len(log_odds), ..., LOGISTIC] = log_odds
+    if len(log_odds) > 1:
+        every = np.concatenate((np.zeros_like(log_odds[:1]), log_odds))
+        good, bad = (np.logaddexp.reduce(every[side], axis=0) for side in sides)
+        raw[-1, ..., LOGISTIC] = bad - good
     return np.moveaxis(quantise_scores(raw), 0, -2)
 
 

@@ -31,11 +31,10 @@ from spamguard.bayes.experts import (
     LOGISTIC,
     STEPS_PER_NAT,
     ExpertParameters,
-    Floats,
-    Integers,
     ScoredMessage,
     score_message,
 )
+from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
 from spamguard.bayes.tables import (
     N_BASE,
     N_TOKEN_SETS,
@@ -109,9 +108,7 @@ def temper_one(log_odds: float) -> float:
     return log_odds if -KNEE_NATS <= log_odds <= KNEE_NATS else float(temper(np.array(log_odds)))
 
 
-def update_weights(
-    scores: Integers, targets: NDArray[np.intp], weights: Integers, biases: Integers
-) -> None:
+def update_weights(scores: Integers, targets: Indices, weights: Integers, biases: Integers) -> None:
     """Take one step, in place, towards the true classes of some messages.
 
     Shapes: scores (m, K-1, E), taken before the messages were taught, and targets (m,). No weight
@@ -145,9 +142,7 @@ def class_log_shares(tables: Tables, sides: Sides, scores: Integers) -> Floats:
     return shares
 
 
-def update_class_weights(
-    scores: Integers, targets: NDArray[np.intp], tables: Tables, sides: Sides
-) -> None:
+def update_class_weights(scores: Integers, targets: Indices, tables: Tables, sides: Sides) -> None:
     """Take one step of fusion within each side, from the messages of that side.
 
     Shapes: scores (m, K-1, E), targets (m,).
@@ -218,12 +213,11 @@ _ALPHA = 1.0  # add-one smoothing
 class Profile(NamedTuple):
     """One way to judge. judge returns the unnormalised log-probability of each class."""
 
-    name: str
     about: str
     judge: Callable[[ExpertParameters, Evidence], list[float]]
 
 
-def _word_counts(tables: Tables, evidence: Evidence) -> NDArray[np.int32]:
+def _word_counts(tables: Tables, evidence: Evidence) -> Ints32:
     """Counts (K, n) of the words that any class knows: the vocabulary is what has been taught."""
     counts, _ = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])])
     return counts.compress(np.bitwise_or.reduce(counts), axis=1)
@@ -259,7 +253,7 @@ def _judge_multinomial(parameters: ExpertParameters, evidence: Evidence) -> list
         return _add_prior(tables, np.zeros(len(tables.classes)))
     # the sum of smoothed_log over the words; its denominator is the same for all of them
     upper = formulas.log_count(counts, _ALPHA).sum(axis=1)
-    total = formulas.log_total(tables.totals[:, 0], _ALPHA, tables.vocabulary[0])
+    total = formulas.log_count(tables.totals[:, 0], _ALPHA * tables.vocabulary[0])
     return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
 
 
@@ -273,12 +267,9 @@ _ALL_EXPERTS = (
 )
 _ABOUT = "{} naive Bayes over words, add-one smoothing"
 PROFILES = {
-    profile.name: profile
-    for profile in (
-        Profile(DEFAULT_PROFILE, _ALL_EXPERTS, _judge_by_all),
-        Profile("bernoulli", _ABOUT.format("Bernoulli"), _judge_bernoulli),
-        Profile("multinomial", _ABOUT.format("multinomial"), _judge_multinomial),
-    )
+    DEFAULT_PROFILE: Profile(_ALL_EXPERTS, _judge_by_all),
+    "bernoulli": Profile(_ABOUT.format("Bernoulli"), _judge_bernoulli),
+    "multinomial": Profile(_ABOUT.format("multinomial"), _judge_multinomial),
 }
 
 
@@ -350,7 +341,7 @@ def break_down(message: ScoredMessage, favoured: str, against: str) -> LogOddsBr
     )
 
 
-def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:
+def strongest_parts(parts: Floats, number: int) -> Indices:
     """Indices of the `number` parts that are farthest from zero, strongest first; none is zero.
 
     >>> strongest_parts(np.array([0.5, -2.0, 1.0, 0.0]), 2).tolist()

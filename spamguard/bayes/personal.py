@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts
-from spamguard.bayes.experts import Floats, ScoredMessage
+from spamguard.bayes.experts import ScoredMessage
+from spamguard.bayes.formulas import Floats, Indices, Integers
 from spamguard.bayes.tables import N_TOKEN_SETS, Evidence
 
 # Tuned on users who disagree, on two corpora: corpora/RESULTS.md, "A user's own votes".
@@ -46,7 +47,7 @@ class UserVoteCounts:
     """
 
     classes: tuple[str, ...]
-    votes: NDArray[np.int64]
+    votes: Integers
     buckets: NDArray[np.uint32]
     counts: NDArray[np.uint16]
 
@@ -61,7 +62,7 @@ class UserCorrection(NamedTuple):
     evidence: Floats
     shifts: Floats
     parts: Floats
-    token_indices: NDArray[np.intp]
+    token_indices: Indices
 
     def apply(self, joint: list[float]) -> list[float]:
         """Move the unnormalised log-probabilities of the classes."""

@@ -23,12 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard import native
+from spamguard.bayes.formulas import Indices, Integers, Ints32
 from spamguard.errors import TableError
 from spamguard.records import TOKEN_SETS, Features
-
-Floats = NDArray[np.float64]
-Buckets = NDArray[np.intp]
-Counts = NDArray[np.int64]
 
 BASE_CLASSES = ("ham", "spam")
 N_BASE = len(BASE_CLASSES)
@@ -76,18 +73,6 @@ def sum_by_side(values: NDArray[Any], sides: Sides) -> NDArray[Any]:
     return values if len(values) == 2 else np.stack([values[side].sum(axis=0) for side in sides])
 
 
-def append_unwanted_log_odds(log_odds: Floats, sides: Sides) -> Floats:
-    """Log-odds of each class but the first against it, (K-1, ...), then those of unwanted mail.
-
-    With two classes these are the same, and there is one row only.
-    """
-    if len(log_odds) == 1:
-        return log_odds
-    every = np.concatenate((np.zeros_like(log_odds[:1]), log_odds))
-    good, bad = (np.logaddexp.reduce(every[side], axis=0) for side in sides)
-    return np.concatenate((log_odds, (bad - good)[np.newaxis]))
-
-
 # ---- features as buckets
 
 
@@ -99,9 +84,9 @@ class Evidence(NamedTuple):
     (..., T) and numbers (..., D) are as in `records.Features`.
     """
 
-    buckets: Buckets
-    sizes: NDArray[np.intp]
-    starts: NDArray[np.intp]
+    buckets: Indices
+    sizes: Indices
+    starts: Indices
     traits: NDArray[np.uint8]
     numbers: NDArray[np.int16]
 
@@ -113,7 +98,7 @@ def make_evidence(features: Features, bits: int) -> Evidence:
 
 def locate_features(
     tokens: NDArray[np.uint32],
-    offsets: Counts | None,
+    offsets: Integers | None,
     traits: NDArray[np.uint8],
     numbers: NDArray[np.int16],
     bits: int,
@@ -157,7 +142,7 @@ def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
     return sums.reshape(len(terms), *evidence.sizes.shape)
 
 
-def run_sums(terms: NDArray[Any], starts: Buckets, sizes: Buckets) -> NDArray[Any]:
+def run_sums(terms: NDArray[Any], starts: Indices, sizes: Indices) -> NDArray[Any]:
     """Sums over runs of columns, (K-1, runs), zero for an empty run; integers sum in 64 bits."""
     wide = np.int64 if terms.dtype.kind == "i" else terms.dtype
     if np.count_nonzero(sizes) == sizes.size:
@@ -184,19 +169,19 @@ class Tables:
     """
 
     bits: int
-    rows: NDArray[np.int32]
-    columns: list[NDArray[np.int32]]
+    rows: Ints32
+    columns: list[Ints32]
     classes: list[str]
-    messages: Counts
-    totals: Counts
-    vocabulary: Counts
-    histogram: Counts
-    trait_counts: Counts
-    number_sums: Counts
-    number_products: Counts
-    biases: Counts
-    fusion_weights: Counts
-    fusion_biases: Counts
+    messages: Integers
+    totals: Integers
+    vocabulary: Integers
+    histogram: Integers
+    trait_counts: Integers
+    number_sums: Integers
+    number_products: Integers
+    biases: Integers
+    fusion_weights: Integers
+    fusion_biases: Integers
     changes: int = 0
 
 
@@ -206,7 +191,7 @@ PER_OTHER_CLASS = ("biases", "fusion_biases")
 """Arrays whose first axis is every class but the first."""
 
 
-def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -> Tables:
+def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers) -> Tables:
     """Tables that have been taught nothing. Rows take memory only when they are written."""
     return Tables(
         bits=bits,
@@ -226,7 +211,7 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -
     )
 
 
-def read_rows(tables: Tables, buckets: Buckets) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def read_rows(tables: Tables, buckets: Indices) -> tuple[Ints32, Ints32]:
     """Copies of counts (K, n) and weights (K-1, n) of these buckets: one gather per table."""
     compiled = native.functions
     if compiled is None:
@@ -241,7 +226,7 @@ def read_rows(tables: Tables, buckets: Buckets) -> tuple[NDArray[np.int32], NDAr
     return counts, np.vstack([base[2:3], *(other[1:] for other in columns)])
 
 
-def count_column(tables: Tables, index: int) -> NDArray[np.int32]:
+def count_column(tables: Tables, index: int) -> Ints32:
     """How many lessons of class number `index` each bucket has: a view."""
     return tables.rows[:, index] if index < N_BASE else tables.columns[index - N_BASE][:, 0]
 
@@ -273,9 +258,7 @@ def drop_empty_class(tables: Tables, index: int) -> None:
 # ---- counting
 
 
-def count_lesson(
-    tables: Tables, evidence: Evidence, counts: NDArray[np.int32], index: int, sign: int
-) -> None:
+def count_lesson(tables: Tables, evidence: Evidence, counts: Ints32, index: int, sign: int) -> None:
     """Count one lesson of class `index` (sign 1), or take it away (-1), in all sums.
 
     The counts of the buckets themselves, (K, n) as by `read_rows`, are changed by the caller.
@@ -312,7 +295,7 @@ def not_counted_error(name: str) -> TableError:
 
 
 def _update_vocabulary(
-    tables: Tables, evidence: Evidence, counts: NDArray[np.int32], index: int, sign: int
+    tables: Tables, evidence: Evidence, counts: Ints32, index: int, sign: int
 ) -> None:
     """Keep vocabulary and histogram. counts are those before the change."""
     of_all = np.add.reduce(counts, axis=0)
@@ -324,12 +307,8 @@ def _update_vocabulary(
     spare = tables.histogram.shape[1]
     if width > spare:
         tables.histogram = np.pad(tables.histogram, ((0, 0), (0, 2 * width - spare)))
-    moved = np.bincount(before, minlength=width)
-    tables.histogram[index, :width] -= moved
-    if sign > 0:
-        tables.histogram[index, 1:width] += moved[: width - 1]
-    else:
-        tables.histogram[index, : width - 1] += moved[1:]
+    tables.histogram[index, :width] -= np.bincount(before, minlength=width)
+    tables.histogram[index, :width] += np.bincount(before + sign, minlength=width)
     tables.histogram[:, 0] += sign * by_set[0]
 
 

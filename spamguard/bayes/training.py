@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spamguard.bayes import experts, fusion, logistic, tables
-from spamguard.bayes.logistic import Indices, Integers, Ints32
+from spamguard.bayes.formulas import Indices, Integers, Ints32
 from spamguard.bayes.tables import N_BASE, N_TOKEN_SETS, N_TRAIT_VALUES, Evidence, Tables
 
 _NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; settling applies it

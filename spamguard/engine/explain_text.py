@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from spamguard.bayes import experts
-from spamguard.bayes.experts import Floats, ScoredMessage
+from spamguard.bayes.experts import ScoredMessage
+from spamguard.bayes.formulas import Floats
 from spamguard.bayes.fusion import break_down, class_difference
 from spamguard.bayes.personal import UserCorrection
 from spamguard.engine import policy

@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spamguard.bayes import training
-from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT, Integers
+from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT
+from spamguard.bayes.formulas import Integers
 from spamguard.bayes.personal import UserVoteCounts, count_votes, sum_votes
 from spamguard.bayes.tables import (
     BASE_CLASSES,
@@ -203,7 +203,7 @@ class _UserModel(NamedTuple):
     """A user's counted votes, and the numbers of their events."""
 
     counts: UserVoteCounts | None = None
-    seqs: NDArray[np.int64] = np.empty(0, np.int64)
+    seqs: Integers = np.empty(0, np.int64)
 
     @property
     def size(self) -> int:

@@ -106,7 +106,6 @@ def some(noise: float = 1.0) -> Measures:
         score,
         np.where(score > 1, "spam", "ham"),
         probability=1 / (1 + np.exp(-score)),
-        resamples=20,
     )
 
 
