@@ -100,12 +100,12 @@ class ExpertEstimates(NamedTuple):
 class ExpertParameters:
     """All parameters of judging by these tables, until they change (`Tables.changes`).
 
-    unwanted names the unwanted classes; all others are wanted.
-    confidence is the factor of the fused log-odds. min_score and max_lead bound scores of unwanted
-    mail against wanted, in 1/STEPS_PER_NAT nats: no expert's is below min_score, and no expert of
-    tokens is further than max_lead below the third lowest of them. class_estimates compare each
-    class with the first, side_estimates unwanted mail with wanted; with two classes both are the
-    same. traits and numbers are those of side_estimates, as lists.
+    unwanted names the unwanted classes; all others are wanted. confidence is the factor of the
+    fused log-odds. min_score and max_lead bound scores of unwanted mail against wanted, in
+    1/STEPS_PER_NAT nats: no expert's is below min_score, and no expert of tokens is further than
+    max_lead below the third lowest of them. class_estimates compare each class with the first,
+    side_estimates unwanted mail with wanted; with two classes both are the same. traits and numbers
+    are those of side_estimates, as lists.
     """
 
     tables: Tables
@@ -250,10 +250,10 @@ def damping_factors(evidence: Evidence) -> Floats:
 class ScoredMessage(NamedTuple):
     """One message with all that its scores are made of.
 
-    counts (K, n) and weights (K-1, n) are those of its buckets. multinomial (1, n), traits and
-    numbers are the undamped part of every bucket, trait and number in its expert's log-odds of
-    unwanted mail against wanted. scores are the experts' as they count in judging, with rows as by
-    `batch_scores`. So few values are faster as lists.
+    counts (K, n) and weights (K-1, n) are those of its buckets. multinomial (1, n), traits (T,) and
+    numbers (D,) are the undamped part of every bucket, trait and number in its expert's log-odds of
+    unwanted mail against wanted; so few traits and numbers are faster as lists. scores are the
+    experts' as they count in judging, with rows as by `batch_scores`.
     """
 
     parameters: ExpertParameters
