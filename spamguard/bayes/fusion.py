@@ -303,14 +303,41 @@ def break_down(message: ScoredMessage, favoured: str, against: str) -> LogOddsBr
     favoured, against: the unwanted and the wanted class whose weights tell the logistic experts'
     shares, where there are more than these two.
     """
-    parameters, evidence, counted = message.parameters, message.evidence, message.multinomial[0]
-    tables, nats = parameters.tables, np.array(message.scores[-1]) / STEPS_PER_NAT
-    # the factor of the fused log-odds, with that of log-odds so high; and of each expert's score
-    confidence = parameters.confidence
-    if log_odds := confidence * _fused_nats(message):
-        confidence = confidence * temper_one(log_odds) / log_odds
-    weights = np.multiply(confidence / ONE, side_weights(tables.fusion_weights), dtype=np.float64)
-    shares, prior = weights * nats, float(confidence * tables.fusion_biases[0] / ONE)
+    buckets, factors, weights, remainder = token_parts(message, favoured, against)
+    nats = np.array(message.scores[-1]) / STEPS_PER_NAT
+    bias = message.parameters.tables.fusion_biases[0]
+    shares, prior = weights * nats, float(_confidence(message) * bias / ONE)
+    return LogOddsBreakdown(
+        log_odds=prior + float(shares.sum()),
+        prior=prior,
+        experts=shares,
+        scores=nats,
+        biases=float(weights @ remainder),
+        buckets=buckets,
+        traits=np.array(message.traits) * factors[-2],
+        numbers=np.array(message.numbers) * factors[-1],
+    )
+
+
+def _confidence(message: ScoredMessage) -> float:
+    """The factor of the fused log-odds: the confidence in the lessons, and in log-odds so high."""
+    confidence = message.parameters.confidence
+    log_odds = confidence * _fused_nats(message)
+    return confidence * temper_one(log_odds) / log_odds if log_odds else confidence
+
+
+def token_parts(
+    message: ScoredMessage, favoured: str, against: str
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """`LogOddsBreakdown.buckets`, which each scan wants; and what they are made with.
+
+    These are factors of the parts in each expert's sum, weights of the experts, and the remainder
+    of each score, which belongs to no feature, (EXPERTS,).
+    """
+    evidence, counted, tables = message.evidence, message.multinomial[0], message.parameters.tables
+    nats = np.array(message.scores[-1]) / STEPS_PER_NAT
+    experts_weights = side_weights(tables.fusion_weights)
+    weights = np.multiply(_confidence(message) / ONE, experts_weights, dtype=np.float64)
     # each expert's sum once more, by its features
     pair = tables.classes.index(favoured), tables.classes.index(against)
     weighed = class_difference(message.weights, pair)
@@ -329,16 +356,7 @@ def break_down(message: ScoredMessage, favoured: str, against: str) -> LogOddsBr
     factors = factors * damping * weights
     buckets = counted * factors[:N_TOKEN_SETS].repeat(evidence.sizes)
     buckets += weighed * (factors[LOGISTIC] / logistic.ONE).repeat(evidence.sizes)
-    return LogOddsBreakdown(
-        log_odds=prior + float(shares.sum()),
-        prior=prior,
-        experts=shares,
-        scores=nats,
-        biases=float(weights @ remainder),
-        buckets=buckets,
-        traits=np.array(message.traits) * factors[-2],
-        numbers=np.array(message.numbers) * factors[-1],
-    )
+    return buckets, factors, weights, remainder
 
 
 def strongest_parts(parts: Floats, number: int) -> Indices:

@@ -277,7 +277,7 @@ class Filter(ClosedOnExit):
             for user in users
             if user in corrections or nats[user] != nats[""]
         }
-        parts = fusion.break_down(scored, *policy.likeliest_sides(verdict, self._unwanted)).buckets
+        parts, *_ = fusion.token_parts(scored, *policy.likeliest_sides(verdict, self._unwanted))
         chosen = fusion.strongest_parts(parts, words)
         strongest = finder.words(
             scored.evidence.buckets.take(chosen), parts.take(chosen), 32 - self._store.tables.bits
