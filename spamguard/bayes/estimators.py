@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamguard.bayes import formulas
-from spamguard.bayes.formulas import Floats
+from spamguard.bayes.formulas import Floats, Indices, Integers
 from spamguard.bayes.naive_bayes import (
     UNIT_BITS,
-    ClassCodes,
     ExactSums,
     NaiveBayes,
     class_products,
@@ -82,7 +81,7 @@ class BernoulliNB(NaiveBayes):
         self.class_alpha = class_alpha
         self.binarize = binarize
 
-    def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
+    def _sum_evidence(self, X: Any, codes: Indices, n_classes: int) -> ExactSums:
         return (class_sums(self._find_present(X), codes, n_classes),)
 
     def _find_present(self, X: Any) -> Any:
@@ -103,7 +102,9 @@ class BernoulliNB(NaiveBayes):
         a, b = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), 2)
         self.feature_count_ = counts = to_floats(sums[1])
         total = self.class_count_[:, np.newaxis]
-        self.feature_log_prob_ = formulas.bernoulli_logs(counts, total, a, b)[0]
+        self.feature_log_prob_ = formulas.log_ratio(
+            formulas.log_count(counts, a), formulas.log_count(total, a + b)
+        )
         self._presence = formulas.bernoulli_presence(counts, total, a, b)
         once = np.ones(counts.shape[1], np.int64)
         self._absence = formulas.absent_log_likelihood(counts, once, self.class_count_, a, b)
@@ -112,7 +113,7 @@ class BernoulliNB(NaiveBayes):
         present = self._find_present(X)
         return formulas.bernoulli_log_likelihood(present, self._presence, self._absence)
 
-    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
         """1 where a feature is there, or twice `binarize` where that is more."""
         probability = np.exp(self.feature_log_prob_)[codes]
         present = random.random_sample(probability.shape) < probability
@@ -152,7 +153,7 @@ class MultinomialNB(NaiveBayes):
         self.alpha = alpha
         self.class_alpha = class_alpha
 
-    def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
+    def _sum_evidence(self, X: Any, codes: Indices, n_classes: int) -> ExactSums:
         return (class_sums(X, codes, n_classes),)
 
     def _set_estimates(self, sums: ExactSums) -> None:
@@ -163,7 +164,7 @@ class MultinomialNB(NaiveBayes):
     def _log_likelihood(self, X: Any) -> Floats:
         return formulas.weighted_log_sum(X, self.feature_log_prob_)
 
-    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
         """Numbers of occurrences, of a Poisson length.
 
         The model says nothing about lengths, only that they do not depend on the class (McCallum &
@@ -205,7 +206,7 @@ class CategoricalNB(NaiveBayes):
     ([2, 3], ['ham', 'spam'])
     """
 
-    n_categories_: NDArray[np.int64]
+    n_categories_: Integers
     category_count_: list[Floats]
     feature_log_prob_: list[Floats]
     _input_tags = ("categorical", "positive_only")
@@ -217,7 +218,7 @@ class CategoricalNB(NaiveBayes):
         self.class_alpha = class_alpha
         self.min_categories = min_categories
 
-    def _check_categories(self, X: NDArray[Any]) -> NDArray[np.int64]:
+    def _check_categories(self, X: NDArray[Any]) -> Integers:
         with np.errstate(invalid="ignore"):  # codes beyond int64 are refused below
             categories = X.astype(np.int64)
         if not np.array_equal(categories, X):
@@ -226,7 +227,7 @@ class CategoricalNB(NaiveBayes):
             )
         return categories
 
-    def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
+    def _sum_evidence(self, X: Any, codes: Indices, n_classes: int) -> ExactSums:
         sums = []
         for column in self._check_categories(X).T:
             width = int(column.max()) + 1
@@ -260,7 +261,7 @@ class CategoricalNB(NaiveBayes):
         pairs = zip(self._log_proba, columns, strict=True)
         return np.asarray(np.sum([proba[:, column] for proba, column in pairs], axis=0).T)
 
-    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
         """Categories below `n_categories_`."""
         categories = np.empty((len(codes), len(self.n_categories_)), np.int64)
         for code in np.unique(codes):
@@ -320,7 +321,7 @@ class GaussianNB(NaiveBayes):
         self.class_alpha = class_alpha
         self.var_floor = var_floor
 
-    def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
+    def _sum_evidence(self, X: Any, codes: Indices, n_classes: int) -> ExactSums:
         second = {"diagonal": class_squares, "shared": class_products, "full": class_products}
         return class_sums(X, codes, n_classes), second[self.covariance](X, codes, n_classes)
 
@@ -359,7 +360,7 @@ class GaussianNB(NaiveBayes):
             return np.asarray(formulas.gaussian_log_density(X, self.theta_, self.var_).sum(axis=-1))
         return formulas.whitened_log_density(X, self.theta_, self._whitening)
 
-    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
         """Real numbers with the variances that judging uses, those with the floor applied."""
         standard = random.standard_normal((len(codes), self.theta_.shape[1]))
         if self.covariance == "diagonal":

@@ -9,14 +9,14 @@ explanation scales the parts by the same factor.
 When a message is judged, neither one expert nor two may decide that it is wanted: their scores for
 that are bounded more tightly, and by a third expert's (`bound_scores`).
 
-One message is scored with plain numbers, which are faster than short arrays (`two_class_scores`).
-Replays and judging in bulk score many messages side by side, as runs of one long array
-(`batch_scores`). Both give the same bits.
+One message of two classes is scored with plain numbers, which are faster than short arrays
+(`score_message`). Replays and judging in bulk score many messages side by side, as runs of one long
+array (`batch_scores`). Both give the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
@@ -27,27 +27,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import formulas, logistic
+from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
 from spamguard.bayes.tables import (
     N_BASE,
     N_TOKEN_SETS,
     N_TRAIT_VALUES,
-    BucketRows,
     Evidence,
-    EvidenceBatch,
     Sides,
     Tables,
-    append_unwanted_log_odds,
     partition_classes,
     read_rows,
-    run_sums,
     set_sums,
     sum_by_side,
 )
 from spamguard.records import TOKEN_SETS
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Sizes = NDArray[np.intp]
 
 EXPERTS = (
     *(f"multinomial {name}" for name in TOKEN_SETS),
@@ -56,7 +49,7 @@ EXPERTS = (
     "gaussian",
 )
 _N_TOKEN_EXPERTS = 2 * N_TOKEN_SETS  # the first ones; those of traits and numbers come last
-_LOGISTIC = slice(N_TOKEN_SETS, _N_TOKEN_EXPERTS)
+LOGISTIC = slice(N_TOKEN_SETS, _N_TOKEN_EXPERTS)
 _WORDS_SET, _CLUES_SET = TOKEN_SETS.index("words"), TOKEN_SETS.index("clues")
 STEPS_PER_NAT = 256  # steps per nat in which scores are kept
 MAX_SCORE_NATS = 12.0
@@ -90,17 +83,6 @@ WARM_UP_LESSONS = 2
 # ---- parameters, estimated before a message is seen
 
 
-class ScoreBounds(NamedTuple):
-    """Bounds of a score of unwanted mail against wanted when judging, in 1/STEPS_PER_NAT nats.
-
-    min_score bounds every expert. max_below_third bounds how far an expert of tokens may be below
-    the third lowest of them; the bound never changes the sign of a score.
-    """
-
-    min_score: int
-    max_below_third: int
-
-
 class ExpertEstimates(NamedTuple):
     """Parameters of the counting experts.
 
@@ -116,16 +98,23 @@ class ExpertEstimates(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertParameters:
-    """All parameters of judging.
+    """All parameters of judging by these tables, until they change (`Tables.changes`).
 
-    confidence is the factor of the fused log-odds. class_estimates compare each class with the
-    first, side_estimates unwanted mail with wanted; with two classes both are the same. traits and
-    numbers are those of side_estimates, as lists.
+    unwanted names the unwanted classes; all others are wanted. confidence is the factor of the
+    fused log-odds. min_score and max_lead bound scores of unwanted mail against wanted, in
+    1/STEPS_PER_NAT nats: no expert's is below min_score, and no expert of tokens is further than
+    max_lead below the third lowest of them. class_estimates compare each class with the first,
+    side_estimates unwanted mail with wanted; with two classes both are the same. traits and numbers
+    are those of side_estimates, as lists.
     """
 
+    tables: Tables
+    changes: int
+    unwanted: frozenset[str]
     sides: Sides
     confidence: float
-    bounds: ScoreBounds
+    min_score: int
+    max_lead: int
     class_estimates: ExpertEstimates
     side_estimates: ExpertEstimates
     traits: list[list[float]]
@@ -133,12 +122,9 @@ class ExpertParameters:
 
 
 def estimate_parameters(
-    tables: Tables, unwanted: Set[str] = frozenset({"spam"})
+    tables: Tables, unwanted: frozenset[str] = frozenset({"spam"})
 ) -> ExpertParameters:
-    """Estimate from the sums as they are now; valid until the tables change.
-
-    unwanted names the unwanted classes; all others are wanted.
-    """
+    """Estimate from the sums as they are now."""
     sides = partition_classes(tables.classes, unwanted)
     sums = (
         *(tables.messages, tables.totals, tables.trait_counts),
@@ -148,10 +134,18 @@ def estimate_parameters(
     if len(tables.classes) != N_BASE:
         of_sides = make_estimates(*(sum_by_side(values, sides) for values in sums))
     confidence = side_confidence(tables.messages, sides)
+    floor, lead = (
+        round(nats / sqrt(confidence) * STEPS_PER_NAT)
+        for nats in (WANTED_FLOOR_NATS, MAX_LEAD_NATS)
+    )
     return ExpertParameters(
+        tables,
+        tables.changes,
+        unwanted,
         sides,
         confidence,
-        score_bounds(confidence),
+        -floor,
+        lead,
         of_classes,
         of_sides,
         of_sides.traits[0].tolist(),
@@ -195,15 +189,6 @@ def multinomial_shares(totals: Integers) -> Floats:
     return np.asarray((totals + 0.5) / (totals + 0.5).sum(axis=0))
 
 
-def score_bounds(confidence: float) -> ScoreBounds:
-    """The bounds of scores in judging; the less confidence, the wider."""
-    floor, lead = (
-        round(nats / sqrt(confidence) * STEPS_PER_NAT)
-        for nats in (WANTED_FLOOR_NATS, MAX_LEAD_NATS)
-    )
-    return ScoreBounds(-floor, lead)
-
-
 def class_trust(messages: Integers) -> Floats:
     """How far classes with so many lessons can be trusted, in (0, 1): rises smoothly."""
     return np.asarray((messages + 1) / (messages + 1 + WARM_UP_LESSONS))
@@ -221,33 +206,7 @@ def side_confidence(messages: Integers, sides: Sides) -> float:
 # ---- the parts of the sums
 
 
-class ExpertParts(NamedTuple):
-    """The undamped part of every feature in every expert's sum, for unwanted mail against wanted.
-
-    multinomial (1, n) is by bucket; logistic (K-1, n) is of each class but the first. categorical
-    and gaussian are by trait and number; so few values are faster without arrays.
-    """
-
-    multinomial: Floats
-    logistic: NDArray[np.int32]
-    categorical: list[float]
-    gaussian: list[float]
-
-
-def feature_parts(
-    parameters: ExpertParameters, evidence: Evidence, rows: BucketRows
-) -> ExpertParts:
-    """Every feature's part in every expert's log-odds."""
-    counts = sum_by_side(rows.counts, parameters.sides)
-    return ExpertParts(
-        multinomial_parts(counts, parameters.side_estimates.scales, evidence.sizes),
-        rows.weights,
-        list(map(getitem, parameters.traits, evidence.traits.tolist())),
-        list(map(getitem, parameters.numbers, evidence.numbers.tolist())),
-    )
-
-
-def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Sizes) -> Floats:
+def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Indices) -> Floats:
     """Log-likelihood ratios of features against the first class, (K-1, n).
 
     Dirichlet smoothing with the class's share of one pseudo-count a: p = (count + a·share) / (share
@@ -275,164 +234,165 @@ def look_up_ratios(ratios: Floats, values: NDArray[np.integer]) -> Floats:
     return np.asarray(ratios.reshape(rows, -1).take(values + starts, axis=1))
 
 
-def damping_factors(sizes: Sizes, traits: int, numbers: int) -> Floats:
-    """Factor of every expert's sum, (..., EXPERTS), for messages with sizes (..., SETS)."""
-    root = 1.0 / np.sqrt(np.maximum(sizes, 1))
-    factors = np.empty((*sizes.shape[:-1], len(EXPERTS)))
+def damping_factors(evidence: Evidence) -> Floats:
+    """Factor of every expert's sum, (..., EXPERTS)."""
+    root = 1.0 / np.sqrt(np.maximum(evidence.sizes, 1))
+    factors = np.empty((*root.shape[:-1], len(EXPERTS)))
     factors[..., :N_TOKEN_SETS] = root * np.sqrt(root)  # to the power of -3/4
-    factors[..., _LOGISTIC] = root
-    factors[..., -2:] = traits**-0.5, numbers**-0.5
+    factors[..., LOGISTIC] = root
+    factors[..., -2:] = evidence.traits.shape[-1] ** -0.5, evidence.numbers.shape[-1] ** -0.5
     return factors
 
 
 # ---- one message
 
 
-def message_scores(
-    tables: Tables,
-    parameters: ExpertParameters,
-    evidence: Evidence,
-    rows: BucketRows,
-    parts: ExpertParts,
-) -> list[list[int]]:
-    """The experts' scores of one message as they count in judging, rows as by `batch_scores`.
+class ScoredMessage(NamedTuple):
+    """One message with all that its scores are made of.
 
-    rows are those of its buckets, parts its `feature_parts`.
+    counts (K, n) and weights (K-1, n) are those of its buckets. multinomial (1, n), traits (T,) and
+    numbers (D,) are the undamped part of every bucket, trait and number in its expert's log-odds of
+    unwanted mail against wanted; so few traits and numbers are faster as lists. scores are the
+    experts' as they count in judging, with rows as by `batch_scores`.
     """
-    if len(tables.classes) == N_BASE:
-        return two_class_scores(parts, evidence, tables.biases, parameters.bounds)
-    batch = EvidenceBatch(
-        evidence.buckets,
-        evidence.sizes[np.newaxis],
-        evidence.traits.astype(np.intp)[np.newaxis],
-        evidence.numbers.astype(np.int64)[np.newaxis],
+
+    parameters: ExpertParameters
+    evidence: Evidence
+    counts: Ints32
+    weights: Ints32
+    multinomial: Floats
+    traits: list[float]
+    numbers: list[float]
+    scores: list[list[int]]
+
+
+def score_message(parameters: ExpertParameters, evidence: Evidence) -> ScoredMessage:
+    """Score one message, for judging."""
+    tables = parameters.tables
+    counts, weights = read_rows(tables, evidence.buckets)
+    of_sides, scales = sum_by_side(counts, parameters.sides), parameters.side_estimates.scales
+    multinomial = multinomial_parts(of_sides, scales, evidence.sizes)
+    traits: list[float] = list(map(getitem, parameters.traits, evidence.traits.tolist()))
+    numbers: list[float] = list(map(getitem, parameters.numbers, evidence.numbers.tolist()))
+    if len(tables.classes) > N_BASE:
+        of_all = _score_all(parameters, evidence, counts, weights)
+        scores = bound_scores(of_all, parameters).tolist()
+    else:
+        damping, roots = zip(*map(_set_factors, evidence.sizes.tolist()), strict=True)
+        counted = set_sums(multinomial, evidence)[0].tolist()
+        weighed: list[int] = set_sums(weights, evidence)[0].tolist()
+        biases = tables.biases[0].tolist()
+        log_odds = (
+            *map(mul, counted, damping),
+            *(margin / logistic.ONE for margin in map(logistic.margins, weighed, biases, roots)),
+            sum(traits) * len(traits) ** -0.5,
+            sum(numbers) * len(numbers) ** -0.5,
+        )
+        scores = [_bounded_scores(log_odds, parameters)]
+    return ScoredMessage(
+        parameters, evidence, counts, weights, multinomial, traits, numbers, scores
     )
-    scores = _batch_scores(tables, parameters, batch, rows)
-    bounded: list[list[int]] = bound_scores(scores, parameters.bounds)[0].tolist()
-    return bounded
-
-
-def two_class_scores(
-    parts: ExpertParts, evidence: Evidence, biases: Integers, bounds: ScoreBounds
-) -> list[list[int]]:
-    """The scores of one message where there are two classes, (1, EXPERTS), in 1/STEPS_PER_NAT.
-
-    The same bits as `batch_scores` and `bound_scores` give for many messages.
-    """
-    damping, roots = zip(*map(_set_factors, evidence.sizes.tolist()), strict=True)
-    counted = set_sums(parts.multinomial, evidence)[0].tolist()
-    weighed: list[int] = set_sums(parts.logistic, evidence)[0].tolist()
-    of_logistic = [
-        logistic.margin(total, bias, root) / logistic.ONE
-        for total, bias, root in zip(weighed, biases[0].tolist(), roots, strict=True)
-    ]
-    raw = (
-        *map(mul, counted, damping),
-        *of_logistic,
-        sum(parts.categorical) * len(evidence.traits) ** -0.5,
-        sum(parts.gaussian) * len(evidence.numbers) ** -0.5,
-    )
-    # conditional expressions take a third of the time of `min` and `max`
-    lowest_score, highest_score = -MAX_SCORE_NATS, MAX_SCORE_NATS
-    clipped = [
-        lowest_score if nats < lowest_score else highest_score if nats > highest_score else nats
-        for nats in raw
-    ]
-    lowest, below = bounds
-    scores = [round(nats * STEPS_PER_NAT) for nats in clipped]
-    inside = [lowest if score < lowest else score for score in scores]
-    third = sorted(map(inside.__getitem__, _CONFIRMING_EXPERTS))[_CONFIRMING_RANK]
-    floor = min(third - below, 0)
-    of_tokens = [floor if score < floor else score for score in inside[:_N_TOKEN_EXPERTS]]
-    return [of_tokens + inside[_N_TOKEN_EXPERTS:]]
 
 
 @lru_cache(maxsize=4096)
 def _set_factors(size: int) -> tuple[float, int]:
     """Factors of the sums over a token set: damping of the multinomial, root of the logistic."""
     root = 1.0 / sqrt(max(size, 1))
-    return root * sqrt(root), logistic.inverse_root(max(size, 1))
+    return root * sqrt(root), int(logistic.inverse_roots(np.array(size)))
 
 
-def familiarity(
-    counts: NDArray[np.int32], scores: list[list[int]], evidence: Evidence
-) -> tuple[float, float]:
+def _bounded_scores(log_odds: Sequence[float], parameters: ExpertParameters) -> list[int]:
+    """`quantise_scores` and `bound_scores` with plain numbers, for two classes."""
+    # conditional expressions take a third of the time of `min` and `max`
+    lowest_score, highest_score = -MAX_SCORE_NATS, MAX_SCORE_NATS
+    clipped = [
+        lowest_score if nats < lowest_score else highest_score if nats > highest_score else nats
+        for nats in log_odds
+    ]
+    lowest = parameters.min_score
+    scores = [round(nats * STEPS_PER_NAT) for nats in clipped]
+    inside = [lowest if score < lowest else score for score in scores]
+    third = sorted(map(inside.__getitem__, _CONFIRMING_EXPERTS))[_CONFIRMING_RANK]
+    floor = min(third - parameters.max_lead, 0)
+    of_tokens = [floor if score < floor else score for score in inside[:_N_TOKEN_EXPERTS]]
+    return of_tokens + inside[_N_TOKEN_EXPERTS:]
+
+
+def familiarity(message: ScoredMessage) -> tuple[float, float]:
     """What one message has in common with the lessons, for the caution of the first days.
-
-    counts, (K, n), are lessons of each class with each feature; scores are as by `message_scores`.
 
     Returns
     -------
     The log-odds of unwanted mail by the words of the text, in nats, and the share of other single
     tokens (header fields, hosts, structure) that no lesson has.
     """
-    row = scores[-1]
+    evidence, row = message.evidence, message.scores[-1]
     start, size = int(evidence.starts[_CLUES_SET]), int(evidence.sizes[_CLUES_SET])
-    familiar = np.count_nonzero(counts[:, start : start + size].any(axis=0))
+    familiar = np.count_nonzero(message.counts[:, start : start + size].any(axis=0))
     # a logistic score is about twice as large
     text = max(row[_WORDS_SET], row[N_TOKEN_SETS + _WORDS_SET] / 2) / STEPS_PER_NAT
     return text, 1.0 - familiar / size if size else 1.0
 
 
-# ---- many messages
+# ---- any number of messages
 
 
-def batch_scores(tables: Tables, parameters: ExpertParameters, batch: EvidenceBatch) -> Integers:
-    """The scores of all experts for each message, (m, R, EXPERTS), in 1/STEPS_PER_NAT nats.
+def batch_scores(parameters: ExpertParameters, evidence: Evidence) -> Integers:
+    """The scores of all experts for each message, (..., R, EXPERTS), in 1/STEPS_PER_NAT nats.
 
     One row for each class but the first; with more than two classes one more, of unwanted mail.
     """
-    return _batch_scores(tables, parameters, batch, read_rows(tables, batch.buckets))
+    return _score_all(parameters, evidence, *read_rows(parameters.tables, evidence.buckets))
 
 
-def _batch_scores(
-    tables: Tables, parameters: ExpertParameters, batch: EvidenceBatch, rows: BucketRows
+def _score_all(
+    parameters: ExpertParameters,
+    evidence: Evidence,
+    counts: Ints32,
+    weights: Ints32,
 ) -> Integers:
-    raw = counting_log_odds(parameters, rows.counts, batch)
-    sums = run_sums(rows.weights, *batch.runs)
-    roots = logistic.inverse_roots(batch.sizes)[:, :, np.newaxis]
-    margins = logistic.margins(sums.T.reshape(*batch.sizes.shape, -1), tables.biases.T, roots)
-    return combine_scores(raw, margins, batch, parameters.sides)
+    raw = counting_log_odds(parameters, counts, evidence)
+    sums = np.moveaxis(set_sums(weights, evidence), 0, -1)
+    roots = logistic.inverse_roots(evidence.sizes)[..., np.newaxis]
+    margins = logistic.margins(sums, parameters.tables.biases.T, roots)
+    return combine_scores(raw, margins, evidence, parameters.sides)
 
 
-def counting_log_odds(
-    parameters: ExpertParameters, counts: NDArray[np.int32], batch: EvidenceBatch
-) -> Floats:
-    """Undamped log-odds of the counting experts, (R, m, EXPERTS), from counts (K, n).
+def counting_log_odds(parameters: ExpertParameters, counts: Ints32, evidence: Evidence) -> Floats:
+    """Undamped log-odds of the counting experts, (R, ..., EXPERTS), from counts (K, n).
 
     Rows are as for `batch_scores`; the places of the logistic experts are zero.
     """
-    of_classes = _counting_log_odds(parameters.class_estimates, counts, batch)
-    if len(counts) == N_BASE:
-        return of_classes
-    of_sides = _counting_log_odds(
-        parameters.side_estimates, sum_by_side(counts, parameters.sides), batch
-    )
-    return np.concatenate((of_classes, of_sides))
+    compared = [(parameters.class_estimates, counts)]
+    if len(counts) != N_BASE:
+        compared.append((parameters.side_estimates, sum_by_side(counts, parameters.sides)))
+    sizes = evidence.sizes
+    rows = []
+    for known, of_each in compared:
+        scales = np.tile(known.scales, sizes.size // N_TOKEN_SETS)
+        parts = multinomial_parts(of_each, scales, sizes.ravel())
+        raw = np.zeros((len(parts), *sizes.shape[:-1], len(EXPERTS)))
+        raw[..., :N_TOKEN_SETS] = set_sums(parts, evidence)
+        raw[..., -2] = look_up_ratios(known.traits, evidence.traits).sum(axis=-1)
+        raw[..., -1] = look_up_ratios(known.numbers, evidence.numbers).sum(axis=-1)
+        rows.append(raw)
+    return np.concatenate(rows)
 
 
-def _counting_log_odds(
-    estimates: ExpertEstimates, counts: NDArray[np.integer], batch: EvidenceBatch
-) -> Floats:
-    starts, sizes = batch.runs
-    messages = len(batch.sizes)
-    parts = multinomial_parts(counts, np.tile(estimates.scales, messages), sizes)
-    raw = np.zeros((len(parts), messages, len(EXPERTS)))
-    raw[:, :, :N_TOKEN_SETS] = run_sums(parts, starts, sizes).reshape(len(parts), messages, -1)
-    raw[:, :, -2] = look_up_ratios(estimates.traits, batch.traits).sum(axis=-1)
-    raw[:, :, -1] = look_up_ratios(estimates.numbers, batch.numbers).sum(axis=-1)
-    return raw
+def combine_scores(raw: Floats, margins: Integers, evidence: Evidence, sides: Sides) -> Integers:
+    """The experts' scores, (..., R, EXPERTS) in 1/STEPS_PER_NAT nats.
 
-
-def combine_scores(raw: Floats, margins: Integers, batch: EvidenceBatch, sides: Sides) -> Integers:
-    """The experts' scores, (m, R, EXPERTS) in 1/STEPS_PER_NAT nats.
-
-    Counting sums, raw, are damped in place; logistic log-odds, margins (m, SETS, K-1), are put in.
+    Counting sums, raw, are damped in place; logistic log-odds, margins (..., SETS, K-1), are put
+    in.
     """
-    raw *= damping_factors(batch.sizes, batch.traits.shape[1], batch.numbers.shape[1])
-    log_odds = margins.transpose(2, 0, 1) / logistic.ONE
-    raw[:, :, _LOGISTIC] = append_unwanted_log_odds(log_odds, sides)
-    return quantise_scores(raw).swapaxes(0, 1)
+    raw *= damping_factors(evidence)
+    log_odds = np.moveaxis(margins, -1, 0) / logistic.ONE
+    raw[: len(log_odds), ..., LOGISTIC] = log_odds
+    if len(log_odds) > 1:
+        every = np.concatenate((np.zeros_like(log_odds[:1]), log_odds))
+        good, bad = (np.logaddexp.reduce(every[side], axis=0) for side in sides)
+        raw[-1, ..., LOGISTIC] = bad - good
+    return np.moveaxis(quantise_scores(raw), 0, -2)
 
 
 def quantise_scores(raw: Floats) -> Integers:
@@ -448,13 +408,13 @@ def quantise_scores(raw: Floats) -> Integers:
     return np.asarray(np.rint(clipped * STEPS_PER_NAT).astype(np.int64))
 
 
-def bound_scores(scores: Integers, bounds: ScoreBounds) -> Integers:
+def bound_scores(scores: Integers, parameters: ExpertParameters) -> Integers:
     """Scores (..., R, EXPERTS) with the last row, of unwanted mail, bounded for judging."""
     inside = scores.copy()
     last = inside[..., -1, :]
-    np.maximum(last, bounds.min_score, out=last)
+    np.maximum(last, parameters.min_score, out=last)
     of_tokens = last[..., :_N_TOKEN_EXPERTS]
     third = np.sort(last[..., _CONFIRMING_EXPERTS], axis=-1)[..., _CONFIRMING_RANK, np.newaxis]
-    floor = np.minimum(third - bounds.max_below_third, 0)  # no score changes its sign
+    floor = np.minimum(third - parameters.max_lead, 0)  # no score changes its sign
     np.maximum(of_tokens, floor, out=of_tokens)
     return inside

@@ -22,6 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Ints32 = NDArray[np.int32]
+Indices = NDArray[np.intp]
 
 
 # ---- smoothed estimates (Laplace, Lidstone, Dirichlet)
@@ -31,11 +34,6 @@ def log_count(counts: ArrayLike, alpha: ArrayLike) -> Floats:
     """log(counts + alpha), the numerator of `smoothed_log`."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.add(counts, alpha, dtype=np.float64)))
-
-
-def log_total(total: ArrayLike, alpha: ArrayLike, n_values: ArrayLike) -> Floats:
-    """log(total + alpha * n_values), the denominator of `smoothed_log`."""
-    return log_count(total, np.multiply(alpha, n_values))
 
 
 def log_ratio(upper: ArrayLike, lower: ArrayLike) -> Floats:
@@ -62,7 +60,7 @@ def smoothed_log(
     >>> np.exp(smoothed_log([3, 0], 3, 1, 2)).round(3).tolist()
     [0.8, 0.2]
     """
-    return log_ratio(log_count(counts, alpha), log_total(total, alpha, n_values))
+    return log_ratio(log_count(counts, alpha), log_count(total, np.multiply(alpha, n_values)))
 
 
 def class_log_prior(class_counts: ArrayLike, class_alpha: ArrayLike) -> Floats:
@@ -130,18 +128,6 @@ class Absence(NamedTuple):
 
     finite: Floats
     certain: NDArray[np.int64]
-
-
-def bernoulli_logs(
-    counts: ArrayLike, total: ArrayLike, a: float, b: float
-) -> tuple[Floats, Floats]:
-    """log p and log(1-p) for p = (counts + a) / (total + a + b), the mean under a Beta prior.
-
-    counts are the samples of the class that show the feature, (K, n); total all of them, (K, 1).
-    """
-    lower = log_count(total, a + b)
-    absent = log_count(np.subtract(total, counts), b)
-    return log_ratio(log_count(counts, a), lower), log_ratio(absent, lower)
 
 
 def bernoulli_presence(counts: ArrayLike, total: ArrayLike, a: float, b: float) -> Presence:

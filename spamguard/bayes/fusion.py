@@ -18,7 +18,7 @@ profile changes nothing that is learnt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -26,13 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, formulas, logistic
-from spamguard.bayes.experts import EXPERTS, STEPS_PER_NAT, ExpertParameters, Floats, Integers
+from spamguard.bayes.experts import (
+    EXPERTS,
+    LOGISTIC,
+    STEPS_PER_NAT,
+    ExpertParameters,
+    ScoredMessage,
+    score_message,
+)
+from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
 from spamguard.bayes.tables import (
     N_BASE,
     N_TOKEN_SETS,
-    BucketRows,
     Evidence,
-    EvidenceBatch,
     Sides,
     Tables,
     read_rows,
@@ -86,11 +92,6 @@ def to_nats(fused: Integers) -> Floats:
     return np.asarray(fused / (ONE * STEPS_PER_NAT))
 
 
-def fused_nats(scores: Sequence[int], weights: Sequence[int], bias: int) -> float:
-    """Fused log-odds of one message in nats; plain numbers are faster than arrays here."""
-    return float((sum(map(mul, scores, weights)) + bias * STEPS_PER_NAT) / (ONE * STEPS_PER_NAT))
-
-
 def temper(log_odds: Floats) -> Floats:
     """Log-odds in nats as they are reported: flat beyond `KNEE_NATS`, but in the same order.
 
@@ -107,9 +108,7 @@ def temper_one(log_odds: float) -> float:
     return log_odds if -KNEE_NATS <= log_odds <= KNEE_NATS else float(temper(np.array(log_odds)))
 
 
-def update_weights(
-    scores: Integers, targets: NDArray[np.intp], weights: Integers, biases: Integers
-) -> None:
+def update_weights(scores: Integers, targets: Indices, weights: Integers, biases: Integers) -> None:
     """Take one step, in place, towards the true classes of some messages.
 
     Shapes: scores (m, K-1, E), taken before the messages were taught, and targets (m,). No weight
@@ -143,9 +142,7 @@ def class_log_shares(tables: Tables, sides: Sides, scores: Integers) -> Floats:
     return shares
 
 
-def update_class_weights(
-    scores: Integers, targets: NDArray[np.intp], tables: Tables, sides: Sides
-) -> None:
+def update_class_weights(scores: Integers, targets: Indices, tables: Tables, sides: Sides) -> None:
     """Take one step of fusion within each side, from the messages of that side.
 
     Shapes: scores (m, K-1, E), targets (m,).
@@ -175,57 +172,35 @@ def _scores_within(scores: Integers, side: list[int]) -> Integers:
 # ---- judging by all experts
 
 
-class MessageScores(NamedTuple):
-    """The steps of judging one message: its rows, its parts, and the experts' scores."""
-
-    rows: BucketRows
-    parts: experts.ExpertParts
-    scores: list[list[int]]
-
-
-def score_message(
-    tables: Tables, parameters: ExpertParameters, evidence: Evidence
-) -> MessageScores:
-    """Score a message as the default profile does, and keep the steps."""
-    rows = read_rows(tables, evidence.buckets)
-    parts = experts.feature_parts(parameters, evidence, rows)
-    scores = experts.message_scores(tables, parameters, evidence, rows, parts)
-    return MessageScores(rows, parts, scores)
-
-
-def fuse(tables: Tables, parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+def fuse(message: ScoredMessage) -> list[float]:
     """Fuse all experts; the result is held back while there are few lessons."""
-    return fuse_scores(tables, parameters, score_message(tables, parameters, evidence).scores)
-
-
-def fuse_scores(
-    tables: Tables, parameters: ExpertParameters, scores: list[list[int]]
-) -> list[float]:
-    """`fuse`, from the scores of `experts.message_scores`."""
+    parameters, scores = message.parameters, message.scores
     if len(scores) > 1:
-        return _fuse_batch_scores(tables, parameters, np.array([scores]))[0]
-    weights = side_weights(tables.fusion_weights).tolist()
-    log_odds = fused_nats(scores[0], weights, int(tables.fusion_biases[0]))
-    return [0.0, temper_one(parameters.confidence * log_odds)]
+        return _fuse_scores(parameters, np.array([scores]))[0]
+    return [0.0, temper_one(parameters.confidence * _fused_nats(message))]
 
 
-def fuse_batch(
-    tables: Tables, parameters: ExpertParameters, batch: EvidenceBatch
-) -> list[list[float]]:
+def fuse_batch(parameters: ExpertParameters, batch: Evidence) -> list[list[float]]:
     """`fuse` for several messages at once."""
-    scores = experts.batch_scores(tables, parameters, batch)
-    return _fuse_batch_scores(tables, parameters, experts.bound_scores(scores, parameters.bounds))
+    scores = experts.batch_scores(parameters, batch)
+    return _fuse_scores(parameters, experts.bound_scores(scores, parameters))
 
 
-def _fuse_batch_scores(
-    tables: Tables, parameters: ExpertParameters, scores: Integers
-) -> list[list[float]]:
+def _fused_nats(message: ScoredMessage) -> float:
+    """Fused log-odds of unwanted mail; plain numbers are faster than arrays here."""
+    tables = message.parameters.tables
+    weighted = map(mul, message.scores[-1], side_weights(tables.fusion_weights).tolist())
+    fused = sum(weighted) + int(tables.fusion_biases[0]) * STEPS_PER_NAT
+    return float(fused / (ONE * STEPS_PER_NAT))
+
+
+def _fuse_scores(parameters: ExpertParameters, scores: Integers) -> list[list[float]]:
     """First how likely unwanted mail is, then which class of its side; scores (m, R, EXPERTS)."""
+    tables, sides = parameters.tables, parameters.sides
     weights, bias = side_weights(tables.fusion_weights), tables.fusion_biases[:1]
-    of_classes = scores[:, : len(tables.classes) - 1]
-    shares = class_log_shares(tables, parameters.sides, of_classes)
+    shares = class_log_shares(tables, sides, scores[:, : len(tables.classes) - 1])
     fused = to_nats(fused_log_odds(scores[:, -1:], weights, bias))
-    shares[:, parameters.sides.unwanted] += temper(parameters.confidence * fused)
+    shares[:, sides.unwanted] += temper(parameters.confidence * fused)
     joint: list[list[float]] = shares.tolist()
     return joint
 
@@ -238,14 +213,13 @@ _ALPHA = 1.0  # add-one smoothing
 class Profile(NamedTuple):
     """One way to judge. judge returns the unnormalised log-probability of each class."""
 
-    name: str
     about: str
-    judge: Callable[[Tables, ExpertParameters, Evidence], list[float]]
+    judge: Callable[[ExpertParameters, Evidence], list[float]]
 
 
-def _word_counts(tables: Tables, evidence: Evidence) -> NDArray[np.int32]:
+def _word_counts(tables: Tables, evidence: Evidence) -> Ints32:
     """Counts (K, n) of the words that any class knows: the vocabulary is what has been taught."""
-    counts = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])]).counts
+    counts, _ = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])])
     return counts.compress(np.bitwise_or.reduce(counts), axis=1)
 
 
@@ -255,9 +229,8 @@ def _add_prior(tables: Tables, log_likelihood: Floats) -> list[float]:
     return joint
 
 
-def _judge_bernoulli(
-    tables: Tables, _parameters: ExpertParameters, evidence: Evidence
-) -> list[float]:
+def _judge_bernoulli(parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+    tables = parameters.tables
     counts, messages = _word_counts(tables, evidence), tables.messages[:, np.newaxis]
     presence = formulas.bernoulli_presence(counts, messages, _ALPHA, _ALPHA)
     # a message without any word, from the histogram of counts instead of the vocabulary
@@ -273,16 +246,19 @@ def _judge_bernoulli(
     return _add_prior(tables, likelihood)
 
 
-def _judge_multinomial(
-    tables: Tables, _parameters: ExpertParameters, evidence: Evidence
-) -> list[float]:
+def _judge_multinomial(parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+    tables = parameters.tables
     counts = _word_counts(tables, evidence)
     if not counts.size:
         return _add_prior(tables, np.zeros(len(tables.classes)))
     # the sum of smoothed_log over the words; its denominator is the same for all of them
     upper = formulas.log_count(counts, _ALPHA).sum(axis=1)
-    total = formulas.log_total(tables.totals[:, 0], _ALPHA, tables.vocabulary[0])
+    total = formulas.log_count(tables.totals[:, 0], _ALPHA * tables.vocabulary[0])
     return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
+
+
+def _judge_by_all(parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+    return fuse(score_message(parameters, evidence))
 
 
 DEFAULT_PROFILE = "default"
@@ -291,12 +267,9 @@ _ALL_EXPERTS = (
 )
 _ABOUT = "{} naive Bayes over words, add-one smoothing"
 PROFILES = {
-    profile.name: profile
-    for profile in (
-        Profile(DEFAULT_PROFILE, _ALL_EXPERTS, fuse),
-        Profile("bernoulli", _ABOUT.format("Bernoulli"), _judge_bernoulli),
-        Profile("multinomial", _ABOUT.format("multinomial"), _judge_multinomial),
-    )
+    DEFAULT_PROFILE: Profile(_ALL_EXPERTS, _judge_by_all),
+    "bernoulli": Profile(_ABOUT.format("Bernoulli"), _judge_bernoulli),
+    "multinomial": Profile(_ABOUT.format("multinomial"), _judge_multinomial),
 }
 
 
@@ -304,7 +277,6 @@ PROFILES = {
 
 # Rounding doubles a score of half a step; nothing else makes a score larger.
 _MAX_FACTOR = 2.0
-_LOGISTIC = slice(N_TOKEN_SETS, 2 * N_TOKEN_SETS)
 
 
 class LogOddsBreakdown(NamedTuple):
@@ -312,7 +284,7 @@ class LogOddsBreakdown(NamedTuple):
 
     prior is what no message has a part in. experts (EXPERTS,) are the experts' shares, each the sum
     of its features' parts and biases. buckets (n,), traits (T,) and numbers (D,) say what each
-    token, trait and number adds over all experts. counts (K, n).
+    token, trait and number adds over all experts.
     """
 
     log_odds: float
@@ -323,54 +295,71 @@ class LogOddsBreakdown(NamedTuple):
     buckets: Floats
     traits: Floats
     numbers: Floats
-    counts: NDArray[np.int32]
 
 
-def break_down(
-    message: MessageScores,
-    tables: Tables,
-    parameters: ExpertParameters,
-    evidence: Evidence,
-    pair: tuple[int, int],
-) -> LogOddsBreakdown:
+def break_down(message: ScoredMessage, favoured: str, against: str) -> LogOddsBreakdown:
     """Take apart the default profile's log-odds of unwanted mail.
 
-    pair: numbers of the unwanted and of the wanted class whose weights tell the
-    logistic experts' shares, where there are more than these two.
+    favoured, against: the unwanted and the wanted class whose weights tell the logistic experts'
+    shares, where there are more than these two.
     """
-    parts, nats = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
-    confidence, weights = _weigh_experts(message, tables, parameters)
-    factors, remainder = _scale_experts(message, tables, evidence, pair)
-    factors = factors * weights
-    shares = weights * nats
-    prior = float(confidence * tables.fusion_biases[0] / ONE)
+    buckets, factors, weights, remainder = token_parts(message, favoured, against)
+    nats = np.array(message.scores[-1]) / STEPS_PER_NAT
+    bias = message.parameters.tables.fusion_biases[0]
+    shares, prior = weights * nats, float(_confidence(message) * bias / ONE)
     return LogOddsBreakdown(
         log_odds=prior + float(shares.sum()),
         prior=prior,
         experts=shares,
         scores=nats,
         biases=float(weights @ remainder),
-        buckets=_token_parts(parts, evidence, factors, pair),
-        traits=np.array(parts.categorical) * factors[-2],
-        numbers=np.array(parts.gaussian) * factors[-1],
-        counts=message.rows.counts,
+        buckets=buckets,
+        traits=np.array(message.traits) * factors[-2],
+        numbers=np.array(message.numbers) * factors[-1],
     )
 
 
-def bucket_parts(
-    message: MessageScores,
-    tables: Tables,
-    parameters: ExpertParameters,
-    evidence: Evidence,
-    pair: tuple[int, int],
-) -> Floats:
-    """Only `LogOddsBreakdown.buckets`, which each scan wants."""
-    factors = _scale_experts(message, tables, evidence, pair)[0]
-    factors *= _weigh_experts(message, tables, parameters)[1]
-    return _token_parts(message.parts, evidence, factors, pair)
+def _confidence(message: ScoredMessage) -> float:
+    """The factor of the fused log-odds: the confidence in the lessons, and in log-odds so high."""
+    confidence = message.parameters.confidence
+    log_odds = confidence * _fused_nats(message)
+    return confidence * temper_one(log_odds) / log_odds if log_odds else confidence
 
 
-def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:
+def token_parts(
+    message: ScoredMessage, favoured: str, against: str
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """`LogOddsBreakdown.buckets`, which each scan wants; and what they are made with.
+
+    These are factors of the parts in each expert's sum, weights of the experts, and the remainder
+    of each score, which belongs to no feature, (EXPERTS,).
+    """
+    evidence, counted, tables = message.evidence, message.multinomial[0], message.parameters.tables
+    nats = np.array(message.scores[-1]) / STEPS_PER_NAT
+    experts_weights = side_weights(tables.fusion_weights)
+    weights = np.multiply(_confidence(message) / ONE, experts_weights, dtype=np.float64)
+    # each expert's sum once more, by its features
+    pair = tables.classes.index(favoured), tables.classes.index(against)
+    weighed = class_difference(message.weights, pair)
+    by_set = set_sums(np.stack((counted, weighed)), evidence)
+    by_set[1] /= logistic.ONE
+    damping = experts.damping_factors(evidence)
+    sums = np.array([*by_set.ravel(), sum(message.traits), sum(message.numbers)]) * damping
+    biases = np.zeros(len(EXPERTS))
+    biases[LOGISTIC] = class_difference(tables.biases, pair) / logistic.ONE
+    totals = sums + biases
+    # The factors contain clipping and rounding. With two classes they are always inside. With more,
+    # two of them do not give all of what the logistic experts make of both sides.
+    factors = np.divide(nats, totals, out=np.zeros(len(EXPERTS)), where=totals != 0)
+    factors = np.minimum(np.maximum(factors, 0.0), _MAX_FACTOR)
+    remainder = factors * biases if len(tables.classes) == N_BASE else nats - factors * sums
+    factors = factors * damping * weights
+    buckets = counted * factors[:N_TOKEN_SETS].repeat(evidence.sizes)
+    buckets += weighed * (factors[LOGISTIC] / logistic.ONE).repeat(evidence.sizes)
+    return buckets, factors, weights, remainder
+
+
+def strongest_parts(parts: Floats, number: int) -> Indices:
     """Indices of the `number` parts that are farthest from zero, strongest first; none is zero.
 
     >>> strongest_parts(np.array([0.5, -2.0, 1.0, 0.0]), 2).tolist()
@@ -383,59 +372,9 @@ def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:
     return chosen[: np.count_nonzero(weights.take(chosen))]
 
 
-def _weigh_experts(
-    message: MessageScores, tables: Tables, parameters: ExpertParameters
-) -> tuple[float, Floats]:
-    """The factor of the fused log-odds, and with it that of each expert's score.
-
-    It is the confidence in the lessons, and in log-odds so high.
-    """
-    weights, confidence = side_weights(tables.fusion_weights), parameters.confidence
-    log_odds = confidence * fused_nats(
-        message.scores[-1], weights.tolist(), int(tables.fusion_biases[0])
-    )
-    if log_odds:
-        confidence = confidence * temper_one(log_odds) / log_odds
-    return confidence, np.multiply(confidence / ONE, weights, dtype=np.float64)
-
-
-def _scale_experts(
-    message: MessageScores, tables: Tables, evidence: Evidence, pair: tuple[int, int]
-) -> tuple[Floats, Floats]:
-    """The factor of the parts in each expert's sum, and the remainder of each score, in nats.
-
-    The factors contain damping, clipping and rounding; the remainder belongs to no feature.
-    """
-    parts, scores = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
-    damping = experts.damping_factors(evidence.sizes, len(evidence.traits), len(evidence.numbers))
-    differences = class_difference(parts.logistic, pair)
-    by_set = set_sums(np.stack((parts.multinomial[0], differences)), evidence)
-    by_set[1] /= logistic.ONE
-    sums = np.array([*by_set.ravel(), sum(parts.categorical), sum(parts.gaussian)]) * damping
-    biases = np.zeros(len(EXPERTS))
-    biases[_LOGISTIC] = class_difference(tables.biases, pair) / logistic.ONE
-    totals = sums + biases
-    factors = np.divide(scores, totals, out=np.zeros(len(EXPERTS)), where=totals != 0)
-    # With two classes always inside. With more, two of them do not give all of what the logistic
-    # experts make of both sides.
-    factors = np.minimum(np.maximum(factors, 0.0), _MAX_FACTOR)
-    remainder = factors * biases if len(tables.classes) == N_BASE else scores - factors * sums
-    return factors * damping, remainder
-
-
 def class_difference(rows: NDArray[Any], pair: tuple[int, int]) -> NDArray[Any]:
     """One class against another, from values of each class but the first against the first."""
     favoured, against = pair
     return np.asarray(
         (rows[favoured - 1] if favoured else 0) - (rows[against - 1] if against else 0)
     )
-
-
-def _token_parts(
-    parts: experts.ExpertParts, evidence: Evidence, factors: Floats, pair: tuple[int, int]
-) -> Floats:
-    """What each token adds over all experts."""
-    total = parts.multinomial[0] * factors[:N_TOKEN_SETS].repeat(evidence.sizes)
-    weights = class_difference(parts.logistic, pair)
-    total += weights * (factors[_LOGISTIC] / logistic.ONE).repeat(evidence.sizes)
-    return np.asarray(total)

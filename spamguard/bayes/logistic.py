@@ -16,13 +16,12 @@ machines.
 
 from __future__ import annotations
 
-from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spamguard import native
+from spamguard.bayes.formulas import Indices, Integers, Ints32
 from spamguard.bayes.tables import N_BASE, Tables, run_sums
 
 _ONE_BITS = 16
@@ -45,13 +44,10 @@ _ROOT_BITS = 20
 _MAX_LOG_ODDS = 600.0  # nats; beyond, there is no doubt anyway, and sums of powers stay finite
 MAX_WEIGHT = np.int32(1 << 28)  # far above any weight reached: a weight plus a step fits 32 bits
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Ints32 = NDArray[np.int32]
-Indices = NDArray[np.intp]
+Whole = TypeVar("Whole", int, Integers)
 
 
-def inverse_roots(sizes: NDArray[np.intp]) -> Integers:
+def inverse_roots(sizes: Indices) -> Integers:
     """1/√size in 2^-20, rounded down.
 
     Square root and division are exactly rounded on every machine (IEEE 754).
@@ -62,26 +58,16 @@ def inverse_roots(sizes: NDArray[np.intp]) -> Integers:
     return np.asarray(np.sqrt((1 << 2 * _ROOT_BITS) / np.maximum(sizes, 1)).astype(np.int64))
 
 
-def inverse_root(size: int) -> int:
-    """`inverse_roots` of one size above zero, as a plain number."""
-    return int(sqrt((1 << 2 * _ROOT_BITS) / size))
-
-
-def margins(sums: Integers, biases: Integers, roots: Integers) -> Integers:
+def margins(sums: Whole, biases: Whole, roots: Whole) -> Whole:
     """Log-odds of each class but the first, (..., K-1).
 
     sums, (..., K-1), are of the class's weights over the features; roots, (..., 1), of their
-    number.
+    number. Of one sum, plain numbers are faster.
     """
-    return np.asarray(((sums * roots) >> _ROOT_BITS) + biases)
+    return ((sums * roots) >> _ROOT_BITS) + biases
 
 
-def margin(total: int, bias: int, root: int) -> int:
-    """`margins` of one sum, as a plain number."""
-    return ((total * root) >> _ROOT_BITS) + bias
-
-
-def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
+def errors(log_odds: Integers, targets: Indices) -> Integers:
     """How much too small each probability but the first is, (..., K-1) in 1/ONE.
 
     targets, (..., 1), are the numbers of the true classes.
@@ -116,7 +102,7 @@ def step_shares(first: Ints32, other_counts: Ints32) -> Ints32:
     return STEP_SHARES.take(np.minimum(first, other_counts), mode="clip")
 
 
-def weight_decay(sizes: NDArray[np.intp]) -> Ints32:
+def weight_decay(sizes: Indices) -> Ints32:
     """The part of itself, in 1/ONE, that a moving weight loses, by the message's features.
 
     So no weight stays large without a reason.
@@ -138,7 +124,7 @@ def bias_steps(errors: Integers) -> Integers:
 
 
 def undo_errors(
-    log_odds: Integers, before: Integers, targets: NDArray[np.intp], reach: Integers
+    log_odds: Integers, before: Integers, targets: Indices, reach: Integers
 ) -> Integers:
     """The errors whose step takes a lesson's own step back, as far as it is still there.
 
@@ -216,13 +202,6 @@ class TableColumn(NamedTuple):
             step, weights = steps[run : run + 1], self.cells.take(here)
             shares = step_shares(ham, counts)
             self.cells[here] += weight_moves(step, shares, weights, decay[run : run + 1])
-
-
-def count_table_column(learnt: Tables, index: int) -> TableColumn:
-    """How many lessons of class number `index` each bucket has."""
-    if index < N_BASE:
-        return TableColumn(learnt.rows.reshape(-1), learnt.rows.shape[1], np.array([index]))
-    return TableColumn(learnt.columns[index - N_BASE].reshape(-1), 2, np.array([0]))
 
 
 def weight_table_columns(learnt: Tables) -> list[TableColumn]:

@@ -32,10 +32,9 @@ from sklearn.utils.multiclass import (
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from spamguard.bayes import formulas
-from spamguard.bayes.formulas import Floats
+from spamguard.bayes.formulas import Floats, Indices
 from spamguard.errors import TableError
 
-ClassCodes = NDArray[np.intp]
 ExactSums = tuple[NDArray[Any], ...]
 """Samples per class, (K,), then the sums of the family, each with the classes on its first axis;
 all of them whole numbers.
@@ -66,7 +65,7 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         return tags
 
     @abstractmethod
-    def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
+    def _sum_evidence(self, X: Any, codes: Indices, n_classes: int) -> ExactSums:
         """What these samples add to the family's sums."""
 
     @abstractmethod
@@ -78,7 +77,7 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         """log P(sample | class), (N, K)."""
 
     @abstractmethod
-    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
         """A point of each of these classes, (N, n)."""
 
     def _is_possible(self, sums: ExactSums) -> bool:
@@ -244,7 +243,7 @@ def to_floats(units: NDArray[np.object_]) -> Floats:
     return formulas.divide_arrays(units, 1 << UNIT_BITS)
 
 
-def class_sums(matrix: Any, codes: ClassCodes, n_classes: int) -> NDArray[np.object_]:
+def class_sums(matrix: Any, codes: Indices, n_classes: int) -> NDArray[np.object_]:
     """Sum of the rows of each class in units, shape (n_classes, n).
 
     Parameters
@@ -260,18 +259,16 @@ def class_sums(matrix: Any, codes: ClassCodes, n_classes: int) -> NDArray[np.obj
     return sums
 
 
-def class_squares(matrix: NDArray[Any], codes: ClassCodes, n_classes: int) -> NDArray[np.object_]:
+def class_squares(matrix: NDArray[Any], codes: Indices, n_classes: int) -> NDArray[np.object_]:
     """Sum of the squares in each column over the rows of each class, in units squared."""
     return _sum_classes(to_units(matrix) ** 2, codes, n_classes)
 
 
-def class_products(matrix: NDArray[Any], codes: ClassCodes, n_classes: int) -> NDArray[np.object_]:
+def class_products(matrix: NDArray[Any], codes: Indices, n_classes: int) -> NDArray[np.object_]:
     """Sum of x xᵀ over the rows x of each class, (n_classes, n, n), in units squared."""
     rows = to_units(matrix)
     return np.stack([rows[codes == code].T @ rows[codes == code] for code in range(n_classes)])
 
 
-def _sum_classes(
-    rows: NDArray[np.object_], codes: ClassCodes, n_classes: int
-) -> NDArray[np.object_]:
+def _sum_classes(rows: NDArray[np.object_], codes: Indices, n_classes: int) -> NDArray[np.object_]:
     return np.stack([rows[codes == code].sum(axis=0) for code in range(n_classes)])

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts
-from spamguard.bayes.experts import Floats
-from spamguard.bayes.tables import N_TOKEN_SETS, Evidence, EvidenceBatch, Tables
+from spamguard.bayes.experts import ScoredMessage
+from spamguard.bayes.formulas import Floats, Indices, Integers
+from spamguard.bayes.tables import N_TOKEN_SETS, Evidence
 
 # Tuned on users who disagree, on two corpora: corpora/RESULTS.md, "A user's own votes".
 PRIOR_VOTES = 1.0  # votes that the shared frequencies count for
@@ -46,7 +47,7 @@ class UserVoteCounts:
     """
 
     classes: tuple[str, ...]
-    votes: NDArray[np.int64]
+    votes: Integers
     buckets: NDArray[np.uint32]
     counts: NDArray[np.uint16]
 
@@ -61,7 +62,7 @@ class UserCorrection(NamedTuple):
     evidence: Floats
     shifts: Floats
     parts: Floats
-    token_indices: NDArray[np.intp]
+    token_indices: Indices
 
     def apply(self, joint: list[float]) -> list[float]:
         """Move the unnormalised log-probabilities of the classes."""
@@ -69,7 +70,7 @@ class UserCorrection(NamedTuple):
         return [joint[0], *(value + shift for value, shift in pairs)]
 
 
-def count_votes(labels: Sequence[str], batch: EvidenceBatch) -> UserVoteCounts:
+def count_votes(labels: Sequence[str], batch: Evidence) -> UserVoteCounts:
     """Count at least one vote, and at most 2**16 - 1."""
     classes, buckets = sorted(set(labels)), batch.buckets.astype(np.uint32)
     numbers = [classes.index(label) for label in labels]
@@ -116,24 +117,23 @@ def sum_votes(parts: Sequence[tuple[UserVoteCounts, int]]) -> UserVoteCounts:
     )
 
 
-def token_frequencies(tables: Tables, counts: NDArray[np.int32]) -> Floats:
-    """How likely a lesson of each class has a token, (K, n), by all lessons; never zero.
-
-    counts (K, n) are as by `tables.read_rows`.
-    """
-    shares = (tables.messages + 0.5) / (tables.messages + 0.5).sum()
-    plain = (counts + (PSEUDO_COUNT * shares)[:, np.newaxis]) / (tables.messages + 1)[:, np.newaxis]
+def token_frequencies(message: ScoredMessage) -> Floats:
+    """How likely a lesson of each class has a token, (K, n), by all lessons; never zero."""
+    messages, counts = message.parameters.tables.messages, message.counts
+    shares = (messages + 0.5) / (messages + 0.5).sum()
+    plain = (counts + (PSEUDO_COUNT * shares)[:, np.newaxis]) / (messages + 1)[:, np.newaxis]
     return np.asarray((1 - CLASS_LEAK) * plain + CLASS_LEAK * plain.mean(axis=0))
 
 
 def compute_correction(
-    user_votes: UserVoteCounts, classes: Sequence[str], features: Evidence, shared: Floats
+    user_votes: UserVoteCounts, message: ScoredMessage, shared: Floats
 ) -> UserCorrection:
-    """What a user's votes change about one message.
+    """What a user's votes change about one message; votes for unknown classes do not count.
 
-    classes are those of the tables; votes for others do not count. shared: `token_frequencies`.
+    shared: `token_frequencies`.
     """
-    buckets = features.buckets.astype(np.uint32)
+    evidence, classes = message.evidence, message.parameters.tables.classes
+    buckets = evidence.buckets.astype(np.uint32)
     at = user_votes.buckets.searchsorted(buckets)
     same = (
         user_votes.buckets.take(at, mode="clip") == buckets if len(user_votes.buckets) else at[:0]
@@ -151,12 +151,12 @@ def compute_correction(
             frequencies[index] = (counts + prior) / (votes + PRIOR_VOTES)
     of_user, of_all = np.log(frequencies[1:] / frequencies[0]), np.log(expected[1:] / expected[0])
     is_news = (of_user * of_all < 0) | (np.abs(of_all) < CLEAR_NATS)
-    damping = EVIDENCE_SCALE * experts.damping_factors(features.sizes, 1, 1)[:N_TOKEN_SETS]
-    parts = np.where(is_news, of_user - of_all, 0.0) * damping.repeat(features.sizes).take(places)
-    evidence = parts.sum(axis=1)
-    shifts = shrink_evidence(evidence)
-    factors = np.divide(shifts, evidence, out=np.zeros_like(shifts), where=evidence != 0)
-    return UserCorrection(evidence, shifts, parts * factors[:, np.newaxis], places)
+    damping = EVIDENCE_SCALE * experts.damping_factors(evidence)[:N_TOKEN_SETS]
+    parts = np.where(is_news, of_user - of_all, 0.0) * damping.repeat(evidence.sizes).take(places)
+    damped = parts.sum(axis=1)
+    shifts = shrink_evidence(damped)
+    factors = np.divide(shifts, damped, out=np.zeros_like(shifts), where=damped != 0)
+    return UserCorrection(damped, shifts, parts * factors[:, np.newaxis], places)
 
 
 def shrink_evidence(evidence: Floats) -> Floats:

@@ -23,12 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard import native
+from spamguard.bayes.formulas import Indices, Integers, Ints32
 from spamguard.errors import TableError
 from spamguard.records import TOKEN_SETS, Features
-
-Floats = NDArray[np.float64]
-Buckets = NDArray[np.intp]
-Counts = NDArray[np.int64]
 
 BASE_CLASSES = ("ham", "spam")
 N_BASE = len(BASE_CLASSES)
@@ -76,100 +73,61 @@ def sum_by_side(values: NDArray[Any], sides: Sides) -> NDArray[Any]:
     return values if len(values) == 2 else np.stack([values[side].sum(axis=0) for side in sides])
 
 
-def append_unwanted_log_odds(log_odds: Floats, sides: Sides) -> Floats:
-    """Log-odds of each class but the first against it, (K-1, ...), then those of unwanted mail.
-
-    With two classes these are the same, and there is one row only.
-    """
-    if len(log_odds) == 1:
-        return log_odds
-    every = np.concatenate((np.zeros_like(log_odds[:1]), log_odds))
-    good, bad = (np.logaddexp.reduce(every[side], axis=0) for side in sides)
-    return np.concatenate((log_odds, (bad - good)[np.newaxis]))
-
-
 # ---- features as buckets
 
 
 class Evidence(NamedTuple):
-    """The features of one message on tables of a certain size.
+    """The features of one message on tables of a certain size, or of m messages side by side.
 
-    buckets, (n,), are sorted and unique. sizes, (SETS,), says how many lie in each token set, and
-    starts, (SETS,), where each set begins. traits and numbers are as in `records.Features`.
+    buckets, (n,), are sorted and unique in each message. sizes, (..., SETS), says how many lie in
+    each token set, and starts, (..., SETS), where each set begins; "..." is nothing or m. traits
+    (..., T) and numbers (..., D) are as in `records.Features`.
     """
 
-    buckets: Buckets
-    sizes: NDArray[np.intp]
-    starts: NDArray[np.intp]
+    buckets: Indices
+    sizes: Indices
+    starts: Indices
     traits: NDArray[np.uint8]
     numbers: NDArray[np.int16]
 
 
 def make_evidence(features: Features, bits: int) -> Evidence:
-    """Locate features in tables of 2**bits buckets; their tokens must be sorted, and may repeat.
-
-    The token set is in the top bits of a token, so each set has a quarter of the buckets.
-    """
-    compiled = native.functions
-    if compiled is not None:
-        packed = np.frombuffer(compiled.place(features.tokens, None, bits), np.intp)
-        starts, sizes = packed[:N_TOKEN_SETS], packed[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
-        buckets = packed[2 * N_TOKEN_SETS :]
-        return Evidence(buckets, sizes, starts, features.traits, features.numbers)
-    offsets = np.array([0, len(features.tokens)])
-    traits, numbers = features.traits, features.numbers
-    batch = make_evidence_batch(features.tokens, offsets, traits[np.newaxis], numbers, bits)
-    starts, sizes = batch.runs
-    return Evidence(batch.buckets, sizes, starts, traits, numbers)
+    """Locate one message's features in tables of 2**bits buckets."""
+    return locate_features(features.tokens, None, features.traits, features.numbers, bits)
 
 
-class EvidenceBatch(NamedTuple):
-    """The features of m messages on tables of a certain size.
-
-    buckets (n,) are unique in each message; sizes (m, SETS); traits (m, T); numbers (m, D).
-    """
-
-    buckets: Buckets
-    sizes: NDArray[np.intp]
-    traits: NDArray[np.intp]
-    numbers: Counts
-
-    @property
-    def runs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Start and size of the run of each token set of each message, both (m * SETS,)."""
-        sizes = self.sizes.ravel()
-        return sizes.cumsum() - sizes, sizes
-
-
-def make_evidence_batch(
+def locate_features(
     tokens: NDArray[np.uint32],
-    offsets: Counts,
+    offsets: Integers | None,
     traits: NDArray[np.uint8],
     numbers: NDArray[np.int16],
     bits: int,
-) -> EvidenceBatch:
-    """Locate the tokens (n,) of m messages, cut at offsets (m+1,), in tables of 2**bits buckets."""
-    runs = (len(offsets) - 1) * N_TOKEN_SETS
-    compiled = native.functions
+) -> Evidence:
+    """Locate the tokens of m messages, cut at offsets (m+1,), or with None of one, in tables.
+
+    The tokens of each message must be sorted, and may repeat. The token set is in their top bits,
+    so each set has a quarter of the 2**bits buckets.
+    """
+    compiled, messages = native.functions, 1 if offsets is None else len(offsets) - 1
+    runs = messages * N_TOKEN_SETS
     if compiled is not None:
         packed = np.frombuffer(compiled.place(tokens, offsets, bits), np.intp)
-        buckets, sizes = packed[2 * runs :], packed[runs : 2 * runs]
+        starts, sizes, buckets = packed[:runs], packed[runs : 2 * runs], packed[2 * runs :]
     else:
         buckets = (tokens >> np.uint32(32 - bits)).astype(np.intp)
-        # those of each message above those of the message before
-        buckets += (np.arange(len(offsets) - 1) << bits).repeat(np.diff(offsets))
-        repeats = (buckets[1:] == buckets[:-1]).nonzero()[0]
-        if len(repeats):
-            buckets = np.delete(buckets, repeats)
-        sizes = np.diff(buckets.searchsorted(np.arange(runs + 1) << (bits - 2)))
+        if offsets is not None:  # those of each message above those of the message before
+            buckets += (np.arange(messages) << bits).repeat(np.diff(offsets))
+        buckets = np.delete(buckets, (buckets[1:] == buckets[:-1]).nonzero()[0])
+        borders = buckets.searchsorted(np.arange(runs + 1) << (bits - 2))
         buckets &= (1 << bits) - 1
-    sizes = sizes.reshape(-1, N_TOKEN_SETS)
-    return EvidenceBatch(buckets, sizes, traits.astype(np.intp), numbers.astype(np.int64))
+        starts, sizes = borders[:-1], np.diff(borders)
+    shape = (N_TOKEN_SETS,) if offsets is None else (messages, N_TOKEN_SETS)
+    return Evidence(buckets, sizes.reshape(shape), starts.reshape(shape), traits, numbers)
 
 
-def batch_features(messages: Sequence[Features], bits: int) -> EvidenceBatch:
-    """The features of some messages, at least one, as one batch."""
-    return make_evidence_batch(
+def batch_features(messages: Sequence[Features], bits: int) -> Evidence:
+    """The features of some messages, at least one, side by side."""
+    return locate_features(
         np.concatenate([features.tokens for features in messages]),
         np.cumsum([0, *(len(features.tokens) for features in messages)]),
         np.stack([features.traits for features in messages]),
@@ -179,11 +137,12 @@ def batch_features(messages: Sequence[Features], bits: int) -> EvidenceBatch:
 
 
 def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
-    """Sums of columns (K-1, n) over each token set, (K-1, SETS)."""
-    return run_sums(terms, evidence.starts, evidence.sizes)
+    """Sums of columns (K-1, n) over each token set, (K-1, ..., SETS)."""
+    sums = run_sums(terms, evidence.starts.ravel(), evidence.sizes.ravel())
+    return sums.reshape(len(terms), *evidence.sizes.shape)
 
 
-def run_sums(terms: NDArray[Any], starts: Buckets, sizes: Buckets) -> NDArray[Any]:
+def run_sums(terms: NDArray[Any], starts: Indices, sizes: Indices) -> NDArray[Any]:
     """Sums over runs of columns, (K-1, runs), zero for an empty run; integers sum in 64 bits."""
     wide = np.int64 if terms.dtype.kind == "i" else terms.dtype
     if np.count_nonzero(sizes) == sizes.size:
@@ -210,19 +169,19 @@ class Tables:
     """
 
     bits: int
-    rows: NDArray[np.int32]
-    columns: list[NDArray[np.int32]]
+    rows: Ints32
+    columns: list[Ints32]
     classes: list[str]
-    messages: Counts
-    totals: Counts
-    vocabulary: Counts
-    histogram: Counts
-    trait_counts: Counts
-    number_sums: Counts
-    number_products: Counts
-    biases: Counts
-    fusion_weights: Counts
-    fusion_biases: Counts
+    messages: Integers
+    totals: Integers
+    vocabulary: Integers
+    histogram: Integers
+    trait_counts: Integers
+    number_sums: Integers
+    number_products: Integers
+    biases: Integers
+    fusion_weights: Integers
+    fusion_biases: Integers
     changes: int = 0
 
 
@@ -232,7 +191,7 @@ PER_OTHER_CLASS = ("biases", "fusion_biases")
 """Arrays whose first axis is every class but the first."""
 
 
-def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -> Tables:
+def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers) -> Tables:
     """Tables that have been taught nothing. Rows take memory only when they are written."""
     return Tables(
         bits=bits,
@@ -252,16 +211,8 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Counts) -
     )
 
 
-@dataclass
-class BucketRows:
-    """The rows of some buckets: counts int32 (K, n), weights int32 (K-1, n)."""
-
-    counts: NDArray[np.int32]
-    weights: NDArray[np.int32]
-
-
-def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
-    """Counts and weights of these buckets: one gather per table."""
+def read_rows(tables: Tables, buckets: Indices) -> tuple[Ints32, Ints32]:
+    """Copies of counts (K, n) and weights (K-1, n) of these buckets: one gather per table."""
     compiled = native.functions
     if compiled is None:
         base = np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:3]
@@ -269,10 +220,15 @@ def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
         base = np.empty((3, len(buckets)), np.int32)
         compiled.gather(tables.rows, buckets, base, tables.rows.shape[1])
     if not tables.columns:
-        return BucketRows(base[:2], base[2:3])
+        return base[:2], base[2:3]
     columns = [column.take(buckets, axis=0).T for column in tables.columns]
     counts = np.vstack([base[:2], *(other[:1] for other in columns)])
-    return BucketRows(counts, np.vstack([base[2:3], *(other[1:] for other in columns)]))
+    return counts, np.vstack([base[2:3], *(other[1:] for other in columns)])
+
+
+def count_column(tables: Tables, index: int) -> Ints32:
+    """How many lessons of class number `index` each bucket has: a view."""
+    return tables.rows[:, index] if index < N_BASE else tables.columns[index - N_BASE][:, 0]
 
 
 def ensure_class_index(tables: Tables, name: str) -> int:
@@ -302,9 +258,7 @@ def drop_empty_class(tables: Tables, index: int) -> None:
 # ---- counting
 
 
-def count_lesson(
-    tables: Tables, evidence: Evidence, counts: NDArray[np.int32], index: int, sign: int
-) -> None:
+def count_lesson(tables: Tables, evidence: Evidence, counts: Ints32, index: int, sign: int) -> None:
     """Count one lesson of class `index` (sign 1), or take it away (-1), in all sums.
 
     The counts of the buckets themselves, (K, n) as by `read_rows`, are changed by the caller.
@@ -341,7 +295,7 @@ def not_counted_error(name: str) -> TableError:
 
 
 def _update_vocabulary(
-    tables: Tables, evidence: Evidence, counts: NDArray[np.int32], index: int, sign: int
+    tables: Tables, evidence: Evidence, counts: Ints32, index: int, sign: int
 ) -> None:
     """Keep vocabulary and histogram. counts are those before the change."""
     of_all = np.add.reduce(counts, axis=0)
@@ -353,12 +307,8 @@ def _update_vocabulary(
     spare = tables.histogram.shape[1]
     if width > spare:
         tables.histogram = np.pad(tables.histogram, ((0, 0), (0, 2 * width - spare)))
-    moved = np.bincount(before, minlength=width)
-    tables.histogram[index, :width] -= moved
-    if sign > 0:
-        tables.histogram[index, 1:width] += moved[: width - 1]
-    else:
-        tables.histogram[index, : width - 1] += moved[1:]
+    tables.histogram[index, :width] -= np.bincount(before, minlength=width)
+    tables.histogram[index, :width] += np.bincount(before + sign, minlength=width)
     tables.histogram[:, 0] += sign * by_set[0]
 
 

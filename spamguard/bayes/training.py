@@ -21,22 +21,14 @@ is in whole numbers, or rounded to such at once: the same lessons give the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic, tables
-from spamguard.bayes.logistic import Indices, Integers, Ints32
-from spamguard.bayes.tables import (
-    N_BASE,
-    N_TOKEN_SETS,
-    N_TRAIT_VALUES,
-    Evidence,
-    EvidenceBatch,
-    Tables,
-)
+from spamguard.bayes.formulas import Indices, Integers, Ints32
+from spamguard.bayes.tables import N_BASE, N_TOKEN_SETS, N_TRAIT_VALUES, Evidence, Tables
 
 _NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; settling applies it
 
@@ -46,11 +38,11 @@ _NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; s
 
 def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
     index = tables.ensure_class_index(learnt, name)
-    counts = tables.read_rows(learnt, evidence.buckets).counts
+    counts, _ = tables.read_rows(learnt, evidence.buckets)
     roots, margins = _lesson_margins(learnt, evidence)
     _apply_step(learnt, evidence, roots, logistic.errors(margins, np.array([index])))
     tables.count_lesson(learnt, evidence, counts, index, 1)
-    logistic.count_table_column(learnt, index).values[evidence.buckets] += 1
+    tables.count_column(learnt, index)[evidence.buckets] += 1
 
 
 def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integers) -> None:
@@ -69,9 +61,9 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
     if name not in learnt.classes:
         raise tables.not_counted_error(name)
     index = learnt.classes.index(name)
-    counts = tables.read_rows(learnt, evidence.buckets).counts
+    counts, _ = tables.read_rows(learnt, evidence.buckets)
     tables.count_lesson(learnt, evidence, counts, index, -1)
-    logistic.count_table_column(learnt, index).values[evidence.buckets] -= 1
+    tables.count_column(learnt, index)[evidence.buckets] -= 1
     if len(scores) == (len(learnt.classes) - 1) * len(experts.EXPERTS):
         counts[index] -= 1
         _undo_step(learnt, evidence, counts, index, scores)
@@ -107,7 +99,7 @@ def _undo_step(
     shares = logistic.step_shares(counts[0], counts[1:])
     sizes = np.maximum(evidence.sizes, 1)[:, np.newaxis]
     reach = np.maximum(tables.set_sums(shares, evidence).T // sizes, 1)
-    of_logistic = scores.reshape(-1, len(experts.EXPERTS))[:, N_TOKEN_SETS : 2 * N_TOKEN_SETS]
+    of_logistic = scores.reshape(-1, len(experts.EXPERTS))[:, experts.LOGISTIC]
     before = of_logistic.T * (logistic.ONE // experts.STEPS_PER_NAT)
     roots, margins = _lesson_margins(learnt, evidence)
     errors = logistic.undo_errors(margins, before, np.array([index]), reach)
@@ -138,19 +130,8 @@ STEP_LESSONS = 8  # learnt together by the logistic experts: one gather, one sca
 FUSION_LESSONS = 2048
 _TEMPORARY_BYTES = 1 << 24  # more than all temporaries of a block
 
-
-class LessonBlock(NamedTuple):
-    """m lessons side by side.
-
-    labels (m,); tokens uint32 (n,) of all of them, cut at offsets (m+1,); traits (m, T); numbers
-    (m, D).
-    """
-
-    labels: Sequence[str]
-    tokens: NDArray[np.uint32]
-    offsets: NDArray[np.int64]
-    traits: NDArray[np.uint8]
-    numbers: NDArray[np.int16]
+LessonBlock = tuple[Sequence[str], Evidence]
+"""Lessons side by side: the class of each, and their features."""
 
 
 def replay(
@@ -161,7 +142,7 @@ def replay(
     bits: int,
     traits: int,
     numbers: int,
-    unwanted: Set[str] = frozenset({"spam"}),
+    unwanted: frozenset[str] = frozenset({"spam"}),
 ) -> Tables:
     """Make tables that hold exactly these lessons, settled.
 
@@ -179,10 +160,12 @@ def replay(
     def play(blocks: Iterable[LessonBlock]) -> _Replayer:
         # with more than two classes a second set of weights, for those
         start_weights = np.tile(fusion.START_WEIGHTS, 2 if classes else 1)
-        fresh = tables.empty_tables(bits, traits, numbers, start_weights)
-        replayer = _Replayer(lessons, classes, unwanted, fresh)
-        for block in blocks:
-            replayer.replay_block(block)
+        empty = tables.empty_tables(bits, traits, numbers, start_weights)
+        for name in classes:
+            tables.ensure_class_index(empty, name)
+        replayer = _Replayer(empty, unwanted, lessons)
+        for labels, evidence in blocks:
+            replayer.replay_block(labels, evidence)
         return replayer
 
     back = play(backwards).learnt_weights()  # its tables are freed before others are made
@@ -198,7 +181,7 @@ class _LearntWeights(NamedTuple):
     side from which fusion has learnt.
     """
 
-    weights: list[NDArray[np.int32]]
+    weights: list[Ints32]
     biases: Integers
     fusion_weights: Integers
     fusion_biases: Integers
@@ -208,46 +191,34 @@ class _LearntWeights(NamedTuple):
 class _Replayer:
     """Tables while they grow."""
 
-    def __init__(
-        self, lessons: int, classes: Sequence[str], unwanted: Set[str], empty: Tables
-    ) -> None:
-        self.tables = empty
-        for name in classes:
-            tables.ensure_class_index(empty, name)
-        self.unwanted, self.sides = unwanted, tables.partition_classes(empty.classes, unwanted)
-        self.class_numbers = {name: index for index, name in enumerate(empty.classes)}
-        numbers = range(len(empty.classes))
-        self.counts = [logistic.count_table_column(empty, index).values for index in numbers]
+    def __init__(self, empty: Tables, unwanted: frozenset[str], lessons: int) -> None:
+        self.tables, self.unwanted, self.lessons = empty, unwanted, lessons
+        self.sides = tables.partition_classes(empty.classes, unwanted)
         self.weight_columns = logistic.weight_table_columns(empty)
-        self.weights = [column.values for column in self.weight_columns]
-        self.lessons, self.lessons_done = lessons, 0
         self.fusion_lessons = np.zeros(2, np.intp)  # of wanted and unwanted mail
 
-    def replay_block(self, block: LessonBlock) -> None:
+    def replay_block(self, labels: Sequence[str], batch: Evidence) -> None:
         """Score, step and count a block of lessons, in this order."""
-        batch = tables.make_evidence_batch(
-            block.tokens, block.offsets, block.traits, block.numbers, self.tables.bits
-        )
-        targets = np.array([self.class_numbers[label] for label in block.labels], np.intp)
+        learnt = self.tables
+        targets = np.array([learnt.classes.index(label) for label in labels])
         counting = None
-        if self.lessons - self.lessons_done <= FUSION_LESSONS:
-            parameters = experts.estimate_parameters(self.tables, self.unwanted)
-            counts = tables.read_rows(self.tables, batch.buckets).counts
+        if self.lessons - learnt.messages.sum() <= FUSION_LESSONS:
+            parameters = experts.estimate_parameters(learnt, self.unwanted)
+            counts, _ = tables.read_rows(learnt, batch.buckets)
             counting = experts.counting_log_odds(parameters, counts, batch)
         margins = self._learn_batch(batch, targets)
         if counting is not None:
             scores = experts.combine_scores(counting, margins, batch, self.sides)
             self._learn_fusion(scores, targets)
         self._add_class_sums(batch, targets)
-        self.lessons_done += len(targets)
 
-    def _learn_batch(self, batch: EvidenceBatch, targets: Indices) -> Integers:
+    def _learn_batch(self, batch: Evidence, targets: Indices) -> Integers:
         """Learn weights and counts, STEP_LESSONS at a time.
 
         Returns the logistic log-odds before each step, (m, SETS, K-1).
         """
         borders = [0, *batch.sizes.sum(axis=1).cumsum().tolist()]
-        starts, sizes = batch.runs
+        starts, sizes = batch.starts.ravel(), batch.sizes.ravel()
         roots = logistic.inverse_roots(batch.sizes)[:, :, np.newaxis]
         gains = logistic.LEARNING_RATE * roots
         truth = targets[:, np.newaxis, np.newaxis]
@@ -276,28 +247,30 @@ class _Replayer:
 
     def _count_features(self, buckets: Indices, borders: list[int], targets: Indices) -> None:
         """Count the features of some lessons, whose buckets are cut at the borders."""
-        if len(self.counts) == N_BASE:  # all in one table: counted in one go
+        if len(self.tables.classes) == N_BASE:  # all in one table: counted in one go
             here = buckets[borders[0] : borders[-1]]
             logistic.count_features(self.tables.rows, here, np.diff(borders), targets)
             return
         for number, target in enumerate(targets.tolist()):
             here = buckets[borders[number] : borders[number + 1]]
-            np.add.at(self.counts[target], here, np.int32(1))
+            np.add.at(tables.count_column(self.tables, target), here, np.int32(1))
 
     def _learn_fusion(self, scores: Integers, targets: Indices) -> None:
         """Learn from scores (m, R, EXPERTS) which mail is unwanted, and which class of its side."""
-        learnt, further = self.tables, len(self.counts) > N_BASE
+        learnt = self.tables
         bad = np.isin(targets, self.sides.unwanted).astype(np.intp)
-        if self.lessons_done:  # before the first block nothing is counted, nothing can be learnt
+        if (
+            learnt.messages.any()
+        ):  # before the first block nothing is counted, nothing can be learnt
             self.fusion_lessons += np.bincount(bad, minlength=2)
         weights, biases = fusion.side_weights(learnt.fusion_weights), learnt.fusion_biases[:1]
         for first in range(0, len(targets), STEP_LESSONS):
             block = slice(first, first + STEP_LESSONS)
             fusion.update_weights(scores[block, -1:], bad[block], weights, biases)
-            if further:
+            if len(learnt.classes) > N_BASE:
                 fusion.update_class_weights(scores[block, :-1], targets[block], learnt, self.sides)
 
-    def _add_class_sums(self, batch: EvidenceBatch, targets: Indices) -> None:
+    def _add_class_sums(self, batch: Evidence, targets: Indices) -> None:
         """Count what is not counted by feature."""
         learnt, traits = self.tables, batch.traits
         by_class = (np.arange(len(learnt.classes))[:, np.newaxis] == targets).astype(np.int64)
@@ -313,12 +286,11 @@ class _Replayer:
             learnt.number_products[index] += (numbers.T @ numbers).astype(np.int64)
 
     def learnt_weights(self) -> _LearntWeights:
+        learnt = self.tables
         return _LearntWeights(
-            [column.copy() for column in self.weights],
-            self.tables.biases,
-            self.tables.fusion_weights,
-            self.tables.fusion_biases,
-            int(self.fusion_lessons.min()),
+            [column.values.copy() for column in self.weight_columns],
+            *(learnt.biases, learnt.fusion_weights, learnt.fusion_biases),
+            fusion_lessons=int(self.fusion_lessons.min()),
         )
 
     def average_with(self, other: _LearntWeights) -> None:
@@ -328,7 +300,9 @@ class _Replayer:
         that they could correct.
         """
         learnt = self.tables
-        for column, weights in zip(self.weights, other.weights, strict=True):
+        for column, weights in zip(
+            (each.values for each in self.weight_columns), other.weights, strict=True
+        ):
             used = ((column | weights) != 0).nonzero()[0]
             first, second = column.take(used), weights.take(used)
             # the mean rounded down; the sum of both might not fit
@@ -347,12 +321,12 @@ class _Replayer:
         """The tables, with vocabulary and histogram made from the counts."""
         learnt = self.tables
         used = learnt.rows.view(np.int64)[:, 0] != 0  # ham and spam count side by side
-        for column in self.counts[N_BASE:]:
-            used |= column != 0
+        for column in learnt.columns:
+            used |= column[:, 0] != 0
         by_set = used.reshape(N_TOKEN_SETS, -1)
         learnt.vocabulary = np.array([np.count_nonzero(buckets) for buckets in by_set])
-        words = by_set[0].nonzero()[0]
-        of_words = [column[words] for column in self.counts]
+        words, numbers = by_set[0].nonzero()[0], range(len(learnt.classes))
+        of_words = [tables.count_column(learnt, index)[words] for index in numbers]
         width = max(int(column.max(initial=0)) for column in of_words) + 2
         learnt.histogram = np.stack([np.bincount(column, minlength=width) for column in of_words])
         return learnt

@@ -72,14 +72,19 @@ def run_evaluate(options: argparse.Namespace) -> int:
         with common.open_existing(options, load=False) as spam_filter:
             unwanted |= spam_filter.unwanted
     paths = [*options.paths, *options.ham, *options.spam]
-    settings = evaluate.TrialSettings(options.profile, options.share, unwanted.__contains__)
-    running = evaluate.run_trial(options.protocol, _message_source(options), settings)
+    running = evaluate.run_trial(
+        options.protocol,
+        _message_source(options),
+        options.profile,
+        share=options.share,
+        unwanted=unwanted,
+    )
     with common.terminate_cleanly(), closing(running):
-        trials = list(common.progress(running))
-    if not trials:
+        rows = list(common.progress(running))
+    if not rows:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
     name = f"{options.profile}, {options.protocol}"
-    rows, probability = [trial.row for trial in trials], [trial.probability for trial in trials]
+    probability = [row.probability for row in rows]
     gold, score = [row.gold in unwanted for row in rows], [row.score for row in rows]
     labels = [row.label for row in rows]
     measured = measures.measures(gold, score, labels, probability=probability, unwanted=unwanted)

@@ -90,7 +90,7 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "kernel": native.implementation(),
         "key": status.fingerprint,
         "profile": profile,
-        "profiles": {each.name: each.about for each in PROFILES.values()},
+        "profiles": {name: each.about for name, each in PROFILES.items()},
         "classes": {
             name: {"messages": number, "unwanted": name in status.unwanted}
             for name, number in status.classes.items()

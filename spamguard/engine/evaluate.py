@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import csv
 import heapq
+import math
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -50,7 +51,7 @@ class ScoredMessage(NamedTuple):
     """One judged message.
 
     n: its number, from 1. gold: its true class. score: higher is more likely spam. trained: whether
-    it was taught afterwards.
+    it was taught afterwards. probability: of being unwanted.
     """
 
     n: int
@@ -58,100 +59,88 @@ class ScoredMessage(NamedTuple):
     label: str
     score: float
     trained: bool
+    probability: float = math.nan
 
 
-class Trial(NamedTuple):
-    """One message judged: its row of scores, and its probability of being unwanted."""
+def run_trial(
+    protocol: str,
+    messages: Messages,
+    profile: str,
+    *,
+    share: float = 0.7,
+    unwanted: Collection[str] = (),
+) -> Generator[ScoredMessage]:
+    """Try a filter on messages by one of PROTOCOLS.
 
-    row: ScoredMessage
-    probability: float
-
-
-class TrialSettings(NamedTuple):
-    """Settings of a trial.
-
-    profile: of the filter. share: the part that is taught first, in `split`. unwanted: whether a
-    class beside ham and spam is unwanted.
+    Parameters
+    ----------
+    profile : of the filter.
+    share : the part that is taught first, in `split`.
+    unwanted : the classes beside ham and spam that are unwanted.
     """
-
-    profile: str
-    share: float = 0.7
-    unwanted: Callable[[str], bool] = lambda _: False
-
-
-def run_trial(protocol: str, messages: Messages, settings: TrialSettings) -> Generator[Trial]:
-    """Try a filter on messages by one of PROTOCOLS."""
     with tempfile.TemporaryDirectory(prefix="spamguard-evaluate-") as directory:
         keys.store_key(Path(directory) / "key", _TRIAL_KEY)
-        with Filter.open(directory, profile=settings.profile, _durable=False) as subject:
-            pupil = _TrialFilter(subject, settings.unwanted)
-            yield from PROTOCOLS[protocol](pupil, messages, settings)
+        with Filter.open(directory, profile=profile, _durable=False) as subject:
+            yield from PROTOCOLS[protocol](_TrialFilter(subject, unwanted), messages, share)
 
 
 class _TrialFilter:
     """A filter under trial: reads each message once, for judging and for teaching."""
 
-    def __init__(self, subject: Filter, unwanted: Callable[[str], bool]) -> None:
-        self._filter = subject
-        self._unwanted = unwanted
+    def __init__(self, subject: Filter, unwanted: Collection[str]) -> None:
+        self.filter = subject
         self.read = ExampleReader(subject.key).read_example
+        self._unwanted = unwanted
         self._number = 0
         self._classes = {*BASE_CLASSES}
 
-    def judge(self, example: Example, gold: str, *, will_train: bool | None) -> Trial:
+    def judge(self, example: Example, gold: str, *, will_train: bool | None) -> ScoredMessage:
         """Judge a message that will be trained; None: only if the verdict is wrong or unsure."""
-        verdict = self._filter.judge_features(example.features)
+        verdict = self.filter.judge_features(example.features)
         self._number += 1
         trained = verdict.label != gold if will_train is None else will_train
-        row = ScoredMessage(self._number, gold, verdict.label, verdict.log_odds, trained)
-        return Trial(row, verdict.probability)
+        return ScoredMessage(
+            self._number, gold, verdict.label, verdict.log_odds, trained, verdict.probability
+        )
 
-    def teach(self, example: Example, label: str) -> None:
-        """Teach a message, and settle when the running daemon would."""
-        self._learn(example, label)
-        self._filter.settle_if_due()
-
-    def teach_first(self, messages: Iterable[LabelledExample]) -> None:
-        """Teach messages without judging them, then settle."""
-        for message in messages:
-            self._learn(message.example, str(message.label))
-            self._number += 1
-        self._filter.settle()
-
-    def _learn(self, example: Example, label: str) -> None:
+    def learn(self, example: Example, label: str) -> None:
         """Learn, also as a class whose name looks like a slip of the pen: a corpus means it."""
         if label not in self._classes:
-            self._filter.define_class(label, unwanted=self._unwanted(label))
+            self.filter.define_class(label, unwanted=label in self._unwanted)
             self._classes.add(label)
-        self._filter.learn_examples([example], label)
+        self.filter.learn_examples([example], label)
+
+    def learn_first(self, messages: Iterable[LabelledExample]) -> None:
+        """Learn messages without judging them, then settle."""
+        for message in messages:
+            self.learn(message.example, str(message.label))
+            self._number += 1
+        self.filter.settle()
 
 
 def _run_online(
-    pupil: _TrialFilter,
-    messages: Messages,
-    _settings: TrialSettings,
-    *,
-    will_train: bool | None = True,
-) -> Iterator[Trial]:
-    """Immediate feedback: every message is judged, then taught."""
+    pupil: _TrialFilter, messages: Messages, _share: float, *, will_train: bool | None = True
+) -> Iterator[ScoredMessage]:
+    """Immediate feedback: every message is judged, then taught, and settled as the daemon would."""
     for message in messages():
         example = pupil.read(message.raw)
-        trial = pupil.judge(example, str(message.label), will_train=will_train)
-        yield trial
-        if trial.row.trained:
-            pupil.teach(example, trial.row.gold)
+        row = pupil.judge(example, str(message.label), will_train=will_train)
+        yield row
+        if row.trained:
+            pupil.learn(example, row.gold)
+            pupil.filter.settle_if_due()
 
 
-def _run_split(pupil: _TrialFilter, messages: Messages, settings: TrialSettings) -> Iterator[Trial]:
+def _run_split(pupil: _TrialFilter, messages: Messages, share: float) -> Iterator[ScoredMessage]:
     """The first part is taught; the settled filter judges the rest and learns no more."""
-    border = int(settings.share * sum(1 for _ in messages()))
+    border = int(share * sum(1 for _ in messages()))
     later = extract_examples(_TRIAL_KEY, messages())  # on all cores: no lesson awaits a verdict
-    pupil.teach_first(islice(later, border))
+    pupil.learn_first(islice(later, border))
     for message in later:
         yield pupil.judge(message.example, str(message.label), will_train=False)
 
 
-PROTOCOLS: dict[str, Callable[[_TrialFilter, Messages, TrialSettings], Iterator[Trial]]] = {
+PROTOCOLS: dict[str, Callable[[_TrialFilter, Messages, float], Iterator[ScoredMessage]]] = {
     "online": _run_online,
     # people teach only mail whose verdict was wrong or unsure
     "corrections": partial(_run_online, will_train=None),
@@ -184,7 +173,7 @@ def write_scores(path: str | Path, rows: Iterable[ScoredMessage]) -> None:
     """
     with _name_path(path), Path(path).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(ScoredMessage._fields)
+        writer.writerow(ScoredMessage._fields[:5])
         writer.writerows((*row[:3], repr(float(row.score)), int(row.trained)) for row in rows)
 
 

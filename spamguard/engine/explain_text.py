@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from spamguard.bayes import experts
-from spamguard.bayes.experts import Floats
-from spamguard.bayes.fusion import LogOddsBreakdown, class_difference
+from spamguard.bayes.experts import ScoredMessage
+from spamguard.bayes.formulas import Floats
+from spamguard.bayes.fusion import break_down, class_difference
 from spamguard.bayes.personal import UserCorrection
-from spamguard.bayes.tables import Evidence, Tables
 from spamguard.engine import policy
 from spamguard.log import printable
 from spamguard.mail.content import NUMBERS, TRAITS
@@ -36,15 +36,12 @@ PERSONAL_EXPERT = "personal"  # the part of the user's own votes, among the expe
 
 
 def explain_verdict(
-    tables: Tables,
+    message: ScoredMessage,
     verdict: Verdict,
-    unwanted: frozenset[str],
-    spam_from: float,
-    evidence: Evidence,
-    parts: LogOddsBreakdown,
     correction: UserCorrection | None,
     texts: Mapping[int, str],
     *,
+    spam_from: float,
     sender: float,
     usual_spam_from: float,
 ) -> Explanation:
@@ -53,7 +50,9 @@ def explain_verdict(
     texts: of the tokens that have one. sender: what a word about it adds. usual_spam_from: below
     spam_from while little good mail is known.
     """
+    tables, unwanted = message.parameters.tables, message.parameters.unwanted
     favoured, against = policy.likeliest_sides(verdict, unwanted)
+    parts = break_down(message, favoured, against)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
     log_odds, biases = parts.log_odds, parts.biases
@@ -66,7 +65,7 @@ def explain_verdict(
         shares[PERSONAL_EXPERT] = share = verdict.log_odds - sender - parts.log_odds
         scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
-    clues = _sorted_clues(tables, texts, evidence, parts)
+    clues = _sorted_clues(message, parts.buckets, texts)
     distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
     few = policy.has_too_few_lessons(policy.lesson_counts(tables), unwanted)
     flip = None if few else policy.count_flips([clue.part for clue in clues], distance)
@@ -105,19 +104,13 @@ def _add_user_parts(
     return share - fraction * shift
 
 
-def _sorted_clues(
-    tables: Tables, texts: Mapping[int, str], evidence: Evidence, parts: LogOddsBreakdown
-) -> list[Clue]:
+def _sorted_clues(message: ScoredMessage, parts: Floats, texts: Mapping[int, str]) -> list[Clue]:
     """Every token of a message, the strongest first."""
+    tables = message.parameters.tables
     text_of: dict[int, str] = {}
     for token, text in texts.items():
         text_of.setdefault(token >> (32 - tables.bits), text)
-    columns = zip(
-        evidence.buckets.tolist(),
-        parts.buckets.tolist(),
-        parts.counts.T.tolist(),
-        strict=True,
-    )
+    columns = (message.evidence.buckets.tolist(), parts.tolist(), message.counts.T.tolist())
     clues = [
         Clue(
             text_of.get(bucket, ""),
@@ -125,7 +118,7 @@ def _sorted_clues(
             dict(zip(tables.classes, counts, strict=True)),
             TOKEN_SETS[bucket >> tables.bits - 2],  # named by its two top bits
         )
-        for bucket, part, counts in columns
+        for bucket, part, counts in zip(*columns, strict=True)
     ]
     return sorted(clues, key=lambda clue: -abs(clue.part))
 
@@ -159,77 +152,106 @@ def describe_odds(why: Explanation, class_title: Callable[[str], str] = str) -> 
 
 
 class GroupKind(NamedTuple):
-    """title: above a bar. phrase: in the sentence, in the plural."""
+    """title: above a bar. phrase: in the sentence, in the plural. kinds: of its features, and a
+    sentence about each for people, as in a tooltip.
+    """
 
     title: str
     phrase: str
-
-
-GROUPS = {
-    "words": GroupKind("Words", "the words of its text"),
-    "sender": GroupKind("Sender and servers", "its sender and servers"),
-    "links": GroupKind("Links", "its links"),
-    "layout": GroupKind("Layout", "its layout and attachments"),
-    "letters": GroupKind("Letters", "its letters"),
-    "unkept": GroupKind("Weaker features: text not kept", "many weak features"),
-    "said": GroupKind("What was said of its sender", "what was said of its sender"),
-    "start": GroupKind("Before reading", "the lessons as a whole"),
-}
+    kinds: Mapping[str, str]
 
 
 class FeatureKind(NamedTuple):
-    """group: a key of `GROUPS`. about: one sentence for people, as in a tooltip."""
+    """group: a key of `GROUPS`. about: one sentence for people."""
 
     group: str
     about: str
 
 
+GROUPS = {
+    "words": GroupKind(
+        "Words",
+        "the words of its text",
+        {
+            "word": "A word of the text that a reader sees.",
+            "pair": "Two neighbouring words of the text.",
+            "subject": "A word, or two, of the subject.",
+            "closing": "A word of the signature, the footer or the last line.",
+        },
+    ),
+    "sender": GroupKind(
+        "Sender and servers",
+        "its sender and servers",
+        {
+            "address": "Part of an address or name in From, To, Cc or Reply-To.",
+            "server": "Part of what the servers on the way wrote (Received).",
+            "message id": "Host or form of the Message-ID and of its references.",
+            "date": "Form and time zone of the date.",
+            "header field": "A field of the header, or a word in it.",
+            "relation": "Whether sender, recipient and servers belong together.",
+        },
+    ),
+    "links": GroupKind(
+        "Links",
+        "its links",
+        {
+            "link": "Part of the address of a link.",
+            "link host": "The host to which a link leads, or its domain.",
+            "link trait": "How many links there are, and whose hosts they lead to.",
+        },
+    ),
+    "layout": GroupKind(
+        "Layout",
+        "its layout and attachments",
+        {
+            "markup": "A tag of HTML or one of its attributes.",
+            "hidden word": "A word that HTML hides from the reader.",
+            "attachment": "Name or kind of an attached file.",
+            "structure": "How the message is built: its parts, types and defects.",
+            "measure": "A size, a number or a share, measured in the message.",
+        },
+    ),
+    "letters": GroupKind(
+        "Letters", "its letters", {"letters": "Up to five characters in a row; _ is a blank."}
+    ),
+    "unkept": GroupKind(
+        "Weaker features: text not kept",
+        "many weak features",
+        {"not kept": "The history keeps the texts of the strongest only."},
+    ),
+    "said": GroupKind(
+        "What was said of its sender",
+        "what was said of its sender",
+        {"sender word": "“Always from this sender”, of an authenticated sender."},
+    ),
+    "start": GroupKind(
+        "Before reading",
+        "the lessons as a whole",
+        {"start": "What counts for any message, before it is read."},
+    ),
+}
 KINDS = {
-    "word": FeatureKind("words", "A word of the text that a reader sees."),
-    "pair": FeatureKind("words", "Two neighbouring words of the text."),
-    "subject": FeatureKind("words", "A word, or two, of the subject."),
-    "closing": FeatureKind("words", "A word of the signature, the footer or the last line."),
-    "address": FeatureKind("sender", "Part of an address or name in From, To, Cc or Reply-To."),
-    "server": FeatureKind("sender", "Part of what the servers on the way wrote (Received)."),
-    "message id": FeatureKind("sender", "Host or form of the Message-ID and of its references."),
-    "date": FeatureKind("sender", "Form and time zone of the date."),
-    "header field": FeatureKind("sender", "A field of the header, or a word in it."),
-    "relation": FeatureKind("sender", "Whether sender, recipient and servers belong together."),
-    "link": FeatureKind("links", "Part of the address of a link."),
-    "link host": FeatureKind("links", "The host to which a link leads, or its domain."),
-    "link trait": FeatureKind("links", "How many links there are, and whose hosts they lead to."),
-    "markup": FeatureKind("layout", "A tag of HTML or one of its attributes."),
-    "hidden word": FeatureKind("layout", "A word that HTML hides from the reader."),
-    "attachment": FeatureKind("layout", "Name or kind of an attached file."),
-    "structure": FeatureKind("layout", "How the message is built: its parts, types and defects."),
-    "measure": FeatureKind("layout", "A size, a number or a share, measured in the message."),
-    "letters": FeatureKind("letters", "Up to five characters in a row; _ is a blank."),
-    "not kept": FeatureKind("unkept", "The history keeps the texts of the strongest only."),
-    "sender word": FeatureKind("said", "“Always from this sender”, of an authenticated sender."),
-    "start": FeatureKind("start", "What counts for any message, before it is read."),
+    kind: FeatureKind(name, about)
+    for name, group in GROUPS.items()
+    for kind, about in group.kinds.items()
 }
 
-_SECTION_KINDS = {
+_KIND_SECTIONS = {
     "subject": "subject",
-    "footer": "closing",
-    "end": "closing",
-    **dict.fromkeys(("address", "from", "to", "cc", "reply-to", "sender"), "address"),
-    "received": "server",
-    "id-host": "message id",
-    "id-shape": "message id",
-    "references": "message id",
-    "in-reply-to": "message id",
-    "date-shape": "date",
-    "zone": "date",
-    "url": "link",
-    "host": "link host",
-    "tags": "markup",
-    "hidden": "hidden word",
+    "closing": "footer end",
+    "address": "address from to cc reply-to sender",
+    "server": "received",
+    "message id": "id-host id-shape references in-reply-to",
+    "date": "date-shape zone",
+    "link": "url",
+    "link host": "host",
+    "markup": "tags",
+    "hidden word": "hidden",
     "attachment": "attachment",
-    "mime-version": "structure",
-    "content-type": "structure",
-    "content-transfer-encoding": "structure",
-    "content-disposition": "structure",
+    "structure": "mime-version content-type content-transfer-encoding content-disposition",
+}
+_SECTION_KINDS = {
+    section: kind for kind, sections in _KIND_SECTIONS.items() for section in sections.split()
 }
 _CLUE_KINDS = (
     (("links_", "link_"), "link trait"),
@@ -310,15 +332,9 @@ def list_features(why: Explanation) -> list[ExplainedFeature]:
 
 def sum_groups(features: Sequence[ExplainedFeature]) -> list[GroupPart]:
     """The groups that have features, in the order of `GROUPS`."""
-    by_group: dict[str, list[ExplainedFeature]] = {name: [] for name in GROUPS}
-    for feature in features:
-        by_group[feature.group].append(feature)
+    by_group = {name: [f for f in features if f.group == name] for name in GROUPS}
     return [
-        GroupPart(
-            name,
-            sum(feature.part for feature in members),
-            sum(max(1, feature.tokens) for feature in members),
-        )
+        GroupPart(name, sum(f.part for f in members), sum(max(1, f.tokens) for f in members))
         for name, members in by_group.items()
         if members
     ]
@@ -430,31 +446,22 @@ def describe_verdict(
     features: as of `list_features`. quote: marks a word, which is printable.
     """
     groups = [group for group in sum_groups(features) if group.name not in ("start", "said")]
+    groups.sort(key=lambda group: (group.name == "unkept", -abs(group.part)))
+    least = max([_MIN_PART, *(_STRONG * abs(group.part) for group in groups)])
     sign = 1 if why.log_odds >= 0 else -1
-    lead, opposite = (why.favoured, why.against)[::sign]
-    strongest = max((abs(group.part) for group in groups), default=0.0)
     clauses: list[str] = []
-    for side, name in ((sign, lead), (-sign, opposite)):
-        strong = [
-            group.name
-            for group in sorted(
-                groups, key=lambda group: (group.name == "unkept", -abs(group.part))
-            )
-            if side * group.part >= max(_MIN_PART, _STRONG * strongest)
-        ][:_MAX_GROUPS]
-        if strong:
-            speaking = [f for f in features if f.group in strong and f.part * side > 0]
-            words = (
-                []
-                if clauses
-                else readable_words(
-                    (feature, feature.kind, feature.name) for feature in speaking if feature.text
-                )
-            )
-            *phrases, last = [_phrase(group, words, quote) for group in strong]
-            subject = f"{', '.join(phrases)} and {last}" if phrases else last
-            suffix = "" if clauses else " taught here"
-            clauses.append(f"{subject} are those of {class_title(name)}{suffix}")
+    for side, name in zip((sign, -sign), (why.favoured, why.against)[::sign], strict=True):
+        strong = [group.name for group in groups if side * group.part >= least][:_MAX_GROUPS]
+        if not strong:
+            continue
+        words: list[ExplainedFeature] = []
+        if not clauses:  # those of the first clause are enough
+            speaking = [f for f in features if f.text and f.group in strong and f.part * side > 0]
+            words = readable_words((feature, feature.kind, feature.name) for feature in speaking)
+        *phrases, last = [_phrase(group, words, quote) for group in strong]
+        subject = f"{', '.join(phrases)} and {last}" if phrases else last
+        suffix = "" if clauses else " taught here"
+        clauses.append(f"{subject} are those of {class_title(name)}{suffix}")
     if not clauses:
         clauses.append("it has hardly anything in common with the mail taught here")
     if not why.few and (one := _only_class_of_language(why)):
@@ -506,10 +513,10 @@ def _only_class_of_language(why: Explanation) -> str:
     frequent = [
         counts for counts in words[:_FREQUENT_WORDS] if sum(counts.values()) >= _FREQUENT_LESSONS
     ]
-    if len(frequent) < _MIN_FREQUENT_WORDS:
-        return ""
     alone = Counter(
         name for counts in frequent for name in counts if counts[name] == sum(counts.values())
     )
-    needed = _ONE_CLASS_SHARE * len(frequent)
-    return next((name for name, number in alone.items() if number >= needed), "")
+    if len(frequent) < _MIN_FREQUENT_WORDS or not alone:
+        return ""
+    name, number = alone.most_common(1)[0]
+    return name if number >= _ONE_CLASS_SHARE * len(frequent) else ""

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from spamguard import keys, users
 from spamguard.bayes import experts, fusion, personal, tables
-from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES, MessageScores
-from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS, Evidence
+from spamguard.bayes.experts import ScoredMessage
+from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES
+from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
 from spamguard.database import ClosedOnExit
 from spamguard.engine import explain_text, fold, policy, snapshot, store
 from spamguard.engine.prepare import (
@@ -95,7 +96,7 @@ class Filter(ClosedOnExit):
         self._reader = ExampleReader(key)
         self._spam_from = spam_threshold
         self._read_classes()
-        self._update_parameters()
+        self._estimate()
 
     @classmethod
     def open(
@@ -231,30 +232,22 @@ class Filter(ClosedOnExit):
     def _judge_batch(self, messages: list[Features]) -> Iterator[Verdict]:
         """Judge each; a lesson taught meanwhile is in force from the next message on."""
         self._refresh()
-        learnt, parameters = self._store.tables, self._parameters()
-        if self._caution:
-            yield from map(self.judge_features, messages)
-            return
-        joints = fusion.fuse_batch(learnt, parameters, tables.batch_features(messages, learnt.bits))
-        for number, joint in enumerate(joints):
-            self._refresh()
-            if self._parameters() is not parameters:
-                yield from map(self.judge_features, messages[number:])
-                return
-            yield self._make_verdict(joint, self._spam_from)
+        parameters, judged = self._parameters(), 0
+        if not self._caution:
+            batch = tables.batch_features(messages, self._store.tables.bits)
+            for joint in fusion.fuse_batch(parameters, batch):
+                self._refresh()
+                if self._parameters() is not parameters:
+                    break
+                judged += 1
+                yield self._make_verdict(joint, self._spam_from)
+        yield from map(self.judge_features, messages[judged:])
 
     def judge_features(self, features: Features, user: str = "", sender: bytes = b"") -> Verdict:
         """`judge` for a message that was read. sender: as of `SenderWords.identify`."""
-        self._refresh()
+        scored, joint, spam_from = self._score(features)
         nats = self.senders.find(sender, [user])[user]
-        evidence = tables.make_evidence(features, self._store.tables.bits)
-        parameters = self._parameters()  # brings the caution up to date
-        if self._load_user_model(user) is None and not self._caution:
-            joint = self._profile.judge(self._store.tables, parameters, evidence)
-            return self._make_verdict(joint, self._spam_from, nats)
-        scored, joint = self._score(evidence)
-        correction = self._user_corrections([user], evidence, scored).get(user)
-        spam_from = self._required_probability(scored, evidence)
+        correction = self._user_corrections([user], scored).get(user)
         return self._make_verdict(joint, spam_from, nats, correction)
 
     def scan(
@@ -270,32 +263,24 @@ class Filter(ClosedOnExit):
             default profile only.
         """
         example, finder, line = self._reader.read_with_words(raw, extra_fields)
-        self._refresh()
-        learnt, parameters = self._store.tables, self._parameters()
-        evidence = tables.make_evidence(example.features, learnt.bits)
+        scored, joint, spam_from = self._score(example.features)
         packed, due = codec.pack(example.features), self.is_settling_due()
-        if not self._is_default:
-            verdict = self._make_verdict(
-                self._profile.judge(learnt, parameters, evidence), self._spam_from
-            )
-            return Scan(verdict, example.digest, packed, (), self._spam_from, due)
-        scored, joint = self._score(evidence)
-        spam_from = self._required_probability(scored, evidence)
+        if scored is None:
+            verdict = self._make_verdict(joint, spam_from)
+            return Scan(verdict, example.digest, packed, (), spam_from, due)
         sender = self.senders.identify(raw)
         nats = self.senders.find(sender, ("", *users))
         verdict = self._make_verdict(joint, spam_from, nats[""])
-        corrections = self._user_corrections(users, evidence, scored)
+        corrections = self._user_corrections(users, scored)
         by_user = {
             user: self._make_verdict(joint, spam_from, nats[user], corrections.get(user))
             for user in users
             if user in corrections or nats[user] != nats[""]
         }
-        parts = fusion.bucket_parts(
-            scored, learnt, parameters, evidence, self._likeliest_sides(verdict)
-        )
+        parts, *_ = fusion.token_parts(scored, *policy.likeliest_sides(verdict, self._unwanted))
         chosen = fusion.strongest_parts(parts, words)
         strongest = finder.words(
-            evidence.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits
+            scored.evidence.buckets.take(chosen), parts.take(chosen), 32 - self._store.tables.bits
         )
         return Scan(
             verdict, example.digest, packed, strongest, spam_from, due, by_user, sender, line
@@ -329,27 +314,18 @@ class Filter(ClosedOnExit):
 
         texts: of the tokens whose text is known. sender: as of `SenderWords.identify`.
         """
-        if not self._is_default:
+        scored, joint, spam_from = self._score(features)
+        if scored is None:
             raise UsageError("explanations are of the default profile: leave --profile out")
-        self._refresh()
-        learnt = self._store.tables
-        evidence = tables.make_evidence(features, learnt.bits)
-        scored, joint = self._score(evidence)
-        correction = self._user_corrections([user], evidence, scored).get(user)
-        spam_from = self._required_probability(scored, evidence)
+        correction = self._user_corrections([user], scored).get(user)
         nats = self.senders.find(sender, [user])[user]
         verdict = self._make_verdict(joint, spam_from, nats, correction)
         return explain_text.explain_verdict(
-            learnt,
+            scored,
             verdict,
-            self._unwanted,
-            spam_from,
-            evidence,
-            fusion.break_down(
-                scored, learnt, self._parameters(), evidence, self._likeliest_sides(verdict)
-            ),
             correction,
             texts,
+            spam_from=spam_from,
             sender=nats,
             usual_spam_from=self._spam_from,
         )
@@ -362,36 +338,40 @@ class Filter(ClosedOnExit):
 
     def _parameters(self) -> experts.ExpertParameters:
         """The parameters of judging: the same object for as long as nothing changes."""
-        learnt, (before, changes, unwanted) = self._store.tables, self._estimated_for
-        if before is not learnt or changes != learnt.changes or unwanted != self._unwanted:
-            self._update_parameters()
+        learnt, known = self._store.tables, self._estimated
+        is_same = known.tables is learnt and known.changes == learnt.changes
+        if not is_same or known.unwanted != self._unwanted:
+            self._estimate()
         return self._estimated
 
-    def _update_parameters(self) -> None:
+    def _estimate(self) -> None:
         """Estimate parameters, and what the label spam needs besides its threshold.
 
         Other profiles than the default have no experts of words to ask, hence no caution.
         """
         learnt = self._store.tables
-        self._estimated = parameters = experts.estimate_parameters(learnt, self._unwanted)
-        self._estimated_for = learnt, learnt.changes, self._unwanted
-        self._caution = None
-        if self._is_default:
-            good = int(tables.sum_by_side(learnt.messages, parameters.sides)[0])
-            self._caution = policy.compute_caution(good, parameters.confidence)
+        self._estimated = known = experts.estimate_parameters(learnt, self._unwanted)
+        good = int(learnt.messages[known.sides.wanted].sum())
+        self._caution = policy.compute_caution(good, known.confidence) if self._is_default else None
 
-    def _required_probability(self, scored: MessageScores, evidence: Evidence) -> float:
-        """Probability from which on this message is called spam."""
-        if not self._caution:
-            return self._spam_from
-        text, unknown = experts.familiarity(scored.rows.counts, scored.scores, evidence)
-        return max(self._spam_from, self._caution.required_probability(text, unknown))
+    def _score(self, features: Features) -> tuple[ScoredMessage | None, list[float], float]:
+        """Score a message by all that was taught.
 
-    def _score(self, evidence: Evidence) -> tuple[MessageScores, list[float]]:
-        """The default profile's scores of a message, and the classes' log-probabilities."""
-        learnt, parameters = self._store.tables, self._parameters()
-        scored = fusion.score_message(learnt, parameters, evidence)
-        return scored, fusion.fuse_scores(learnt, parameters, scored.scores)
+        Returns
+        -------
+        What the default profile makes of it (None with another one), the classes' unnormalised
+        log-probabilities, and the probability from which on this message is called spam.
+        """
+        self._refresh()
+        parameters, spam_from = self._parameters(), self._spam_from
+        evidence = tables.make_evidence(features, parameters.tables.bits)
+        if not self._is_default:
+            return None, self._profile.judge(parameters, evidence), spam_from
+        scored = experts.score_message(parameters, evidence)
+        if self._caution:
+            required = self._caution.required_probability(*experts.familiarity(scored))
+            spam_from = max(spam_from, required)
+        return scored, fusion.fuse(scored), spam_from
 
     def _make_verdict(
         self,
@@ -402,34 +382,24 @@ class Filter(ClosedOnExit):
     ) -> Verdict:
         """nats: what a word about the sender adds to the log-odds."""
         joint = correction.apply(joint) if correction else joint
-        return policy.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from, nats)
-
-    def _likeliest_sides(self, verdict: Verdict) -> tuple[int, int]:
-        """Numbers of the likeliest unwanted class and the likeliest wanted one."""
-        index = self._store.tables.classes.index
-        favoured, against = policy.likeliest_sides(verdict, self._unwanted)
-        return index(favoured), index(against)
+        return policy.verdict_from_joint(self._estimated, joint, spam_from, nats)
 
     def _user_corrections(
-        self, names: Sequence[str], evidence: Evidence, scored: MessageScores
+        self, names: Sequence[str], scored: ScoredMessage | None
     ) -> dict[str, personal.UserCorrection]:
         """What users' own votes change, for those users who have votes that count."""
-        models = {
-            user: model for user in names if (model := self._load_user_model(user)) is not None
-        }
-        if not models:
+        if scored is None:
             return {}
-        learnt = self._store.tables
-        shared = personal.token_frequencies(learnt, scored.rows.counts)
+        seq, bits = self._store.seq, self._store.tables.bits
+        models = [(user, self._user_models.load(user, seq, bits)) for user in names if user]
+        if not any(model for _, model in models):
+            return {}
+        shared = personal.token_frequencies(scored)
         return {
-            user: personal.compute_correction(model, learnt.classes, evidence, shared)
-            for user, model in models.items()
+            user: personal.compute_correction(model, scored, shared)
+            for user, model in models
+            if model
         }
-
-    def _load_user_model(self, user: str) -> personal.UserVoteCounts | None:
-        if not user or not self._is_default:
-            return None
-        return self._user_models.load(user, self._store.seq, self._store.tables.bits)
 
     @property
     def unwanted(self) -> frozenset[str]:
@@ -595,7 +565,7 @@ class Filter(ClosedOnExit):
             return []
         learnt = self._store.tables
         batch = tables.batch_features([lesson.features for lesson in lessons], learnt.bits)
-        scores = experts.batch_scores(learnt, self._parameters(), batch)
+        scores = experts.batch_scores(self._parameters(), batch)
         digests = [lesson.digest for lesson in lessons]
         kept_scores = self._ledger.scores.first_scores(digests, EXTRACTOR)
         return [

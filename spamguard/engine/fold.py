@@ -26,17 +26,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spamguard.bayes import training
-from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT, Integers
+from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT
+from spamguard.bayes.formulas import Integers
 from spamguard.bayes.personal import UserVoteCounts, count_votes, sum_votes
 from spamguard.bayes.tables import (
     BASE_CLASSES,
     N_BASE,
     N_TRAIT_VALUES,
     Tables,
-    batch_features,
+    locate_features,
     make_evidence,
     table_bits,
 )
@@ -171,19 +171,17 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
             except LedgerError:
                 refuse_damaged_lessons(block)
                 raise
-            labels = [lesson.label for lesson in block]
-            yield LessonBlock(
-                labels, columns.tokens, columns.offsets, columns.traits, columns.numbers
-            )
+            yield [lesson.label for lesson in block], locate_features(*columns, bits)
 
     counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
     lessons = sum(counts.values())
+    bits = table_bits(lessons, min_bits)
     return replay(
         read_blocks(backwards=False),
         read_blocks(backwards=True),
         lessons,
         sorted(set(counts) - set(BASE_CLASSES)),
-        table_bits(lessons, min_bits),
+        bits,
         len(TRAITS),
         len(NUMBERS),
         policy.unwanted_classes(
@@ -205,7 +203,7 @@ class _UserModel(NamedTuple):
     """A user's counted votes, and the numbers of their events."""
 
     counts: UserVoteCounts | None = None
-    seqs: NDArray[np.int64] = np.empty(0, np.int64)
+    seqs: Integers = np.empty(0, np.int64)
 
     @property
     def size(self) -> int:
@@ -307,6 +305,5 @@ class UserModels:
     def _count_votes(self, votes: Sequence[Receipt]) -> UserVoteCounts | None:
         if not votes:
             return None
-        features = unpack_features([vote.packed for vote in votes])
-        batch = batch_features(features, self._bits)
-        return count_votes([vote.label for vote in votes], batch)
+        columns = _unpack_receipts([vote.packed for vote in votes])
+        return count_votes([vote.label for vote in votes], locate_features(*columns, self._bits))

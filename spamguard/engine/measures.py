@@ -87,7 +87,6 @@ def measures(
     *,
     probability: ArrayLike | None = None,
     unwanted: Collection[str] = (SPAM,),
-    resamples: int = RESAMPLES,
 ) -> Measures:
     """All measures of one run."""
     truth, scores = _as_arrays(gold, score)
@@ -95,7 +94,7 @@ def measures(
     called_spam, unsure = np.isin(labels, [*unwanted]), labels == UNSURE
     ham, spam = int(np.sum(~truth)), int(np.sum(truth))
     lost, missed = int(np.sum(called_spam & ~truth)), int(np.sum(~called_spam & truth))
-    area = roca_interval(truth, scores, resamples=resamples)
+    area = roca_interval(truth, scores)
     has_chances = probability is not None and len(truth) > 0
     return Measures(
         messages=len(truth),
@@ -177,7 +176,7 @@ def sm_at(gold: ArrayLike, score: ArrayLike, hm: float) -> float:
 # ---- intervals
 
 
-def roca_interval(gold: ArrayLike, score: ArrayLike, *, resamples: int = RESAMPLES) -> Interval:
+def roca_interval(gold: ArrayLike, score: ArrayLike) -> Interval:
     """1-ROCA % with its 95 % percentile interval.
 
     The bootstrap resamples spam and ham separately (Efron 1979).
@@ -185,7 +184,7 @@ def roca_interval(gold: ArrayLike, score: ArrayLike, *, resamples: int = RESAMPL
     truth, scores = _as_arrays(gold, score)
     ranks, value = _rank(scores), roca(truth, scores)
     spam_ranks, ham_ranks = ranks[truth], ranks[~truth]
-    if min(len(spam_ranks), len(ham_ranks)) < 2 or not resamples:
+    if min(len(spam_ranks), len(ham_ranks)) < 2:
         return Interval(value, math.nan, math.nan)
 
     def area(spam: Ints, ham: Ints) -> float:  # `roc_auc_score` takes forty times as long
@@ -196,7 +195,7 @@ def roca_interval(gold: ArrayLike, score: ArrayLike, *, resamples: int = RESAMPL
     bounds = bootstrap(
         (spam_ranks, ham_ranks),
         area,
-        n_resamples=resamples,
+        n_resamples=RESAMPLES,
         batch=1,  # a resample at a time: all at once would take 16 bytes a score each
         vectorized=False,
         method="percentile",

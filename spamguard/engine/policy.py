@@ -17,6 +17,7 @@ from spamguard.config.options import Action, Policy, Rule
 from spamguard.records import Verdict
 
 if TYPE_CHECKING:
+    from spamguard.bayes.experts import ExpertParameters
     from spamguard.bayes.tables import Tables
 
 UNSURE = "unsure"
@@ -36,12 +37,13 @@ REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 
 
 def verdict_from_joint(
-    tables: Tables, joint: list[float], unwanted: frozenset[str], spam_from: float, nats: int = 0
+    parameters: ExpertParameters, joint: list[float], spam_from: float, nats: int = 0
 ) -> Verdict:
     """The verdict by unnormalised log-probabilities of the classes, in the order of the tables.
 
     nats: what else is known adds so much to the log-odds.
     """
+    tables, unwanted = parameters.tables, parameters.unwanted
     if max(joint) == -inf:  # every class is impossible: only the prior says anything
         joint = [log(count + 1) for count in tables.messages.tolist()]
     if nats:

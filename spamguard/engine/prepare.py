@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from spamguard import keys
 from spamguard.errors import SpamguardError
-from spamguard.mail.extract import ExtractedMessage, FeatureExtractor, WordFinder
+from spamguard.mail.extract import FeatureExtractor, WordFinder
 from spamguard.mail.message import header_start, message_digest, remove_subject_prefix
 from spamguard.records import Features
 
@@ -88,10 +88,6 @@ class ExampleReader:
         """`read_example` for several messages."""
         return list(map(self.read_example, messages))
 
-    def _make_example(self, raw: bytes, extracted: ExtractedMessage) -> Example:
-        digest = message_digest(raw, self._digest_key, extracted.message)
-        return Example(digest, extracted.features)
-
     def read_with_words(self, raw: bytes, extra_fields: bytes) -> tuple[Example, WordFinder, str]:
         """An example, with a way to the words of its message, and a line of its text.
 
@@ -99,16 +95,14 @@ class ExampleReader:
         not be among those that identify a message (Message-ID, Date, From, Subject, MIME's): its
         digest stays its own.
         """
-        check_bytes(raw)
-        if not extra_fields:
-            extracted, words = self.extractor.read_with_words(raw)
-            return self._make_example(raw, extracted), words, extracted.line
-        start = header_start(raw)  # below an mbox `From ` line, which would end the header
+        start = header_start(check_bytes(raw))  # below an mbox `From ` line, which would end it
         # A first line that begins with a blank must not become the tail of the field above it.
-        gap = b"\r\n" if raw[start : start + 1] in (b" ", b"\t") else b""
-        written = raw[:start] + extra_fields + gap + raw[start:]
-        extracted, words = self.extractor.read_with_words(written)
-        message = extracted.message if _FIELD_NAME.match(raw, start) else None
+        gap = b"\r\n" if extra_fields and raw[start : start + 1] in (b" ", b"\t") else b""
+        extracted, words = self.extractor.read_with_words(
+            raw[:start] + extra_fields + gap + raw[start:]
+        )
+        is_same = not extra_fields or _FIELD_NAME.match(raw, start)
+        message = extracted.message if is_same else None
         digest = message_digest(raw, self._digest_key, message)
         return Example(digest, extracted.features), words, extracted.line
 

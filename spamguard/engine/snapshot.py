@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import zlib
 from collections.abc import Iterator
@@ -47,8 +46,6 @@ from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import create_atomically, sync_directory
 from spamguard.users import is_class_name
-
-_log = logging.getLogger("spamguard.model")
 
 SNAPSHOT_KEY = f"tables.{EXTRACTOR}"
 """The ledger's note of the snapshot that counts, a `SnapshotStamp`."""

@@ -18,7 +18,6 @@ is another snapshot.
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -46,8 +45,6 @@ from spamguard.storage import LEDGER_FILE, remove_stale_drafts
 
 if TYPE_CHECKING:
     from spamguard.ledger.shared import SharedLog
-
-_log = logging.getLogger("spamguard.model")
 
 BITS_RANGE = range(8, 29)
 """Sizes of tables: fewer buckets than 2**8 tell no words apart, more than 2**28 take gigabytes."""

@@ -63,18 +63,16 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Form, float]] = {
 }
 
 
-def judged(
-    family: str, tables: Tables, parameters: experts.ExpertParameters, evidence: Evidence
-) -> NDArray[Any]:
+def judged(family: str, parameters: experts.ExpertParameters, evidence: Evidence) -> NDArray[Any]:
     """The unnormalised log-probability of each class."""
     if family in PROFILES:
-        return np.array(PROFILES[family].judge(tables, parameters, evidence))
+        return np.array(PROFILES[family].judge(parameters, evidence))
     known = parameters.class_estimates
     if family == "categorical":
         ratios = experts.look_up_ratios(known.traits, evidence.traits)
     else:
         ratios = experts.look_up_ratios(known.numbers, evidence.numbers)
-    prior = formulas.class_log_prior(tables.messages, 0.0)
+    prior = formulas.class_log_prior(parameters.tables.messages, 0.0)
     return np.array(prior + np.concatenate(([0.0], ratios.sum(axis=-1))))
 
 
@@ -105,7 +103,7 @@ def test_both_say_the_same_of_the_same_evidence(
     parameters = experts.estimate_parameters(tables)
     for message, posterior in zip(messages, posteriors, strict=True):
         evidence = make_evidence(message.features, BITS)
-        joint = judged(profile, tables, parameters, evidence)
+        joint = judged(profile, parameters, evidence)
         if joint.max() > -np.inf:  # else the prior answers, which is the verdict's business
             np.testing.assert_allclose(
                 joint - np.logaddexp.reduce(joint), posterior, rtol=tolerance, atol=tolerance

@@ -17,6 +17,7 @@ from spamguard.bayes.tables import (
     N_TRAIT_VALUES,
     PER_OTHER_CLASS,
     Tables,
+    batch_features,
     counted_arrays,
     empty_tables,
     make_evidence,
@@ -89,19 +90,11 @@ def replayed(lessons: Sequence[Taught], size: int = BLOCK_LESSONS) -> Tables:
 
 def in_blocks(lessons: Sequence[Taught], size: int = BLOCK_LESSONS) -> list[LessonBlock]:
     """Lessons in this order, as they are replayed."""
-    return [_block(lessons[at : at + size]) for at in range(0, len(lessons), size)]
-
-
-def _block(lessons: Sequence[Taught]) -> LessonBlock:
-    tokens = [lesson.features.tokens for lesson in lessons]
-    offsets = np.concatenate(([0], np.cumsum([len(one) for one in tokens]))).astype(np.int64)
-    return LessonBlock(
-        [lesson.label for lesson in lessons],
-        np.concatenate(tokens).astype(np.uint32),
-        offsets,
-        np.stack([lesson.features.traits for lesson in lessons]),
-        np.stack([lesson.features.numbers for lesson in lessons]),
-    )
+    blocks = [lessons[at : at + size] for at in range(0, len(lessons), size)]
+    return [
+        ([one.label for one in block], batch_features([one.features for one in block], BITS))
+        for block in blocks
+    ]
 
 
 def counted(tables: Tables) -> dict[str, tuple[list[str], tuple[int, ...], bytes]]:

@@ -14,9 +14,9 @@ from spamguard.bayes.experts import (
     MAX_SCORE_NATS,
     STEPS_PER_NAT,
     WANTED_FLOOR_NATS,
-    ExpertParts,
     Floats,
-    score_bounds,
+    ScoredMessage,
+    score_message,
 )
 from spamguard.bayes.tables import (
     N_TOKEN_SETS,
@@ -24,7 +24,7 @@ from spamguard.bayes.tables import (
     Tables,
     make_evidence,
     partition_classes,
-    read_rows,
+    run_sums,
 )
 from spamguard.records import TOKEN_SETS, Features
 from tests.unit.bayes.lessons import (
@@ -42,14 +42,7 @@ CLASSES = ("ham", "spam", "news")
 TWO = partition_classes(["ham", "spam"], {"spam"})
 
 
-def seen_by(tables: Tables, seed: int, tokens: int = 30) -> tuple[Evidence, ExpertParts]:
-    seen = make_evidence(features(np.random.default_rng(seed), tokens), tables.bits)
-    return seen, experts.feature_parts(
-        experts.estimate_parameters(tables), seen, read_rows(tables, seen.buckets)
-    )
-
-
-def sums_by_hand(tables: Tables, seen: Evidence, parts: ExpertParts) -> Floats:
+def sums_by_hand(tables: Tables, seen: Evidence, parts: ScoredMessage) -> Floats:
     """Each expert's log-odds with loops and no numpy tricks, (K-1, EXPERTS)."""
     found = np.zeros((len(tables.classes) - 1, len(EXPERTS)))
     for other in range(len(found)):
@@ -61,12 +54,12 @@ def sums_by_hand(tables: Tables, seen: Evidence, parts: ExpertParts) -> Floats:
             ]
             many = max(len(mine), 1)
             found[other, kind] = sum(parts.multinomial[other, at] for at in mine) / many**0.75
-            weights = sum(int(parts.logistic[other, at]) for at in mine) / many**0.5
+            weights = sum(int(parts.weights[other, at]) for at in mine) / many**0.5
             found[other, N_TOKEN_SETS + kind] = (
                 weights + tables.biases[other, kind]
             ) / logistic.ONE
-        found[other, -2] = sum(parts.categorical) / TRAITS**0.5
-        found[other, -1] = sum(parts.gaussian) / NUMBERS**0.5
+        found[other, -2] = sum(parts.traits) / TRAITS**0.5
+        found[other, -1] = sum(parts.numbers) / NUMBERS**0.5
     return found
 
 
@@ -76,9 +69,10 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(
     seed: int, tokens: int
 ) -> None:
     tables = folded(made_up(seed, 12))
-    seen, parts = seen_by(tables, seed + 1, tokens)
+    seen = make_evidence(features(np.random.default_rng(seed + 1), tokens), tables.bits)
+    parts = score_message(experts.estimate_parameters(tables), seen)
     trust = experts.side_confidence(tables.messages, TWO)
-    found = np.array(experts.two_class_scores(parts, seen, tables.biases, score_bounds(trust)))
+    found = np.array(parts.scores)
     assert found.shape == (1, len(EXPERTS))
     (row,) = exact = np.clip(
         sums_by_hand(tables, seen, parts), -WANTED_FLOOR_NATS / np.sqrt(trust), MAX_SCORE_NATS
@@ -105,7 +99,7 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(
 def test_sums_of_runs_with_empty_ones_anywhere(sizes: list[int], seed: int) -> None:
     terms = np.random.default_rng(seed).integers(-100, 100, (2, sum(sizes)))
     ends = np.cumsum(sizes)
-    found = experts.run_sums(terms, ends - sizes, np.array(sizes))
+    found = run_sums(terms, ends - sizes, np.array(sizes))
     assert found.tolist() == [
         [sum(row[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
         for row in terms.tolist()
@@ -127,11 +121,9 @@ def test_features_never_seen_say_nothing(seed: int) -> None:
         ),
         BITS,
     )
-    parts = experts.feature_parts(
-        experts.estimate_parameters(tables), seen, read_rows(tables, seen.buckets)
-    )
+    parts = score_message(experts.estimate_parameters(tables), seen)
     assert not parts.multinomial.any()
-    assert not parts.logistic.any()
+    assert not parts.weights.any()
 
 
 @repeatable

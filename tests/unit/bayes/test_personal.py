@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.bayes import personal
+from spamguard.bayes import experts, personal
 from spamguard.bayes.fusion import class_difference
 from spamguard.bayes.personal import (
     EVIDENCE_SCALE,
@@ -19,7 +19,7 @@ from spamguard.bayes.personal import (
     UserCorrection,
     UserVoteCounts,
 )
-from spamguard.bayes.tables import batch_features, make_evidence, read_rows
+from spamguard.bayes.tables import batch_features, make_evidence
 from tests.unit.bayes.lessons import BITS, Taught, folded, made_up
 from tests.unit.bayes.support import assert_same, repeatable, seeds
 
@@ -34,10 +34,9 @@ def said(votes: list[Taught]) -> UserVoteCounts:
 
 def corrected(votes: list[Taught], about: Taught, lessons: list[Taught]) -> UserCorrection:
     """What votes change about a message, where all have taught these lessons."""
-    tables = folded(lessons)
-    seen = make_evidence(about.features, BITS)
-    shared = personal.token_frequencies(tables, read_rows(tables, seen.buckets).counts)
-    return personal.compute_correction(said(votes), tables.classes, seen, shared)
+    known = experts.estimate_parameters(folded(lessons))
+    scored = experts.score_message(known, make_evidence(about.features, BITS))
+    return personal.compute_correction(said(votes), scored, personal.token_frequencies(scored))
 
 
 @repeatable

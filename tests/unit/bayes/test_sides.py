@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from spamguard.bayes import experts
+from spamguard.bayes.experts import score_message
 from spamguard.bayes.fusion import fuse, fuse_batch
 from spamguard.bayes.tables import (
     Tables,
@@ -30,7 +31,7 @@ def split_up(lessons: list[Taught]) -> list[Taught]:
 @pytest.mark.parametrize("settle", [folded, replayed])
 def test_many_messages_are_judged_as_each_of_them(settle: Callable[[list[Taught]], Tables]) -> None:
     tables = settle(split_up(made_up(3, 80)))
-    known = experts.estimate_parameters(tables, {"spam", "swindle"})
+    known = experts.estimate_parameters(tables, frozenset({"spam", "swindle"}))
     messages = [lesson.features for lesson in made_up(4, 10)]
-    alone = [fuse(tables, known, make_evidence(features, BITS)) for features in messages]
-    assert fuse_batch(tables, known, batch_features(messages, BITS)) == alone
+    alone = [fuse(score_message(known, make_evidence(features, BITS))) for features in messages]
+    assert fuse_batch(known, batch_features(messages, BITS)) == alone

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.experts import Floats
-from spamguard.bayes.fusion import fuse, score_message
+from spamguard.bayes.experts import Floats, score_message
+from spamguard.bayes.fusion import fuse
 from spamguard.bayes.tables import (
     BASE_CLASSES,
     Evidence,
@@ -52,15 +52,12 @@ def logistic_scores(tables: Tables, lesson: Taught) -> Floats:
 def scores(tables: Tables, seen: Evidence) -> NDArray[np.int64]:
     """First scores: without the bounds of judging, which depend on the number of lessons."""
     most = round(experts.MAX_SCORE_NATS * experts.STEPS_PER_NAT)
-    return np.array(
-        score_message(
-            tables,
-            replace(
-                experts.estimate_parameters(tables), bounds=experts.ScoreBounds(-most, 2 * most)
-            ),
-            seen,
-        ).scores
-    )
+    unbounded = replace(experts.estimate_parameters(tables), min_score=-most, max_lead=2 * most)
+    return np.array(score_message(unbounded, seen).scores)
+
+
+def judged(tables: Tables, seen: Evidence) -> list[float]:
+    return fuse(score_message(experts.estimate_parameters(tables), seen))
 
 
 @repeatable
@@ -99,16 +96,11 @@ def test_a_lesson_that_is_taken_back_at_once_leaves_nothing_behind(seed: int, la
     tables = replayed(made_up(seed, 60))
     lesson = Taught(label, made_up(seed + 1, 1)[0].features)
     seen = make_evidence(lesson.features, BITS)
-    before, joint_before = (
-        scores(tables, seen),
-        fuse(tables, experts.estimate_parameters(tables), seen),
-    )
+    before, joint_before = scores(tables, seen), judged(tables, seen)
     add(tables, lesson)
     take_away(tables, lesson, before.ravel())
     assert np.abs(scores(tables, seen) - before).max() <= 0.1 * experts.STEPS_PER_NAT
-    assert fuse(tables, experts.estimate_parameters(tables), seen) == pytest.approx(
-        joint_before, abs=0.2
-    )
+    assert judged(tables, seen) == pytest.approx(joint_before, abs=0.2)
 
 
 @repeatable

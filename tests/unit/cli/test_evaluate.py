@@ -24,7 +24,7 @@ def test_unwritable_files_are_reported_before_the_work(
     evaluate, state, corpus, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        "spamguard.engine.evaluate.run_trial", lambda *_: pytest.fail("it has begun")
+        "spamguard.engine.evaluate.run_trial", lambda *_, **__: pytest.fail("it has begun")
     )
     (tmp_path / "file").write_text("")
     for option in ("--scores", "--plots"):

@@ -15,8 +15,6 @@ from spamguard.engine import evaluate
 from spamguard.engine.evaluate import (
     PROTOCOLS,
     ScoredMessage,
-    Trial,
-    TrialSettings,
     interleave,
     write_scores,
 )
@@ -37,7 +35,6 @@ MAIL = [
     SourceMessage(f"mail {number}", raw, label)
     for number, (label, raw) in enumerate(generate(80, 7))
 ]
-SETTINGS = TrialSettings("default", share=0.6)
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
@@ -51,9 +48,9 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tried(
-    protocol: str, settings: TrialSettings = SETTINGS, mail: Iterable[SourceMessage] = MAIL
-) -> list[Trial]:
-    return list(evaluate.run_trial(protocol, lambda: iter(mail), settings))
+    protocol: str, profile: str = "default", mail: Iterable[SourceMessage] = MAIL
+) -> list[ScoredMessage]:
+    return list(evaluate.run_trial(protocol, lambda: iter(mail), profile, share=0.6))
 
 
 @every
@@ -67,12 +64,12 @@ def test_classes_of_similar_names_are_each_a_class_of_their_own(protocol: str) -
         one._replace(label="ham2") if one.label == "ham" and number % 2 else one
         for number, one in enumerate(MAIL)
     ]
-    assert {trial.row.gold for trial in tried(protocol, mail=named)} == {"ham", "ham2", "spam"}
+    assert {trial.gold for trial in tried(protocol, mail=named)} == {"ham", "ham2", "spam"}
 
 
 def test_a_profile_is_tried_by_name() -> None:
-    assert [trial.row.score for trial in tried("online")] != [
-        trial.row.score for trial in tried("online", TrialSettings("bernoulli"))
+    assert [trial.score for trial in tried("online")] != [
+        trial.score for trial in tried("online", "bernoulli")
     ]
 
 
@@ -80,7 +77,7 @@ def test_whoever_stops_early_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    trials = evaluate.run_trial("online", lambda: iter(MAIL), SETTINGS)
+    trials = evaluate.run_trial("online", lambda: iter(MAIL), "default")
     next(iter(trials))
     assert len(list(tmp_path.iterdir())) == 1
     trials.close()
@@ -109,7 +106,6 @@ def some(noise: float = 1.0) -> Measures:
         score,
         np.where(score > 1, "spam", "ham"),
         probability=1 / (1 + np.exp(-score)),
-        resamples=20,
     )
 
 

@@ -36,12 +36,9 @@ def letter(number: int) -> bytes:
 def held_of(spam_filter: Filter, user: str) -> dict[str, object]:
     """Everything that a filter knows of a user, comparable bit for bit."""
     spam_filter._refresh()
-    model = spam_filter._load_user_model(user)
-    return (
-        {}
-        if model is None
-        else {name: getattr(model, name) for name in type(model).__dataclass_fields__}
-    )
+    held = spam_filter._store
+    model = spam_filter._user_models.load(user, held.seq, held.tables.bits)
+    return {} if model is None else vars(model)
 
 
 @pytest.fixture
