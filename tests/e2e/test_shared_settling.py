@@ -25,10 +25,12 @@ __all__ = ["postgres_server", "shared_database"]
 MAIL = unseen("spam", 20)
 DIE = """
 import os, sys
-from spamguard.daemon import settle
+from pathlib import Path
+from spamguard.config.options import Settings
+from spamguard.daemon.settle import settle
 from spamguard.engine import store
 store.build_tables = lambda *values: os.kill(os.getpid(), 9)
-settle.main(sys.argv[1:])
+settle(Settings(Path(sys.argv[1]), ()))
 """
 
 

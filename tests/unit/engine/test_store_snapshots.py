@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from spamguard.cli import main
 from spamguard.engine import snapshot
 from spamguard.errors import TableError
 from spamguard.ledger.schema import PAGE_BYTES
+from tests.e2e.daemon import SETTLE
 from tests.unit.bayes.lessons import made_up, replayed
 from tests.unit.filters import held, mail, opened, python, teach
 
@@ -103,7 +103,7 @@ def events_of_tables(state: Path) -> int:
 
 def train(state: Path, *more: str) -> str:
     """What the trainer logs, in a process of its own, as the daemon starts it."""
-    line = [sys.executable, "-m", "spamguard.daemon.settle", str(state), *more]
+    line = [*SETTLE, str(state), *more]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stderr
 
 
