@@ -54,7 +54,9 @@ class StatusSocket:
             with process.short_path(state) as directory:
                 self._listening = process.listen_at(directory / STATUS_SOCKET, 0o600)
         except OSError as error:
-            text = "%s: cannot listen there (%s): `spamguard status` will find no daemon"
+            text = (
+                "%s: cannot listen there (%s): `spamguard status` and monitors will find no daemon"
+            )
             _log.warning(text, state / STATUS_SOCKET, error.strerror)
             return
         self._listening.setblocking(False)
