@@ -22,7 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamguard.delivery.next_hop import ErrorCallback, ignore_error, run_in_thread
+from spamguard.aio import run_in_thread
+from spamguard.delivery.next_hop import ErrorCallback, ignore_error
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import SpoolView, create_private, sync_directory
 
@@ -113,7 +114,7 @@ class _MaildirTransaction:
     async def send(self, content: SpoolView) -> Sequence[Reply]:
         reply = Reply.from_text(250, "2.0.0 Delivered")
         try:
-            await run_in_thread(lambda: self._hop.deliver(self._sender, self._recipients, content))
+            await run_in_thread(self._hop.deliver, self._sender, self._recipients, content)
         except OSError as error:
             _log.error("not delivered into a Maildir: %s", error)
             self._hop.on_error(error)

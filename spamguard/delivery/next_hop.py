@@ -3,18 +3,15 @@
 `tests/contract/test_next_hop.py` holds every implementation to the contract. An error has a text
 for the log, and a short fixed reply for the client. That reply is always temporary: trouble of ours
 or of the next hop must never make a permanent refusal. A parameter goes out only to a hop that has
-announced its extension. `DeadlineTimer` and `run_in_thread` serve all that waits.
+announced its extension.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import ssl
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -205,64 +202,3 @@ def needs_smtputf8(step: Sender | Recipient) -> bool:
     An address beyond ASCII without that parameter is for the hop to judge.
     """
     return any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)
-
-
-# ---- deadlines and threads
-
-
-class DeadlineTimer(ABC):
-    """Has at most one deadline, a time of the event loop's clock. Belongs to one loop."""
-
-    _deadline: float | None = None
-    _timer: asyncio.TimerHandle | None = None
-
-    @abstractmethod
-    def deadline_passed(self) -> None:
-        """Called once when the deadline passes; there is none any more."""
-
-    def set_deadline(self, when: float) -> None:
-        self._deadline = when
-        if self._timer is None or self._timer.when() > when:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
-
-    def clear_deadline(self) -> None:
-        """Remove the deadline. The loop holds this object until the timer rings."""
-        self._deadline = None
-
-    def cancel_deadline(self) -> None:
-        """Remove the deadline, and have the loop let this object go."""
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_timer(self) -> None:
-        """Called for the deadline or for an earlier one that was replaced."""
-        self._timer = None
-        when, self._deadline = self._deadline, None
-        if when is None:
-            return
-        if asyncio.get_running_loop().time() < when:
-            self.set_deadline(when)
-        else:
-            self.deadline_passed()
-
-
-Result = TypeVar("Result")
-
-
-async def run_in_thread(work: Callable[[], Result]) -> Result:
-    """Run blocking work in a thread.
-
-    A cancelled caller waits until the work is done: it may read a spool that is closed next.
-    """
-    running = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([running])
-        raise

@@ -30,12 +30,12 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from spamguard.aio import DeadlineTimer
 from spamguard.config.options import Endpoint, Hop, Protocol, Tls
 from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.delivery.next_hop import (
     NO_SMTPUTF8,
     ClosingError,
-    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     ErrorCallback,

@@ -16,15 +16,14 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, closing, suppress
-from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import h11
 import zstandard
 
+from spamguard.aio import run_in_thread
 from spamguard.config.options import FORGED_FIELDS
-from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import matching_field_names, read_header_section
 from spamguard.servers import rspamd_protocol
@@ -162,7 +161,7 @@ class RspamdSession(Conversation):
             if request.compressions:
                 compressed = message.spool
                 message = stack.enter_context(closing(self._context.incoming_message(self.address)))
-                await run_in_thread(partial(_decompress, compressed, message))
+                await run_in_thread(_decompress, compressed, message)
                 _check_rejection(message)
             return await _ROUTES[path](self, request, message.spool)
 

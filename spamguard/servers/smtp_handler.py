@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from aiosmtpd import smtp as aiosmtpd
 
+from spamguard.aio import DeadlineTimer
 from spamguard.config.options import DoorLimits, OddBytes, Position
-from spamguard.delivery.next_hop import DeadlineTimer
 from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.servers.listener import (
     ByteQuota,
