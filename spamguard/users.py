@@ -52,11 +52,11 @@ _MAX_USER_BYTES = 255
 
 
 class LessonHeader(NamedTuple):
-    """The first line of a lesson. label: "" takes the vote back. user: "" if none is named."""
+    """The first line of a lesson."""
 
-    label: str
+    label: str  # "" takes the vote back
     length: int
-    user: str = ""
+    user: str = ""  # "" if none is named
 
     def encode(self) -> bytes:
         """The line.
@@ -68,7 +68,6 @@ class LessonHeader(NamedTuple):
         return " ".join((*words, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
 
     def is_valid(self) -> bool:
-        """Whether a lesson may be such."""
         return (
             0 < self.length <= MAX_LESSON_BYTES
             and (not self.label or is_class_name(self.label))
@@ -77,16 +76,14 @@ class LessonHeader(NamedTuple):
 
 
 class QueuedLesson(NamedTuple):
-    """A whole lesson. label: as in `LessonHeader`."""
-
-    label: str
+    label: str  # "" takes the vote back
     user: str
     origin: str
     raw: bytes
 
 
 def parse_lesson_header(line: bytes) -> LessonHeader:
-    """Parse the first line, with its end. ValueError: it is none."""
+    """Parse the first line, with its end. Raises ValueError if it is none."""
     verb, _, rest = line.decode().removesuffix("\n").partition(" ")
     label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
     length, blank, user = rest.partition(" ")
@@ -105,12 +102,10 @@ def parse_lesson_header(line: bytes) -> LessonHeader:
 
 
 def is_class_name(text: str) -> bool:
-    """Whether a class may have this name."""
     return _CLASS_NAME.fullmatch(text) is not None and text not in RESERVED_CLASSES
 
 
 def is_user_name(text: str) -> bool:
-    """Whether a user of mail may have this name."""
     length = len(text.encode("utf-8", "replace"))
     return text.isprintable() and text == text.strip() and 0 < length <= _MAX_USER_BYTES
 
@@ -126,7 +121,7 @@ MAX_RECIPIENTS = 50
 class UserResolver:
     """Resolves addresses to users.
 
-    aliases: pairs of an address, `*@DOMAIN` or a part before the @, and a user, or "" for nobody.
+    An alias is an address, `*@DOMAIN` or a part before the @, and a user, or "" for nobody.
 
     >>> resolver = UserResolver([("sales@example.org", "anna")])
     >>> list(resolver.candidates("sales@example.org"))

@@ -36,9 +36,9 @@ _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\
 
 @dataclass
 class MaildirNextHop:
-    """Delivers into the Maildir `directory`, made when missing, and spam into its folder `junk`.
+    """Delivers into the Maildir `directory`, made when missing, and spam into its folder `Junk`.
 
-    hostname: for the names of files.
+    The hostname is for the names of files.
     """
 
     _directory: Path
@@ -64,7 +64,7 @@ class MaildirNextHop:
         """Nothing is kept open."""
 
     def deliver(self, sender: Sender, recipients: Sequence[Recipient], content: SpoolView) -> None:
-        """One copy for each recipient, on the disk. Blocks. OSError: no recipient has a copy."""
+        """One copy for each recipient, on the disk; after an OSError nobody has one. Blocks."""
         _make_maildir(self._directory)
         folder = self._directory
         if _is_spam(content.head):
@@ -89,7 +89,6 @@ class MaildirNextHop:
             _remove_files(folder / "tmp" / name for name in names)
 
     def _unique_name(self) -> str:
-        """Time, then microseconds and chance, then host."""
         seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
         host = _UNSAFE_IN_NAMES.sub("_", self._hostname)[:100]  # a name has at most 255 bytes
         return f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{host}"
@@ -162,7 +161,6 @@ def _is_spam(head: bytes) -> bool:
 
 
 def _make_maildir(directory: Path, mark: str = "") -> None:
-    """Make the three directories of a Maildir, and an empty file that marks it, if missing."""
     folders = [directory / name for name in ("tmp", "cur", "new")]
     if all(folder.is_dir() for folder in folders):
         return

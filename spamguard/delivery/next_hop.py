@@ -67,7 +67,7 @@ class NextHop(Protocol):
     def transaction(self, client: Client) -> NextHopTransaction:
         """A new transaction; nothing is sent before its `mail`.
 
-        client: goes out by XFORWARD where the hop accepts it.
+        The client is announced by XFORWARD where the hop accepts it.
         """
 
     async def close(self) -> None:
@@ -101,13 +101,9 @@ _ENHANCED_TEMPORARY = re.compile(rb"4\.\d{1,3}\.\d{1,3} ")
 
 
 class DeliveryError(Exception):  # no error of ours: the network is like that
-    """The next hop could not be asked.
+    """The next hop could not be asked. The text is for the log, the reply for the client."""
 
-    reply: for the client; kind: for the metrics; the text is for the log.
-    """
-
-    kind = "trouble"
-
+    kind = "trouble"  # for the metrics
     reply = Reply.from_text(451, "4.4.1 next hop cannot be asked now, try again later")
 
 

@@ -52,20 +52,15 @@ _MESSAGE, _NOTE = ".eml", ".json"
 
 @dataclass(frozen=True)
 class QuarantineEntry:
-    """One message that is held.
-
-    reason: label of the verdict, or of the policy. when: seconds since 1970. size: bytes.
-    delivered: indices of the envelope's recipients that have got it since. listener: where it came
-    in, which tells where it was to go.
-    """
+    """One message that is held."""
 
     id: str
     envelope: Envelope
-    reason: str
-    when: float
-    size: int
-    delivered: frozenset[int]
-    listener: str = ""
+    reason: str  # label of the verdict, or of the policy
+    when: float  # seconds since 1970
+    size: int  # in bytes
+    delivered: frozenset[int]  # indices of the recipients that have got it since
+    listener: str = ""  # where it came in, which tells where it was to go
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -98,10 +93,10 @@ class Quarantine:
         when: float,
         listener: str = "",
     ) -> None:
-        """Hold a message: all of it is on the disk afterwards. Blocks. OSError: nothing is held.
+        """Hold a message: all of it is on the disk afterwards, or nothing after an OSError. Blocks.
 
-        name: a new id (`keys.new_id`). content: as it would have been sent; kept byte for byte.
-        when: seconds since 1970. listener: its address.
+        The name is a new id (`keys.new_id`). The content is kept byte for byte, as it would have
+        been sent.
         """
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,7 +109,7 @@ class Quarantine:
                 sync_directory(self._directory)
 
     def entries(self, limit: int = MAX_ENTRIES, before: str = "") -> Iterator[QuarantineEntry]:
-        """The newest messages, newest first. before: an id; only older ones.
+        """The newest messages, newest first; only those older than `before`, an id.
 
         A damaged note is a line in the log.
         """
@@ -135,7 +130,7 @@ class Quarantine:
         return self._ids_with_file(_NOTE)
 
     def entry(self, name: str) -> QuarantineEntry:
-        """One message. QuarantineError: there is none of that id, or its note is damaged."""
+        """Raises QuarantineError if there is none of that id, or its note is damaged."""
         note = self._path(name, _NOTE)
         try:
             values = json.loads(note.read_bytes())
@@ -149,22 +144,23 @@ class Quarantine:
             raise QuarantineError(f"{note}: is damaged ({error!r}): {remedy}") from error
 
     def file(self, name: str) -> Path:
-        """The path of the message. QuarantineError: that is no id."""
+        """Raises QuarantineError if that is no id."""
         return self._path(name, _MESSAGE)
 
     def open(self, name: str) -> SpoolView:
-        """The message as it was stored; the caller closes its `spool`. QuarantineError."""
+        """The message as it was stored; the caller closes its `spool`."""
         self.entry(name)
         return SpoolView(b"", Spool.open_file(self._path(name, _MESSAGE)), 0)
 
     def header(self, name: str) -> bytes:
-        """Its header section, within the first 64 KiB. QuarantineError."""
+        """Its header section, within the first 64 KiB."""
         with closing(self.open(name).spool) as spool:
             return spool.read_start(_MAX_HEADER_BYTES).partition(b"\r\n\r\n")[0]
 
     def delete(self, name: str) -> None:
-        """Delete a message for good. QuarantineError: there is none of that id, or another process
-        works with it at this moment.
+        """Delete a message for good.
+
+        Raises QuarantineError if there is none of that id, or another process works with it now.
         """
         with self._locked_entry(name):
             self._path(name, _NOTE).unlink()  # without its note it is gone
@@ -190,7 +186,8 @@ class Quarantine:
         A recipient is noted, durably, after the next hop has said yes. When this process dies in
         between, the next release delivers once more: at least once, never not at all. Both copies
         have the same id in X-Spamguard. Once all have it, nothing is done and the answer is empty.
-        QuarantineError: there is none of that id, or another process works with it at this moment.
+
+        Raises QuarantineError if there is none of that id, or another process works with it now.
         """
         with self._locked_entry(name) as entry:
             if entry.released:
@@ -275,7 +272,6 @@ class Quarantine:
 
     @contextmanager
     def _locked_entry(self, name: str) -> Iterator[QuarantineEntry]:
-        """The entry, while no other process stores, releases or deletes it."""
         self.entry(name)
         try:
             message = self._path(name, _MESSAGE).open("rb")
