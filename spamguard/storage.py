@@ -15,11 +15,11 @@ anything into it.
 It is written by hand because atomicwrites is no longer maintained, and
 `tempfile.SpooledTemporaryFile` has one position for all its readers.
 
-Must never replace a file, never make one that others can read, and never follow a name with more
-rights than its directory's owner has. A spool must never leave a file behind, whatever happens to
-the process, never hold a large message in memory, and never give out a message that is not whole:
-once writing has failed, or after `close`, every use is an OSError. The mailbox broker loads this
-module, so it must stay small: databases are in `spamguard.database`.
+Must never replace a file except by `replace_private`, never make one that others can read, and
+never follow a name with more rights than its directory's owner has. A spool must never leave a file
+behind, whatever happens to the process, never hold a large message in memory, and never give out a
+message that is not whole: once writing has failed, or after `close`, every use is an OSError. The
+mailbox broker loads this module, so it must stay small: databases are in `spamguard.database`.
 """
 
 from __future__ import annotations
@@ -100,6 +100,24 @@ def draft_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # `remove_stale_drafts` removes it later
             draft.unlink(missing_ok=True)
+
+
+def write_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) -> None:
+    """Make a private file with this content, which is on the disk afterwards if durable."""
+    with create_private(path) as file:
+        file.writelines(chunks)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def replace_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) -> None:
+    """Do so in the place of the file that has this name: readers find the one or the other."""
+    with draft_file(path) as draft:
+        write_private(draft, chunks, durable=durable)
+        draft.replace(path)
+    if durable:
+        sync_directory(path.parent)
 
 
 @contextmanager

@@ -28,16 +28,14 @@ PIPE_ORIGIN = "teach-pipe"
 """Origin of lessons by the command of that name."""
 MAIL_ORIGIN = "mail"
 """Origin of mail that was forwarded to an address that teaches."""
-SCANNER_ORIGINS = ("rspamd", "spamd")
-"""Origins of lessons through the doors of these protocols."""
 WEB_ORIGIN = "web"
 """Origin of messages that were handed over on the page or through the API."""
 HISTORY_ORIGIN = "history"
 """Origin of lessons about a message in the history."""
 RELEASE_ORIGIN = "quarantine"
 """Origin of lessons about held mail that was released."""
-SUBMITTED_ORIGINS = (PIPE_ORIGIN, MAIL_ORIGIN, *SCANNER_ORIGINS, WEB_ORIGIN, HISTORY_ORIGIN)
-"""Origins of all lessons that people bring."""
+SUBMITTED_ORIGINS = (PIPE_ORIGIN, MAIL_ORIGIN, "rspamd", "spamd", WEB_ORIGIN, HISTORY_ORIGIN)
+"""Origins of all lessons that people bring, also through the doors of these two protocols."""
 
 SENDER_NATS = {"ham": -6, "spam": 6}
 """How far a word about a sender, by its class, moves the log-odds of being unwanted, in nats.

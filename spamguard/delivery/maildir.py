@@ -17,15 +17,16 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from spamguard.aio import run_in_thread
 from spamguard.delivery.next_hop import ErrorCallback, ignore_error
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.storage import SpoolView, create_private, sync_directory
+from spamguard.storage import SpoolView, create_private, sync_directory, write_private
 
 _log = logging.getLogger("spamguard.relay")
 
@@ -45,14 +46,8 @@ class MaildirNextHop:
     _hostname: str
     on_error: ErrorCallback = ignore_error
 
-    @property
-    def answers_each(self) -> bool:
-        return True
-
-    @property
-    def extensions(self) -> Mapping[str, str] | None:
-        """A file holds any byte."""
-        return {"8BITMIME": "", "SMTPUTF8": "", "SIZE": ""}
+    answers_each: ClassVar = True
+    extensions: ClassVar = {"8BITMIME": "", "SMTPUTF8": "", "SIZE": ""}  # a file holds any byte
 
     async def probe(self) -> None:
         """Nothing needs to be found out."""
@@ -74,10 +69,7 @@ class MaildirNextHop:
         linked: list[Path] = []
         try:
             for name, recipient in zip(names, recipients, strict=True):
-                with create_private(folder / "tmp" / name) as file:
-                    file.writelines(_recipient_copy(sender, recipient, content))
-                    file.flush()
-                    os.fsync(file.fileno())
+                write_private(folder / "tmp" / name, _recipient_copy(sender, recipient, content))
             for name in names:
                 os.link(folder / "tmp" / name, folder / "new" / name)
                 linked.append(folder / "new" / name)

@@ -30,10 +30,11 @@ from spamguard.smtp.envelope import Envelope, Recipient, Reply
 from spamguard.storage import (
     Spool,
     SpoolView,
-    create_private,
     draft_file,
     remove_stale_drafts,
+    replace_private,
     sync_directory,
+    write_private,
 )
 
 _log = logging.getLogger("spamguard.quarantine")
@@ -134,8 +135,7 @@ class Quarantine:
         note = self._path(name, _NOTE)
         try:
             values = json.loads(note.read_bytes())
-            if not self._path(name, _MESSAGE).exists():
-                raise _unknown_message(name)
+            self._path(name, _MESSAGE).stat()
             return convert(values | {"id": name}, QuarantineEntry)
         except FileNotFoundError:
             raise _unknown_message(name) from None
@@ -209,7 +209,8 @@ class Quarantine:
                 for index, reply in zip(entry.waiting, replies, strict=True)
                 if reply.is_positive
             }
-            self._replace_note(replace(entry, delivered=entry.delivered | accepted))
+            noted = replace(entry, delivered=entry.delivered | accepted)
+            replace_private(self._path(name, _NOTE), [encode_note(noted)])
             return list(zip(recipients, replies, strict=True))
 
     # ---- files
@@ -258,21 +259,19 @@ class Quarantine:
 
         It loses the name again when the block fails.
         """
-        with draft_file(path) as draft, create_private(draft) as file:
-            file.writelines(chunks)
-            file.flush()
-            os.fsync(file.fileno())
-            fcntl.flock(file, fcntl.LOCK_EX)
-            path.hardlink_to(draft)
-            try:
-                yield
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
+        with draft_file(path) as draft:
+            write_private(draft, chunks)
+            with draft.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                path.hardlink_to(draft)
+                try:
+                    yield
+                except BaseException:
+                    path.unlink(missing_ok=True)
+                    raise
 
     @contextmanager
     def _locked_entry(self, name: str) -> Iterator[QuarantineEntry]:
-        self.entry(name)
         try:
             message = self._path(name, _MESSAGE).open("rb")
         except FileNotFoundError:
@@ -286,16 +285,6 @@ class Quarantine:
                     "look at it again later"
                 ) from None
             yield self.entry(name)
-
-    def _replace_note(self, entry: QuarantineEntry) -> None:
-        note = self._path(entry.id, _NOTE)
-        with draft_file(note) as draft:
-            with create_private(draft) as file:
-                file.write(encode_note(entry))
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(note)
-        sync_directory(self._directory)
 
 
 def _unknown_message(name: str) -> QuarantineError:

@@ -25,7 +25,7 @@ import os
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -265,13 +265,13 @@ async def dial(endpoint: Endpoint, connect_seconds: float, seconds: float) -> Ne
     try:
         async with asyncio.timeout(connect_seconds):
             if endpoint.path is not None:
-                return (await loop.create_unix_connection(make, str(endpoint.path)))[1]
-            # The delay is until a host's next address is tried too (RFC 8305, section 5).
-            return (
-                await loop.create_connection(
+                connecting = loop.create_unix_connection(make, str(endpoint.path))
+            else:
+                # The delay is until a host's next address is tried too (RFC 8305, section 5).
+                connecting = loop.create_connection(
                     make, endpoint.host, endpoint.port, happy_eyeballs_delay=0.25
                 )
-            )[1]
+            return (await connecting)[1]
     except (OSError, ValueError) as error:  # ValueError: a name that no host can have
         raise UnreachableError(f"connect: {describe_error(error)}") from error
 
@@ -596,11 +596,10 @@ async def probe_next_hops(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, 
 
 async def _probe_next_hop(hop: Hop, hostname: str) -> str:
     try:
-        if hop.to.protocol is Protocol.MAILDIR:
-            unwritable = asyncio.to_thread(_find_unwritable, hop.to.path or Path("/"))
-            return await asyncio.wait_for(unwritable, HOP_TIMEOUT)
-        quick = replace(hop, connect=HOP_TIMEOUT, command=HOP_TIMEOUT)
-        session = await asyncio.wait_for(SmtpNextHop(quick, hostname).open(), HOP_TIMEOUT)
+        async with asyncio.timeout(HOP_TIMEOUT):
+            if hop.to.protocol is Protocol.MAILDIR:
+                return await asyncio.to_thread(_find_unwritable, hop.to.path or Path("/"))
+            session = await SmtpNextHop(hop, hostname).open()
         await session.quit()  # waits for a second at most
     except TimeoutError:
         return f"no answer within {HOP_TIMEOUT:.0f} s"
