@@ -30,7 +30,6 @@ from spamguard.storage import SpoolView, create_private, sync_directory, write_p
 
 _log = logging.getLogger("spamguard.relay")
 
-_UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 _MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writes such a thing
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
 
@@ -82,8 +81,8 @@ class MaildirNextHop:
 
     def _unique_name(self) -> str:
         seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
-        host = _UNSAFE_IN_NAMES.sub("_", self._hostname)[:100]  # a name has at most 255 bytes
-        return f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{host}"
+        name = f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{self._hostname}"
+        return name[:200]  # of 255 bytes; mail programs add to it
 
 
 @dataclass

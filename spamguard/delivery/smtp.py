@@ -218,12 +218,15 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
             self._waiter = None
 
     def deadline_passed(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(NextHopTimeoutError("no answer in time"))
+        self._wake(NextHopTimeoutError("no answer in time"))
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+    def _wake(self, error: Exception | None = None) -> None:
+        if self._waiter is None or self._waiter.done():
+            return
+        if error is None:
             self._waiter.set_result(None)
+        else:
+            self._waiter.set_exception(error)
 
     # ---- asyncio.Protocol
 
