@@ -64,7 +64,6 @@ class Schema(NamedTuple):
     foreign_remedy: str = NEW_FILE_REMEDY  # for a file of another program
 
     def make_error(self, path: Path, problem: str) -> SpamguardError:
-        """The schema's error about this file."""
         return self.error(f"{self.kind} {path}: {problem}")
 
     def explain(self, path: Path, error: Exception) -> SpamguardError:
@@ -192,14 +191,13 @@ class Database:
         return self.connection.executemany(statement, rows)
 
     def pragma(self, name: str) -> Any:
-        """A value that SQLite keeps about the file."""
         ((value,),) = self.connection.execute(f"PRAGMA {name}")
         return value
 
     def trusted_time(self, now: float) -> float:
-        """The time by which rows grow old, for this system's time; call it within a transaction.
+        """The time by which rows grow old, as the system's clock says `now`; within a transaction.
 
-        It is the same, unless the clock has jumped forward by more than a day since the last
+        It is `now`, unless the clock has jumped forward by more than a day since the last
         call. Then it stays at the last time that was believed, until the clock has gone on for a
         day from where it jumped to; if somebody sets the clock right meanwhile, nothing was removed
         for its sake. The file keeps this, so a restart changes nothing. After a pause of more than

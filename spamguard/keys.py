@@ -226,5 +226,4 @@ def id_time(name: str) -> float:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text has the form of an id."""
     return _ID_FORM.fullmatch(text) is not None

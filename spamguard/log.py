@@ -146,7 +146,6 @@ class WarnOnce:
             self.changes += self._standing.pop(key, None) is not None
 
     def standing(self) -> Mapping[Hashable, StandingWarning]:
-        """The troubles that are not over, by key."""
         return self._standing
 
 

@@ -112,7 +112,10 @@ def write_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) 
 
 
 def replace_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) -> None:
-    """Do so in the place of the file that has this name: readers find the one or the other."""
+    """Give this name to a private file with this content, in the place of the file that has it.
+
+    Readers find the one or the other, never a part.
+    """
     with draft_file(path) as draft:
         write_private(draft, chunks, durable=durable)
         draft.replace(path)
@@ -186,14 +189,12 @@ class Spool:
         self.size += len(data)
 
     def read_start(self, length: int) -> bytes:
-        """The first bytes."""
         self._raise_failure()
         if self._file is None:
             return bytes(self._memory[:length])
         return os.pread(self._file, length, 0)
 
     def read(self) -> bytes:
-        """All bytes, in memory."""
         return b"".join(self.chunks())
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
@@ -247,7 +248,6 @@ class SpoolView:
         return len(self.head) + self.spool.size - self.skip
 
     def chunks(self) -> Iterator[bytes]:
-        """All bytes, a chunk at a time."""
         yield self.head
         yield from self.spool.chunks(self.skip)
 
