@@ -24,11 +24,12 @@ class DeadlineTimer(ABC):
         """Called once when the deadline passes; there is none any more."""
 
     def set_deadline(self, when: float) -> None:
-        if self._timer is not None and self._timer.when() > when:
-            self.cancel_deadline()
         self._deadline = when
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
 
     def clear_deadline(self) -> None:
         """Remove the deadline. The loop holds this object until the timer rings."""

@@ -261,7 +261,7 @@ class Quarantine:
         """
         with draft_file(path) as draft:
             write_private(draft, chunks)
-            with draft.open("rb") as file:
+            with draft.open("r+b") as file:  # NFS lets only those lock who may write
                 fcntl.flock(file, fcntl.LOCK_EX)
                 path.hardlink_to(draft)
                 try:

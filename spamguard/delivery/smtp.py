@@ -79,7 +79,7 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
 
     def __init__(self, seconds: float) -> None:
         self.extensions: Mapping[str, str] = {}  # EHLO keywords (upper case), parameters
-        self.is_reused = False  # it has not served a message before
+        self.is_reused = False  # whether it has served a message before
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._replies = ReplyReader()
