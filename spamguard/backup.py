@@ -79,16 +79,13 @@ Advance = Callable[[int], object]
 
 @dataclass(frozen=True)
 class BackupHeader:
-    """What the file holds.
-
-    fingerprint: of the key. time: seconds since 1970. sizes: bytes of each file, by name.
-    """
+    """What the file holds."""
 
     format: int
     program: str
-    fingerprint: str
-    time: Annotated[int, Meta(ge=0, lt=MAX_TIME)]
-    sizes: dict[str, Annotated[int, Meta(ge=0, lt=1 << 62)]]
+    fingerprint: str  # of the key
+    time: Annotated[int, Meta(ge=0, lt=MAX_TIME)]  # seconds since 1970
+    sizes: dict[str, Annotated[int, Meta(ge=0, lt=1 << 62)]]  # of each file, by name
 
 
 # The file
@@ -100,10 +97,10 @@ def _lay_out(
     frame: Callable[[bytes], object],
     content: Callable[[str, int], str],
 ) -> None:
-    """Go through an archive from start to end, to write it or to compare it.
+    """Go through an archive from start to end: one layout to write it and to compare it.
 
-    frame: takes each part that is known beforehand. content: takes the bytes of a file, of this
-    name and length; returns their checksum.
+    `frame` gets what is known beforehand; `content` passes the bytes of a file on, and returns
+    their checksum.
     """
 
     def head(name: str, length: int) -> bytes:
@@ -124,10 +121,9 @@ def _lay_out(
     frame(head(SUMS_MEMBER, len(sums)) + sums.encode() + pad(len(sums)) + end)
 
 
-def _copy(
+def _copy_and_hash(
     read: Callable[[int], bytes], length: int, write: Callable[[bytes], object], advance: Advance
 ) -> str:
-    """Copy so many bytes; their checksum."""
     checksum = hashlib.sha256()
     for start in range(0, length, _PIECE_BYTES):
         piece = read(min(_PIECE_BYTES, length - start))
@@ -140,10 +136,7 @@ def _copy(
 def write_backup(
     stream: BinaryIO, files: dict[str, Path], fingerprint: str, advance: Advance
 ) -> int:
-    """Write these files, by their names; return the size of the backup in bytes.
-
-    fingerprint: of the key.
-    """
+    """Write these files, by their names; return the size of the backup in bytes."""
     sizes = {name: path.stat().st_size for name, path in files.items()}
     header = BackupHeader(FORMAT_VERSION, __version__, fingerprint, int(time.time()), sizes)
     size = 0
@@ -154,7 +147,7 @@ def write_backup(
 
     def write_file(name: str, length: int) -> str:
         with files[name].open("rb") as file:
-            return _copy(file.read, length, write, advance)
+            return _copy_and_hash(file.read, length, write, advance)
 
     description = msgspec.json.format(msgspec.json.encode(header), indent=1) + b"\n"
     _lay_out(header, description, write, write_file)
@@ -164,9 +157,9 @@ def write_backup(
 
 @dataclass
 class BackupReader:
-    """A backup in a stream that can be read twice. SourceError: it is no whole backup.
+    """A backup in a stream that can be read twice; `name` stands in errors.
 
-    name: of the file, for errors.
+    Its methods raise SourceError if it is no whole backup.
     """
 
     _name: str
@@ -185,9 +178,9 @@ class BackupReader:
 
         def take_file(name: str, length: int) -> str:
             if directory is None:
-                return _copy(self._read, length, lambda _: None, advance)
+                return _copy_and_hash(self._read, length, lambda _: None, advance)
             with create_private(directory / name) as file:
-                return _copy(self._read, length, file.write, advance)
+                return _copy_and_hash(self._read, length, file.write, advance)
 
         self._stream.seek(0)
         description = self._read_description()
@@ -241,13 +234,13 @@ class BackupReader:
 
 @contextmanager
 def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
-    """Copies of the files of a backup, each as it is at one moment, in a private directory in
-    `beside`.
+    """Copies of the files of a backup, each as it is at one moment, in a directory in `beside`.
 
     Sightings are copied before the ledger: a move in between is then seen again, and a lesson that
     stands already changes nothing. The other way round it would be lost.
 
-    LedgerError: there is no room, the state directory cannot be read, or the ledger is damaged.
+    Raises LedgerError if there is no room, the state directory cannot be read, or the ledger is
+    damaged.
     """
     for abandoned in beside.glob(f"{_COPY_PREFIX}*"):  # by a killed process; it holds a key
         with suppress(OSError):
@@ -278,7 +271,7 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
 
 
 def _find_damage(path: Path, fingerprint: str) -> str:
-    """Say what is damaged in a copied ledger, of all that restoring needs; "": nothing."""
+    """What is damaged in a copied ledger, of all that restoring needs, or ""."""
     try:
         with closing(sqlite3.connect(path)) as db:
             damage = " ".join(db.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
@@ -307,8 +300,8 @@ def prove_backup(archive: BackupReader, state: Path, advance: Advance) -> Iterat
     no two may give the same version to two votes. Until the end, root has only the rights of the
     owner of the state directory, and follows nothing that lies there any further.
 
-    SourceError: the backup is no filter, or there is no room for it. LedgerError: the directory
-    cannot be used.
+    Raises SourceError if the backup is no filter or there is no room for it, LedgerError if the
+    directory cannot be used.
     """
     store.make_state_directory(state)
     with as_directory_owner(state):
@@ -355,10 +348,10 @@ def check_overwrite(state: Path, *, replace: bool) -> None:
 def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path | None:
     """Put the files of a proved backup in the place of those in the state directory.
 
-    Return where the old files are kept; None: there were none. At every moment the old files have
-    their names or lie in that directory. refuse: raises if a daemon has started meanwhile.
+    Return where the old files are kept, if there were any. At every moment they have their names
+    or lie there. `refuse` raises if a daemon has started meanwhile.
 
-    UsageError: somebody has the ledger open. LedgerError: the disk refuses.
+    Raises UsageError if somebody has the ledger open, LedgerError if the disk refuses.
     """
     with _lock_ledger(state / LEDGER_FILE):
         refuse()
@@ -393,8 +386,7 @@ def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path
 def _lock_ledger(ledger: Path) -> Iterator[None]:
     """Keep others from opening the ledger, and write its log back into it.
 
-    A damaged ledger cannot be locked and stays as it is. UsageError: another process has it open.
-    LedgerError: it cannot be opened.
+    A damaged ledger cannot be locked and stays as it is.
     """
     if not ledger.exists():
         yield
@@ -419,7 +411,6 @@ def _lock_ledger(ledger: Path) -> Iterator[None]:
 
 
 def _keep_aside(state: Path) -> Path | None:
-    """Give the old files second names, in a directory named after the time."""
     names = [name + end for name in FILE_NAMES for end in ("", *_DATABASE_SUFFIXES)]
     old_files = [state / name for name in names if (state / name).exists()]
     old_files += state.glob("tables-*.bin")

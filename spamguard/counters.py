@@ -59,7 +59,6 @@ class Counters(Struct):
     seq: int = -1
 
     def count_message(self, verdict: str, action: str, size: int) -> None:
-        """Count a message of so many bytes that has passed."""
         _count(self.messages, f"{verdict} {action}")
         self.bytes += size
 
@@ -70,12 +69,10 @@ class Counters(Struct):
         durations.seconds += seconds
 
     def count_next_hop_error(self, endpoint: str, kind: str, text: str, now: int) -> None:
-        """Count an error of a next hop, at a moment in seconds since 1970."""
         _count(self.next_hop_errors, f"{endpoint} {kind}")
         self.last_errors[endpoint] = now, f"{endpoint}: {text}"[:_MAX_ERROR_LENGTH]
 
     def count_lessons(self, label: str, origin: str, number: int) -> None:
-        """Count lessons of one class and origin."""
         _count(self.lessons, f"{label} {origin}", number)
 
     def add(self, other: Counters) -> None:
@@ -137,5 +134,4 @@ class DaemonReport(Struct):
 
     @property
     def missing_scorers(self) -> list[str]:
-        """The line that no worker has a scorer, if so."""
         return [] if self.scoring else ["scorers: none is ready"]

@@ -64,7 +64,6 @@ class Schema(NamedTuple):
     foreign_remedy: str = NEW_FILE_REMEDY  # for a file of another program
 
     def make_error(self, path: Path, problem: str) -> SpamguardError:
-        """The schema's error about this file."""
         return self.error(f"{self.kind} {path}: {problem}")
 
     def explain(self, path: Path, error: Exception) -> SpamguardError:
@@ -116,10 +115,15 @@ class Database:
     ) -> Self:
         """Open the file; make it, with mode 0600, when there is none.
 
-        fill: writes the first rows of a new file. durable: whether what is committed survives a
-        power cut (SQLite: synchronous FULL). Without it a power cut may cost the last transactions,
-        never the file (NORMAL, with a WAL). The schema's error: the file cannot be opened, or is of
-        another kind or schema.
+        Raises the schema's error if it cannot be opened, or is of another kind or schema.
+
+        Parameters
+        ----------
+        fill
+            Writes the first rows of a new file.
+        durable
+            Whether what is committed survives a power cut (SQLite: synchronous FULL). Without it a
+            power cut may cost the last transactions, never the file (NORMAL, with a WAL).
         """
         with schema.errors(path), as_directory_owner(path.parent):
             if not path.exists():
@@ -149,13 +153,12 @@ class Database:
         return database
 
     def close(self) -> None:
-        """Close the file; any later call is an error."""
         with self.errors():
             self.connection.close()
 
     @contextmanager
     def errors(self, *decoding: type[Exception]) -> Iterator[None]:
-        """Explain errors (`Schema.errors`). decoding: those by which callers find damaged rows."""
+        """Explain errors (`Schema.errors`); errors in `decoding` tell of damaged rows."""
         try:
             with self.schema.errors(self.path):
                 yield
@@ -178,33 +181,27 @@ class Database:
                 raise
 
     def query(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
-        """All rows that a statement gives."""
         with self.errors():
             return self.connection.execute(statement, values).fetchall()
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
-        """Run a statement."""
         return self.connection.execute(statement, values)
 
     def executemany(self, statement: str, rows: Iterable[Any]) -> sqlite3.Cursor:
-        """Run a statement for each row."""
         return self.connection.executemany(statement, rows)
 
     def pragma(self, name: str) -> Any:
-        """A value that SQLite keeps about the file."""
         ((value,),) = self.connection.execute(f"PRAGMA {name}")
         return value
 
     def trusted_time(self, now: float) -> float:
-        """The time by which rows grow old; call it within a transaction.
+        """The time by which rows grow old, as the system's clock says `now`; within a transaction.
 
-        This is the system's clock, unless it has jumped forward by more than a day since the last
+        It is `now`, unless the clock has jumped forward by more than a day since the last
         call. Then it stays at the last time that was believed, until the clock has gone on for a
         day from where it jumped to; if somebody sets the clock right meanwhile, nothing was removed
         for its sake. The file keeps this, so a restart changes nothing. After a pause of more than
         a day, rows are removed a day later.
-
-        now: by the system's clock, seconds since 1970.
         """
         self.execute(
             "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"

@@ -65,7 +65,7 @@ class MemoryLimitError(SpamguardError):
 class ConfigError(SpamguardError):
     """The configuration cannot be used.
 
-    problems: all of them, a line for each, with file, line and column where there is one. settings:
+    `problems` has a line for each, with file, line and column where there is one. `settings` is
     what the rest of it says, if that is known.
     """
 

@@ -40,9 +40,9 @@ _KEY_BYTES = 32
 
 
 def load_key(path: Path, *, create: bool) -> bytes:
-    """The bytes of the key. create: make it if it is missing.
+    """The bytes of the key, which is made if it is missing and `create` is true.
 
-    LedgerError: the key is missing, cannot be read or is no key.
+    Raises LedgerError if it is missing, cannot be read or is no key.
     """
     try:
         with path.open("rb") as file:
@@ -87,7 +87,6 @@ def key_fingerprint(key: bytes) -> str:
 
 
 def _mac(key: bytes, data: bytes, size: int, purpose: bytes = b"") -> bytes:
-    """RFC 7693."""
     return blake2b(data, key=key, digest_size=size, person=purpose).digest()
 
 
@@ -107,15 +106,12 @@ _VALUE_PATTERN = re.compile(
 
 
 class SignedVerdict(NamedTuple):
-    """A verdict of ours, as a field says it.
-
-    log_odds: of being unwanted, to 1/256 nat, at most 128. id: of the judgement.
-    """
+    """A verdict of ours, as a field says it."""
 
     label: str
-    log_odds: float
+    log_odds: float  # of being unwanted, clipped to about ±128, exact to 1/256 nat
     action: Action
-    id: str
+    id: str  # of the judgement
 
 
 def sign_verdict(
@@ -125,10 +121,14 @@ def sign_verdict(
     id: str,  # noqa: A002  the field's own name
     digest: bytes,
 ) -> bytes:
-    """The value of the header field.
+    """The value of the header field, about the message of this digest.
 
-    key: `derive_key(installation_key, b"verdict")`. id: up to 64 of A-Z a-z 0-9 . _ -, never used
-    twice. digest: of the message.
+    Parameters
+    ----------
+    key
+        `derive_key(installation_key, b"verdict")`.
+    id
+        Up to 64 of A-Z a-z 0-9 . _ -, never used twice.
     """
     label, name = verdict.label.encode(), id.encode()
     steps = round(min(max(verdict.log_odds * _STEPS_PER_NAT, -_MAX_STEPS), _MAX_STEPS))
@@ -161,7 +161,6 @@ def key_id(key: bytes) -> bytes:
 
 
 def _mask(key: bytes, name: bytes, payload: bytes) -> bytes:
-    """Hide the payload, or show it again."""
     return bytes(map(xor, payload, _mac(key, name, _PAYLOAD.size, b"mask")))
 
 
@@ -185,8 +184,7 @@ _PROBE_ID = re.compile(
 def make_probe_id(key: bytes, now: float, random: bytes) -> str:
     """The Message-ID of a message by which `doctor` tries the way of the mail.
 
-    For some minutes it is called spam and teaches nothing. key: as for `sign_verdict`. now, random:
-    as for `new_id`.
+    For some minutes it is called spam and teaches nothing. The key is that of `sign_verdict`.
     """
     name = new_id(now, random)
     tag = urlsafe_b64encode(_mac(key, name.encode(), _TAG_BYTES, b"probe")).decode()
@@ -216,10 +214,8 @@ _ID_FORM = re.compile(r"[0-9a-v]{16}")
 def new_id(now: float, random: bytes) -> str:
     """A new id: 16 characters, for 48 bits of time in ms and 32 random bits.
 
-    The alphabet is that of RFC 4648, section 7, in lower case: unlike that of section 6 it keeps
-    the order of what it encodes.
-
-    now: seconds since 1970. random: `RANDOM_BYTES` bytes, other ones each time.
+    The time is in seconds since 1970. The alphabet is that of RFC 4648, section 7, in lower case:
+    unlike that of section 6 it keeps the order of what it encodes.
     """
     return b32hexencode(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random).decode().lower()
 
@@ -230,5 +226,4 @@ def id_time(name: str) -> float:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text has the form of an id."""
     return _ID_FORM.fullmatch(text) is not None

@@ -88,8 +88,12 @@ def log_lesson(
 ) -> None:
     """Log a lesson; nothing of what the message says is in the line.
 
-    way: `by`: how it came; or `from` and `to`: between which folders. label: the class; "": the
-    user's vote was taken back.
+    Parameters
+    ----------
+    way
+        `by`: how it came; or `from` and `to`: between which folders.
+    label
+        The class, or "" if the user's vote was taken back.
     """
     facts = {"user": user, **way, "class": label or "-"}
     text = " ".join(
@@ -102,18 +106,15 @@ def log_lesson(
 
 
 class StandingWarning(NamedTuple):
-    """A warning that is not over. since: seconds since 1970."""
+    """A warning that is not over."""
 
     text: str
-    since: float
+    since: float  # seconds since 1970
 
 
 @dataclass
 class WarnOnce:
-    """Logs each trouble once, however often it is met, until it is over.
-
-    logger, level: where and how loud a trouble is logged.
-    """
+    """Logs each trouble once, however often it is met, until it is over."""
 
     _logger: logging.Logger
     _level: int = logging.WARNING
@@ -121,7 +122,7 @@ class WarnOnce:
     changes: int = 0  # of the standing warnings, so far
 
     def warn(self, key: Hashable, text: str, *values: object) -> None:
-        """Log a trouble, unless one of this key stands. text, values: as loggers have them."""
+        """Log a trouble, given as to a logger, unless one of this key stands."""
         if key not in self._standing:
             self.note(key, text, *values)
             self._logger.log(self._level, text, *values)
@@ -145,7 +146,6 @@ class WarnOnce:
             self.changes += self._standing.pop(key, None) is not None
 
     def standing(self) -> Mapping[Hashable, StandingWarning]:
-        """The troubles that are not over, by key."""
         return self._standing
 
 
@@ -208,7 +208,6 @@ MAX_TIME = 253_402_214_400
 
 
 def utc_datetime(seconds: float) -> datetime:
-    """The time in UTC."""
     return datetime.fromtimestamp(min(max(seconds, 0), MAX_TIME), UTC)
 
 
@@ -222,7 +221,7 @@ def rfc3339(seconds: float) -> str:
 
 
 def local_time(seconds: float, *, exact: bool = False) -> str:
-    """The time for people here, `2026-11-17 08:00`. exact: with seconds."""
+    """The time for people here, `2026-11-17 08:00`, or with seconds too."""
     time_format = "%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M"
     return utc_datetime(seconds).astimezone().strftime(time_format)
 

@@ -115,7 +115,7 @@ def start_process(
     Signals typed at a terminal then reach the master alone. With -P and PYTHONPATH the child
     imports from where this process does, and never from the current directory.
 
-    OSError: the process cannot be started. ReplacedError is one of these.
+    Raises OSError if it cannot be started; ReplacedError is one.
     """
     check_installation()
     path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -130,7 +130,7 @@ def start_process(
 
 
 def end_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send a signal when the parent ends. parent: its process id."""
+    """Have the kernel send a signal when the parent, of this process id, ends."""
     ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it ended before the call
         sys.exit(1)
@@ -143,7 +143,7 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket at an IP address; one of IPv6 takes no connections of IPv4. OSError."""
+    """Open a socket at an IP address; one of IPv6 takes no connections of IPv4."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=_TCP_BACKLOG)
@@ -154,7 +154,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_at(path: Path, mode: int) -> socket.socket:
-    """A socket that listens at a path, in the place of an older socket. OSError: it cannot."""
+    """A socket that listens at a path, in the place of an older socket."""
     if path.exists() and not path.is_socket():
         raise _not_a_socket_error(path)
     with suppress(OSError):
@@ -234,7 +234,6 @@ class Notifier:
         return cls(address, int(interval) / 1e6 if expected else None)
 
     def ready(self, status: str) -> None:
-        """Report that start or reload is complete."""
         self.send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
@@ -243,15 +242,12 @@ class Notifier:
         self.send("RELOADING=1", f"MONOTONIC_USEC={moment}", "STATUS=reloading")
 
     def stopping(self) -> None:
-        """Report that the service is ending."""
         self.send("STOPPING=1", "STATUS=finishing what is under way")
 
     def ping_watchdog(self) -> None:
-        """Report that the service is alive."""
         self.send("WATCHDOG=1")
 
     def send(self, *lines: str) -> None:
-        """Send one datagram."""
         if not self._address:
             return
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address

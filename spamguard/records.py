@@ -49,16 +49,11 @@ body.
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The features of one message.
+    """The features of one message."""
 
-    tokens: uint32, shape (n,), sorted and unique: two bits of token set, thirty bits of keyed hash.
-    traits: uint8, shape (len(mail.TRAITS),): value code of each categorical trait.
-    numbers: int16, shape (len(mail.NUMBERS),): each numeric trait, log-scaled, quantised, bounded.
-    """
-
-    tokens: NDArray[np.uint32]
-    traits: NDArray[np.uint8]
-    numbers: NDArray[np.int16]
+    tokens: NDArray[np.uint32]  # sorted and unique: 2 bits of token set, 30 of keyed hash
+    traits: NDArray[np.uint8]  # the value code of each of `mail.TRAITS`
+    numbers: NDArray[np.int16]  # each of `mail.NUMBERS`: log-scaled, quantised, bounded
 
 
 AGEING_ORIGIN = "ageing"
@@ -68,22 +63,18 @@ AGEING_ORIGIN = "ageing"
 class Vote(NamedTuple):
     """A user's vote on one message, or its tombstone. User "" is the site.
 
-    The key is (digest, user); of two votes of one key the higher version (clock, node) wins. label:
-    name of the class; None: the vote was taken back. packed: the counted features
-    (`ledger.codec`), empty without a label. scores: the experts' log-odds before anybody taught the
-    message, quantised (`ledger.codec`); may be empty. origin: how the vote came ("cli", a folder
-    …). time: seconds since 1970, for people.
+    The key is (digest, user); of two votes of one key the higher version (clock, node) wins.
     """
 
     digest: bytes
     user: str
     clock: int
     node: str
-    label: str | None
-    packed: bytes
-    scores: bytes
-    origin: str
-    time: int
+    label: str | None  # name of the class; None: the vote was taken back
+    packed: bytes  # the counted features (`ledger.codec`); empty without a label
+    scores: bytes  # the experts' log-odds before it was taught (`ledger.codec`), or empty
+    origin: str  # how the vote came: "cli", a folder …
+    time: int  # seconds since 1970, for people
     extractor: int
 
     @property
@@ -104,64 +95,45 @@ class Vote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The filter's verdict on one message.
+    """The filter's verdict on one message."""
 
-    label: name of a class, or "unsure". probability: of being unwanted, in [0, 1]. log_odds:
-    natural logarithm of the odds of being unwanted. probabilities: class name to probability, sum
-    1.
-    """
-
-    label: Label
-    probability: Share
-    log_odds: Nats
-    probabilities: Mapping[Label, Share]
+    label: Label  # name of a class, or "unsure"
+    probability: Share  # of being unwanted
+    log_odds: Nats  # of being unwanted, by natural logarithm
+    probabilities: Mapping[Label, Share]  # of each class; their sum is 1
 
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """A token in an explanation.
+    """A token in an explanation."""
 
-    text: "" if it is no longer known. part: what it adds to the log-odds. counts: lessons of each
-    class that have it. token_set: one of `TOKEN_SETS`.
-    """
-
-    text: str
-    part: float
-    counts: Mapping[str, int]
-    token_set: str = TOKEN_SETS[0]
+    text: str  # "" if it is no longer known
+    part: float  # what it adds to the log-odds
+    counts: Mapping[str, int]  # lessons of each class that have it
+    token_set: str = TOKEN_SETS[0]  # one of them
 
 
 class Word(NamedTuple):
-    """A token that weighed in a verdict.
+    """A token that weighed in a verdict."""
 
-    token: its hash, as in `Features.tokens`. part: what it added to the log-odds.
-    """
-
-    token: int
+    token: int  # its hash, as in `Features.tokens`
     text: Annotated[str, Meta(max_length=MAX_WORD_LENGTH)]
-    part: Nats
+    part: Nats  # what it added to the log-odds
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A verdict, and what is kept of the message once it is gone.
-
-    packed: its features (`ledger.codec`). words: the strongest, strongest first. threshold:
-    probability from which on the filter calls a message spam. settle: whether lessons wait for
-    settling. personal: the verdict for each user whose own votes count. sender: the digest of words
-    about its sender, where that is authenticated (`ledger.senders`). line: the beginning of its
-    text, where there are words.
-    """
+    """A verdict, and what is kept of the message once it is gone."""
 
     verdict: Verdict
     digest: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-    packed: bytes
-    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_WORDS)]
-    threshold: Share
-    settle: bool = False
-    personal: Mapping[str, Verdict] = field(default_factory=dict)
-    sender: Annotated[bytes, Meta(max_length=DIGEST_BYTES)] = b""
-    line: Annotated[str, Meta(max_length=MAX_LINE)] = ""
+    packed: bytes  # its features (`ledger.codec`)
+    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_WORDS)]  # strongest first
+    threshold: Share  # from which probability on the filter calls a message spam
+    settle: bool = False  # lessons wait for settling
+    personal: Mapping[str, Verdict] = field(default_factory=dict)  # by user, where own votes count
+    sender: Annotated[bytes, Meta(max_length=DIGEST_BYTES)] = b""  # digest, if authenticated
+    line: Annotated[str, Meta(max_length=MAX_LINE)] = ""  # the beginning of its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,48 +142,39 @@ class Explanation:
 
     The log-odds are the prior and the shares of all experts; the experts' part of it is the sum of
     clues, traits, numbers, biases and sender. For a user whose own votes count, "personal" is one
-    more expert; where a word about the sender counts, so is "sender". favoured, against: the
-    likeliest class of each side. clues: strongest first. flip: how many of the strongest clues
-    would have to go for another label; None: even all would not do. few: no words would, for want
-    of lessons. cautious: it would be called spam if more good mail were known.
+    more expert; where a word about the sender counts, so is "sender".
     """
 
     verdict: Verdict
-    favoured: str
-    against: str
+    favoured: str  # the likeliest class of one side
+    against: str  # and of the other
     log_odds: float
     prior: float
     biases: float
     shares: Mapping[str, float]
     scores: Mapping[str, float]
-    clues: Sequence[Clue]
+    clues: Sequence[Clue]  # strongest first
     traits: Mapping[str, float]
     numbers: Mapping[str, float]
     to_threshold: float
-    flip: int | None
-    few: bool = False
-    cautious: bool = False
+    flip: int | None  # so many of the strongest clues would have to go; None: all would not do
+    few: bool = False  # no words would do, for want of lessons
+    cautious: bool = False  # it would be called spam if more good mail were known
     sender: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the filter knows.
+    """What the filter knows."""
 
-    classes: lessons of each class that has any. vocabulary: buckets in use, by token set. used:
-    their share of all, which is also the expected share of new tokens that fall on one in use.
-    events: number of the last event. unsettled: events since the error-driven experts were
-    settled. tables_bytes: of the snapshots on the disk, without holes.
-    """
-
-    classes: Mapping[str, int]
+    classes: Mapping[str, int]  # lessons of each class that has any
     unwanted: frozenset[str]
     buckets: int
-    vocabulary: Mapping[str, int]
-    used: Mapping[str, float]
-    events: int
-    unsettled: int
+    vocabulary: Mapping[str, int]  # buckets in use, by token set
+    used: Mapping[str, float]  # their share of all buckets, by token set
+    events: int  # number of the last one
+    unsettled: int  # events since the error-driven experts were settled
     ledger_bytes: int
-    tables_bytes: int
+    tables_bytes: int  # of the snapshots on the disk, without holes
     extractor: int
     fingerprint: str

@@ -89,17 +89,12 @@ _BOOKKEEPING_FILE = re.compile(
 
 
 class SourceMessage(NamedTuple):
-    """One message of a source.
+    """One message of a source."""
 
-    name: where it is, printable: the path, and "#2" and so on for later messages of an mbox. raw:
-    its bytes, at most `MAX_MESSAGE_BYTES`. label: the class that a TREC index gives it. deleted: as
-    of `is_deleted`.
-    """
-
-    name: str
-    raw: bytes
-    label: str | None = None
-    deleted: bool = False
+    name: str  # the path, printable, and "#2" and so on for later messages of an mbox
+    raw: bytes  # at most `MAX_MESSAGE_BYTES`
+    label: str | None = None  # the class that a TREC index gives it
+    deleted: bool = False  # as of `is_deleted`
 
 
 def read_messages(path: str | Path) -> Iterator[SourceMessage]:
@@ -111,8 +106,8 @@ def read_messages(path: str | Path) -> Iterator[SourceMessage]:
     mail servers and symbolic links. Any other file is an mbox or one message, or, if it is called
     index, a TREC index. An empty Maildir or file has no messages.
 
-    SourceError: while iterating: the path is missing, unreadable or holds nothing that could be
-    mail.
+    Raises SourceError, while iterating, if the path is missing, unreadable or holds nothing that
+    could be mail.
     """
     if os.fspath(path) == "-":
         is_empty = True
@@ -149,7 +144,6 @@ def _read_file(path: Path) -> Iterator[SourceMessage]:
 
 
 def _split_stream(name: str, stream: BinaryIO) -> Iterator[SourceMessage]:
-    """The messages of an mbox, or the one message that the file is."""
     first = stream.readline(_MAX_LINE_BYTES)
     start, file = first.removeprefix(codecs.BOM_UTF8), name.rpartition("/")[2]
     if _FROM_LINE.match(start):
@@ -192,9 +186,7 @@ def is_deleted(file: str, header: bytes = b"") -> bool:
 
 
 def _read_lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of an mbox, and pieces of those that are longer than _MAX_LINE_BYTES. start: what
-    was read of it.
-    """
+    """The lines of an mbox whose start was read; those beyond _MAX_LINE_BYTES in pieces."""
     if not _BARE_CR_LINE.match(start):
         yield start
         yield from iter(partial(stream.readline, _MAX_LINE_BYTES), b"")
@@ -210,7 +202,6 @@ def _read_lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _split_mbox(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The messages of an mbox."""
     line, body = next(lines), bytearray()
     was_whole, was_empty = _is_whole(line), False  # the line before, and no piece of one
     line = next(lines, b"")
@@ -234,12 +225,10 @@ def _split_mbox(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether it is no piece of a line."""
     return line.endswith(b"\n") or (line.endswith(b"\r") and len(line) < _MAX_LINE_BYTES)
 
 
 def _finish_body(body: bytes | bytearray) -> bytes:
-    """The message without the empty line that the mbox put after it."""
     return _LAST_EMPTY_LINE.sub(b"", bytes(body))[:MAX_MESSAGE_BYTES]
 
 
@@ -260,7 +249,7 @@ def _unpack(name: str, raw: bytes) -> bytes:
 
 
 def _read_directory(root: Path) -> Iterator[SourceMessage]:
-    """The messages of a Maildir or a tree. An empty tree is a mistake, an empty Maildir is not."""
+    """An empty tree is a mistake, an empty Maildir is not."""
     is_empty, pending = True, [root]
     while pending:
         path = pending.pop()
@@ -282,7 +271,6 @@ def _read_directory(root: Path) -> Iterator[SourceMessage]:
 
 
 def _list_directory(directory: Path) -> list[Path]:
-    """Regular files and directories that are neither hidden nor bookkeeping."""
     with os.scandir(directory) as entries:
         return [
             Path(entry.path)
@@ -300,9 +288,9 @@ def _is_maildir(path: Path) -> bool:
 
 
 def _read_live_files(folders: Sequence[Path]) -> Iterator[SourceMessage]:
-    """The messages of files that may be renamed (read, flagged) or deleted at any time.
+    """Files may be renamed (read, flagged) or deleted at any time.
 
-    Files that are gone are looked for by their unique names once all others have been read: to list
+    Those that are gone are looked for by their unique names once all others have been read: to list
     them for each would take hours where many are moved away.
     """
     missing: set[str] | None = None  # at first all
@@ -329,14 +317,12 @@ def _read_live_files(folders: Sequence[Path]) -> Iterator[SourceMessage]:
 
 
 def _find_index(path: Path) -> Path | None:
-    """The TREC index that the path is, or that lies in the directory."""
     indexes = (path, path / "index", path / "full" / "index")
     return next((index for index in indexes if _is_index(index)), None)
 
 
 def _is_index(path: Path) -> bool:
-    """Whether a file called index begins with 'spam path', 'ham path', or a class and a path that
-    exists.
+    """Whether a file called index begins with 'spam path', or a class and a path that exists.
 
     With spam or ham it is an index even if the path does not exist: then that is the error.
     """
@@ -351,7 +337,7 @@ def _is_index(path: Path) -> bool:
 
 
 def _read_index(index: Path) -> Iterator[tuple[int, str, Path]]:
-    """Number, class and file of each line; paths count from the index's own directory."""
+    """Paths count from the index's own directory."""
     with index.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             words = line.split(maxsplit=1)
@@ -371,7 +357,7 @@ def _read_index(index: Path) -> Iterator[tuple[int, str, Path]]:
 
 
 def _printable_path(path: Path) -> str:
-    """A path as text: names may hold bytes that are not UTF-8, line ends, escape sequences."""
+    """Names may hold bytes that are not UTF-8, line ends, escape sequences."""
     return _printable(os.fsencode(path))
 
 
@@ -381,7 +367,6 @@ def _printable(name: bytes) -> str:
 
 @contextmanager
 def _map_read_errors(path: Path | str, where: str = "") -> Iterator[None]:
-    """Turn errors of the system into a SourceError. where: the line that named the path."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -421,7 +406,7 @@ class DamagedFileError(UnreadableFileError):
 def decompress(data: bytes, max_bytes: int) -> bytes:
     """At most so many bytes of the content of a compressed file; any other data unchanged.
 
-    UnreadableFileError: it is damaged, encrypted, or of a format that cannot be read here.
+    Raises UnreadableFileError if it is damaged, encrypted, or of a format that is unknown here.
     """
     for magic, reason in _UNREADABLE.items():
         if data.startswith(magic):

@@ -15,11 +15,11 @@ anything into it.
 It is written by hand because atomicwrites is no longer maintained, and
 `tempfile.SpooledTemporaryFile` has one position for all its readers.
 
-Must never replace a file, never make one that others can read, and never follow a name with more
-rights than its directory's owner has. A spool must never leave a file behind, whatever happens to
-the process, never hold a large message in memory, and never give out a message that is not whole:
-once writing has failed, or after `close`, every use is an OSError. The mailbox broker loads this
-module, so it must stay small: databases are in `spamguard.database`.
+Must never replace a file except by `replace_private`, never make one that others can read, and
+never follow a name with more rights than its directory's owner has. A spool must never leave a file
+behind, whatever happens to the process, never hold a large message in memory, and never give out a
+message that is not whole: once writing has failed, or after `close`, every use is an OSError. The
+mailbox broker loads this module, so it must stay small: databases are in `spamguard.database`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DRAFT_MAX_AGE_SECONDS = 3600.0  # since its last change; then its writer is gon
 def create_private(path: Path) -> BinaryIO:
     """Open a new file, mode 0600, of its directory's owner, for writing.
 
-    FileExistsError: there is a file of that name. OSError: the file cannot be made.
+    Raises FileExistsError if there is a file of that name.
     """
     file = open(path, "xb", opener=partial(os.open, mode=0o600))  # noqa: SIM115  the caller's
     give_to_owner(file.fileno(), path.parent)
@@ -60,7 +60,7 @@ def create_private(path: Path) -> BinaryIO:
 
 
 def give_to_owner(made: int | Path, directory: Path) -> None:
-    """Give what root has made in a directory to the directory's owner. made: or its descriptor."""
+    """Give what root has made, a path or a descriptor, to its directory's owner."""
     if os.geteuid() == 0:
         with suppress(OSError):
             owner = directory.stat()
@@ -102,11 +102,32 @@ def draft_file(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def write_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) -> None:
+    """Make a private file with this content, which is on the disk afterwards if durable."""
+    with create_private(path) as file:
+        file.writelines(chunks)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def replace_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) -> None:
+    """Give this name to a private file with this content, in the place of the file that has it.
+
+    Readers find the one or the other, never a part.
+    """
+    with draft_file(path) as draft:
+        write_private(draft, chunks, durable=durable)
+        draft.replace(path)
+    if durable:
+        sync_directory(path.parent)
+
+
 @contextmanager
 def create_atomically(path: Path) -> Iterator[BinaryIO]:
     """Yield a private file to write; it gets this name when the block ends well.
 
-    OSError: the file cannot be made, or the name is taken.
+    Raises FileExistsError then if the name is taken.
     """
     with draft_file(path) as draft, create_private(draft) as file:
         yield file
@@ -115,7 +136,7 @@ def create_atomically(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_stale_drafts(directory: Path) -> None:
-    """Remove the drafts that killed processes left. OSError: the directory cannot be read."""
+    """Remove the drafts that killed processes left."""
     oldest = time.time() - _DRAFT_MAX_AGE_SECONDS
     for path in directory.iterdir():
         if _DRAFT_NAME.fullmatch(path.name):
@@ -133,10 +154,7 @@ _CHUNK_BYTES = 256 << 10
 
 @dataclass(eq=False)
 class Spool:
-    """The bytes of one message. size: how many were written.
-
-    directory: where the file is made, if one is needed.
-    """
+    """The bytes of one message; a large one is in a file without a name in `directory`."""
 
     _directory: Path
     _memory: bytearray = field(default_factory=bytearray)
@@ -146,7 +164,7 @@ class Spool:
 
     @classmethod
     def open_file(cls, path: Path) -> Spool:
-        """The message in a file, only to be read. OSError: it cannot be, or is a symbolic link."""
+        """The message in a file, only to be read; a symbolic link is refused."""
         spool = cls(path.parent)
         spool._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         spool.size = os.fstat(spool._file).st_size
@@ -171,14 +189,12 @@ class Spool:
         self.size += len(data)
 
     def read_start(self, length: int) -> bytes:
-        """The first bytes."""
         self._raise_failure()
         if self._file is None:
             return bytes(self._memory[:length])
         return os.pread(self._file, length, 0)
 
     def read(self) -> bytes:
-        """All bytes, in memory."""
         return b"".join(self.chunks())
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
@@ -229,11 +245,9 @@ class SpoolView:
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
         return len(self.head) + self.spool.size - self.skip
 
     def chunks(self) -> Iterator[bytes]:
-        """All bytes, a chunk at a time."""
         yield self.head
         yield from self.spool.chunks(self.skip)
 
@@ -276,19 +290,17 @@ class Owner(NamedTuple):
 
 
 def directory_owner(path: Path) -> Owner:
-    """The owner of a directory. OSError: there is no such directory."""
     status = path.stat()
     return Owner(status.st_uid, status.st_gid)
 
 
 def account_owner(account: pwd.struct_passwd) -> Owner:
-    """An account."""
     return Owner(account.pw_uid, account.pw_gid)
 
 
 @contextmanager
 def as_directory_owner(directory: Path) -> Iterator[None]:
-    """Act with the rights of the directory's owner. OSError: there is no such directory.
+    """Act with the rights of the directory's owner; raises OSError if there is no such directory.
 
     Where the owner cannot even reach the directory, only root can put anything into it, and we keep
     our own rights.
@@ -306,9 +318,9 @@ _MIN_FREE_BYTES = 64 << 20  # one message may take as much, before anything is l
 
 
 def describe_disk(directory: Path, table_bytes: int) -> tuple[str, str]:
-    """Say how much room there is, and what to do if it is too little, or "". OSError.
+    """Say how much room there is, and what to do if it is too little, or "".
 
-    table_bytes: size of the tables; settling makes new ones beside the old ones.
+    Settling makes new tables beside the old ones, so their size must be free.
     """
     disk = os.statvfs(directory)
     free, needed = disk.f_bavail * disk.f_frsize, max(table_bytes, _MIN_FREE_BYTES)

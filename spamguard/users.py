@@ -28,16 +28,14 @@ PIPE_ORIGIN = "teach-pipe"
 """Origin of lessons by the command of that name."""
 MAIL_ORIGIN = "mail"
 """Origin of mail that was forwarded to an address that teaches."""
-SCANNER_ORIGINS = ("rspamd", "spamd")
-"""Origins of lessons through the doors of these protocols."""
 WEB_ORIGIN = "web"
 """Origin of messages that were handed over on the page or through the API."""
 HISTORY_ORIGIN = "history"
 """Origin of lessons about a message in the history."""
 RELEASE_ORIGIN = "quarantine"
 """Origin of lessons about held mail that was released."""
-SUBMITTED_ORIGINS = (PIPE_ORIGIN, MAIL_ORIGIN, *SCANNER_ORIGINS, WEB_ORIGIN, HISTORY_ORIGIN)
-"""Origins of all lessons that people bring."""
+SUBMITTED_ORIGINS = (PIPE_ORIGIN, MAIL_ORIGIN, "rspamd", "spamd", WEB_ORIGIN, HISTORY_ORIGIN)
+"""Origins of all lessons that people bring, also through the doors of these two protocols."""
 
 SENDER_NATS = {"ham": -6, "spam": 6}
 """How far a word about a sender, by its class, moves the log-odds of being unwanted, in nats.
@@ -52,11 +50,11 @@ _MAX_USER_BYTES = 255
 
 
 class LessonHeader(NamedTuple):
-    """The first line of a lesson. label: "" takes the vote back. user: "" if none is named."""
+    """The first line of a lesson."""
 
-    label: str
+    label: str  # "" takes the vote back
     length: int
-    user: str = ""
+    user: str = ""  # "" if none is named
 
     def encode(self) -> bytes:
         """The line.
@@ -68,7 +66,6 @@ class LessonHeader(NamedTuple):
         return " ".join((*words, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
 
     def is_valid(self) -> bool:
-        """Whether a lesson may be such."""
         return (
             0 < self.length <= MAX_LESSON_BYTES
             and (not self.label or is_class_name(self.label))
@@ -77,16 +74,14 @@ class LessonHeader(NamedTuple):
 
 
 class QueuedLesson(NamedTuple):
-    """A whole lesson. label: as in `LessonHeader`."""
-
-    label: str
+    label: str  # "" takes the vote back
     user: str
     origin: str
     raw: bytes
 
 
 def parse_lesson_header(line: bytes) -> LessonHeader:
-    """Parse the first line, with its end. ValueError: it is none."""
+    """Parse the first line, with its end. Raises ValueError if it is none."""
     verb, _, rest = line.decode().removesuffix("\n").partition(" ")
     label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
     length, blank, user = rest.partition(" ")
@@ -105,12 +100,10 @@ def parse_lesson_header(line: bytes) -> LessonHeader:
 
 
 def is_class_name(text: str) -> bool:
-    """Whether a class may have this name."""
     return _CLASS_NAME.fullmatch(text) is not None and text not in RESERVED_CLASSES
 
 
 def is_user_name(text: str) -> bool:
-    """Whether a user of mail may have this name."""
     length = len(text.encode("utf-8", "replace"))
     return text.isprintable() and text == text.strip() and 0 < length <= _MAX_USER_BYTES
 
@@ -126,7 +119,7 @@ MAX_RECIPIENTS = 50
 class UserResolver:
     """Resolves addresses to users.
 
-    aliases: pairs of an address, `*@DOMAIN` or a part before the @, and a user, or "" for nobody.
+    An alias is an address, `*@DOMAIN` or a part before the @, and a user, or "" for nobody.
 
     >>> resolver = UserResolver([("sales@example.org", "anna")])
     >>> list(resolver.candidates("sales@example.org"))

@@ -17,41 +17,36 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
-from spamguard.delivery.next_hop import ErrorCallback, ignore_error, run_in_thread
+from spamguard.aio import run_in_thread
+from spamguard.delivery.next_hop import ErrorCallback, ignore_error
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.storage import SpoolView, create_private, sync_directory
+from spamguard.storage import SpoolView, create_private, sync_directory, write_private
 
 _log = logging.getLogger("spamguard.relay")
 
-_UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 _MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writes such a thing
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
 
 
 @dataclass
 class MaildirNextHop:
-    """Delivers into the Maildir `directory`, made when missing, and spam into its folder `junk`.
+    """Delivers into the Maildir `directory`, made when missing, and spam into its folder `Junk`.
 
-    hostname: for the names of files.
+    The hostname is for the names of files.
     """
 
     _directory: Path
     _hostname: str
     on_error: ErrorCallback = ignore_error
 
-    @property
-    def answers_each(self) -> bool:
-        return True
-
-    @property
-    def extensions(self) -> Mapping[str, str] | None:
-        """A file holds any byte."""
-        return {"8BITMIME": "", "SMTPUTF8": "", "SIZE": ""}
+    answers_each: ClassVar = True
+    extensions: ClassVar = {"8BITMIME": "", "SMTPUTF8": "", "SIZE": ""}  # a file holds any byte
 
     async def probe(self) -> None:
         """Nothing needs to be found out."""
@@ -63,7 +58,7 @@ class MaildirNextHop:
         """Nothing is kept open."""
 
     def deliver(self, sender: Sender, recipients: Sequence[Recipient], content: SpoolView) -> None:
-        """One copy for each recipient, on the disk. Blocks. OSError: no recipient has a copy."""
+        """One copy for each recipient, on the disk; after an OSError nobody has one. Blocks."""
         _make_maildir(self._directory)
         folder = self._directory
         if _is_spam(content.head):
@@ -73,10 +68,7 @@ class MaildirNextHop:
         linked: list[Path] = []
         try:
             for name, recipient in zip(names, recipients, strict=True):
-                with create_private(folder / "tmp" / name) as file:
-                    file.writelines(_recipient_copy(sender, recipient, content))
-                    file.flush()
-                    os.fsync(file.fileno())
+                write_private(folder / "tmp" / name, _recipient_copy(sender, recipient, content))
             for name in names:
                 os.link(folder / "tmp" / name, folder / "new" / name)
                 linked.append(folder / "new" / name)
@@ -88,10 +80,9 @@ class MaildirNextHop:
             _remove_files(folder / "tmp" / name for name in names)
 
     def _unique_name(self) -> str:
-        """Time, then microseconds and chance, then host."""
         seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
-        host = _UNSAFE_IN_NAMES.sub("_", self._hostname)[:100]  # a name has at most 255 bytes
-        return f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{host}"
+        name = f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{self._hostname}"
+        return name[:200]  # of 255 bytes; mail programs add to it
 
 
 @dataclass
@@ -113,7 +104,7 @@ class _MaildirTransaction:
     async def send(self, content: SpoolView) -> Sequence[Reply]:
         reply = Reply.from_text(250, "2.0.0 Delivered")
         try:
-            await run_in_thread(lambda: self._hop.deliver(self._sender, self._recipients, content))
+            await run_in_thread(self._hop.deliver, self._sender, self._recipients, content)
         except OSError as error:
             _log.error("not delivered into a Maildir: %s", error)
             self._hop.on_error(error)
@@ -161,7 +152,6 @@ def _is_spam(head: bytes) -> bool:
 
 
 def _make_maildir(directory: Path, mark: str = "") -> None:
-    """Make the three directories of a Maildir, and an empty file that marks it, if missing."""
     folders = [directory / name for name in ("tmp", "cur", "new")]
     if all(folder.is_dir() for folder in folders):
         return

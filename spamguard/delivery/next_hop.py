@@ -3,18 +3,15 @@
 `tests/contract/test_next_hop.py` holds every implementation to the contract. An error has a text
 for the log, and a short fixed reply for the client. That reply is always temporary: trouble of ours
 or of the next hop must never make a permanent refusal. A parameter goes out only to a hop that has
-announced its extension. `DeadlineTimer` and `run_in_thread` serve all that waits.
+announced its extension.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import ssl
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -70,7 +67,7 @@ class NextHop(Protocol):
     def transaction(self, client: Client) -> NextHopTransaction:
         """A new transaction; nothing is sent before its `mail`.
 
-        client: goes out by XFORWARD where the hop accepts it.
+        The client is announced by XFORWARD where the hop accepts it.
         """
 
     async def close(self) -> None:
@@ -104,13 +101,9 @@ _ENHANCED_TEMPORARY = re.compile(rb"4\.\d{1,3}\.\d{1,3} ")
 
 
 class DeliveryError(Exception):  # no error of ours: the network is like that
-    """The next hop could not be asked.
+    """The next hop could not be asked. The text is for the log, the reply for the client."""
 
-    reply: for the client; kind: for the metrics; the text is for the log.
-    """
-
-    kind = "trouble"
-
+    kind = "trouble"  # for the metrics
     reply = Reply.from_text(451, "4.4.1 next hop cannot be asked now, try again later")
 
 
@@ -205,64 +198,3 @@ def needs_smtputf8(step: Sender | Recipient) -> bool:
     An address beyond ASCII without that parameter is for the hop to judge.
     """
     return any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)
-
-
-# ---- deadlines and threads
-
-
-class DeadlineTimer(ABC):
-    """Has at most one deadline, a time of the event loop's clock. Belongs to one loop."""
-
-    _deadline: float | None = None
-    _timer: asyncio.TimerHandle | None = None
-
-    @abstractmethod
-    def deadline_passed(self) -> None:
-        """Called once when the deadline passes; there is none any more."""
-
-    def set_deadline(self, when: float) -> None:
-        self._deadline = when
-        if self._timer is None or self._timer.when() > when:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
-
-    def clear_deadline(self) -> None:
-        """Remove the deadline. The loop holds this object until the timer rings."""
-        self._deadline = None
-
-    def cancel_deadline(self) -> None:
-        """Remove the deadline, and have the loop let this object go."""
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_timer(self) -> None:
-        """Called for the deadline or for an earlier one that was replaced."""
-        self._timer = None
-        when, self._deadline = self._deadline, None
-        if when is None:
-            return
-        if asyncio.get_running_loop().time() < when:
-            self.set_deadline(when)
-        else:
-            self.deadline_passed()
-
-
-Result = TypeVar("Result")
-
-
-async def run_in_thread(work: Callable[[], Result]) -> Result:
-    """Run blocking work in a thread.
-
-    A cancelled caller waits until the work is done: it may read a spool that is closed next.
-    """
-    running = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([running])
-        raise

@@ -30,10 +30,11 @@ from spamguard.smtp.envelope import Envelope, Recipient, Reply
 from spamguard.storage import (
     Spool,
     SpoolView,
-    create_private,
     draft_file,
     remove_stale_drafts,
+    replace_private,
     sync_directory,
+    write_private,
 )
 
 _log = logging.getLogger("spamguard.quarantine")
@@ -52,20 +53,15 @@ _MESSAGE, _NOTE = ".eml", ".json"
 
 @dataclass(frozen=True)
 class QuarantineEntry:
-    """One message that is held.
-
-    reason: label of the verdict, or of the policy. when: seconds since 1970. size: bytes.
-    delivered: indices of the envelope's recipients that have got it since. listener: where it came
-    in, which tells where it was to go.
-    """
+    """One message that is held."""
 
     id: str
     envelope: Envelope
-    reason: str
-    when: float
-    size: int
-    delivered: frozenset[int]
-    listener: str = ""
+    reason: str  # label of the verdict, or of the policy
+    when: float  # seconds since 1970
+    size: int  # in bytes
+    delivered: frozenset[int]  # indices of the recipients that have got it since
+    listener: str = ""  # where it came in, which tells where it was to go
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -98,10 +94,10 @@ class Quarantine:
         when: float,
         listener: str = "",
     ) -> None:
-        """Hold a message: all of it is on the disk afterwards. Blocks. OSError: nothing is held.
+        """Hold a message: all of it is on the disk afterwards, or nothing after an OSError. Blocks.
 
-        name: a new id (`keys.new_id`). content: as it would have been sent; kept byte for byte.
-        when: seconds since 1970. listener: its address.
+        The name is a new id (`keys.new_id`). The content is kept byte for byte, as it would have
+        been sent.
         """
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,7 +110,7 @@ class Quarantine:
                 sync_directory(self._directory)
 
     def entries(self, limit: int = MAX_ENTRIES, before: str = "") -> Iterator[QuarantineEntry]:
-        """The newest messages, newest first. before: an id; only older ones.
+        """The newest messages, newest first; only those older than `before`, an id.
 
         A damaged note is a line in the log.
         """
@@ -135,12 +131,11 @@ class Quarantine:
         return self._ids_with_file(_NOTE)
 
     def entry(self, name: str) -> QuarantineEntry:
-        """One message. QuarantineError: there is none of that id, or its note is damaged."""
+        """Raises QuarantineError if there is none of that id, or its note is damaged."""
         note = self._path(name, _NOTE)
         try:
             values = json.loads(note.read_bytes())
-            if not self._path(name, _MESSAGE).exists():
-                raise _unknown_message(name)
+            self._path(name, _MESSAGE).stat()
             return convert(values | {"id": name}, QuarantineEntry)
         except FileNotFoundError:
             raise _unknown_message(name) from None
@@ -149,22 +144,23 @@ class Quarantine:
             raise QuarantineError(f"{note}: is damaged ({error!r}): {remedy}") from error
 
     def file(self, name: str) -> Path:
-        """The path of the message. QuarantineError: that is no id."""
+        """Raises QuarantineError if that is no id."""
         return self._path(name, _MESSAGE)
 
     def open(self, name: str) -> SpoolView:
-        """The message as it was stored; the caller closes its `spool`. QuarantineError."""
+        """The message as it was stored; the caller closes its `spool`."""
         self.entry(name)
         return SpoolView(b"", Spool.open_file(self._path(name, _MESSAGE)), 0)
 
     def header(self, name: str) -> bytes:
-        """Its header section, within the first 64 KiB. QuarantineError."""
+        """Its header section, within the first 64 KiB."""
         with closing(self.open(name).spool) as spool:
             return spool.read_start(_MAX_HEADER_BYTES).partition(b"\r\n\r\n")[0]
 
     def delete(self, name: str) -> None:
-        """Delete a message for good. QuarantineError: there is none of that id, or another process
-        works with it at this moment.
+        """Delete a message for good.
+
+        Raises QuarantineError if there is none of that id, or another process works with it now.
         """
         with self._locked_entry(name):
             self._path(name, _NOTE).unlink()  # without its note it is gone
@@ -190,7 +186,8 @@ class Quarantine:
         A recipient is noted, durably, after the next hop has said yes. When this process dies in
         between, the next release delivers once more: at least once, never not at all. Both copies
         have the same id in X-Spamguard. Once all have it, nothing is done and the answer is empty.
-        QuarantineError: there is none of that id, or another process works with it at this moment.
+
+        Raises QuarantineError if there is none of that id, or another process works with it now.
         """
         with self._locked_entry(name) as entry:
             if entry.released:
@@ -212,7 +209,8 @@ class Quarantine:
                 for index, reply in zip(entry.waiting, replies, strict=True)
                 if reply.is_positive
             }
-            self._replace_note(replace(entry, delivered=entry.delivered | accepted))
+            noted = replace(entry, delivered=entry.delivered | accepted)
+            replace_private(self._path(name, _NOTE), [encode_note(noted)])
             return list(zip(recipients, replies, strict=True))
 
     # ---- files
@@ -261,22 +259,19 @@ class Quarantine:
 
         It loses the name again when the block fails.
         """
-        with draft_file(path) as draft, create_private(draft) as file:
-            file.writelines(chunks)
-            file.flush()
-            os.fsync(file.fileno())
-            fcntl.flock(file, fcntl.LOCK_EX)
-            path.hardlink_to(draft)
-            try:
-                yield
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
+        with draft_file(path) as draft:
+            write_private(draft, chunks)
+            with draft.open("r+b") as file:  # NFS lets only those lock who may write
+                fcntl.flock(file, fcntl.LOCK_EX)
+                path.hardlink_to(draft)
+                try:
+                    yield
+                except BaseException:
+                    path.unlink(missing_ok=True)
+                    raise
 
     @contextmanager
     def _locked_entry(self, name: str) -> Iterator[QuarantineEntry]:
-        """The entry, while no other process stores, releases or deletes it."""
-        self.entry(name)
         try:
             message = self._path(name, _MESSAGE).open("rb")
         except FileNotFoundError:
@@ -290,16 +285,6 @@ class Quarantine:
                     "look at it again later"
                 ) from None
             yield self.entry(name)
-
-    def _replace_note(self, entry: QuarantineEntry) -> None:
-        note = self._path(entry.id, _NOTE)
-        with draft_file(note) as draft:
-            with create_private(draft) as file:
-                file.write(encode_note(entry))
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(note)
-        sync_directory(self._directory)
 
 
 def _unknown_message(name: str) -> QuarantineError:

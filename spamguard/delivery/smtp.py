@@ -25,17 +25,17 @@ import os
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
 
+from spamguard.aio import DeadlineTimer
 from spamguard.config.options import Endpoint, Hop, Protocol, Tls
 from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.delivery.next_hop import (
     NO_SMTPUTF8,
     ClosingError,
-    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     ErrorCallback,
@@ -73,17 +73,13 @@ _LATE_REPLY_TIMEOUT = 1.0
 
 
 class NextHopSession(DeadlineTimer, asyncio.Protocol):
-    """seconds: for each reply to a command.
-
-    extensions: EHLO keywords (upper case) and their parameters. is_reused: it has served a message
-    before.
-    """
+    """One connection to a next hop; each reply to a command is due within `seconds`."""
 
     _transport: asyncio.Transport
 
     def __init__(self, seconds: float) -> None:
-        self.extensions: Mapping[str, str] = {}
-        self.is_reused = False
+        self.extensions: Mapping[str, str] = {}  # EHLO keywords (upper case), parameters
+        self.is_reused = False  # whether it has served a message before
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self._replies = ReplyReader()
@@ -116,7 +112,8 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
 
     def send_commands(self, *commands: bytes) -> None:
         """Send commands, each with its line end, in one go; a reply is due for each.
-        DisconnectedError: the hop has gone, or spoke unasked.
+
+        Raises DisconnectedError if the hop has gone, or spoke unasked.
         """
         self._is_clean = False
         if self._replies_due or not self.is_quiet:
@@ -125,8 +122,9 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
         self._transport.write(b"".join(commands))
 
     async def read_reply(self, deadline: float | None = None, positive: int = 2) -> Reply:
-        """The reply to the oldest command without one: a refusal, or a code that begins with
-        `positive`. DisconnectedError, NextHopTimeoutError, ClosingError.
+        """The reply to the oldest command without one; its code is 4yz, 5yz or as `positive` says.
+
+        Raises DisconnectedError, NextHopTimeoutError or ClosingError.
         """
         deadline = deadline or self.deadline_after(self._seconds)
         try:
@@ -150,11 +148,10 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
         return await self.read_reply(positive=positive)
 
     async def send_data(self, pieces: Iterable[bytes], replies: int) -> bool:
-        """Send a message, whose last piece is the end of data; False when the hop spoke or hung up
-        before that.
+        """Send a message, whose last piece is the end of data; so many replies are due then.
 
-        So many replies are due then. Errors of the pieces pass through. Unless the message was sent
-        whole and all replies came, the session can only be cut off. NextHopTimeoutError.
+        False if the hop spoke or hung up before that. Errors of the pieces pass through. Unless the
+        message was sent whole and all replies came, the session can only be cut off.
         """
         self._is_clean = False
         self._replies_due = replies + 1  # the end of data is due too, from us
@@ -189,7 +186,7 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
             self.abort()
 
     async def start_tls(self, context: ssl.SSLContext, name: str, seconds: float) -> None:
-        """Start TLS. name: for the check of the certificate. TlsHandshakeError."""
+        """Raises TlsHandshakeError. The name is for the check of the certificate."""
         try:
             # asyncio never ends the handshake of a connection that was lost meanwhile.
             async with asyncio.timeout(seconds):
@@ -221,12 +218,15 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
             self._waiter = None
 
     def deadline_passed(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(NextHopTimeoutError("no answer in time"))
+        self._wake(NextHopTimeoutError("no answer in time"))
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+    def _wake(self, error: Exception | None = None) -> None:
+        if self._waiter is None or self._waiter.done():
+            return
+        if error is None:
             self._waiter.set_result(None)
+        else:
+            self._waiter.set_exception(error)
 
     # ---- asyncio.Protocol
 
@@ -263,18 +263,18 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
 
 
 async def dial(endpoint: Endpoint, connect_seconds: float, seconds: float) -> NextHopSession:
-    """Connect within so many seconds. seconds: as of `NextHopSession`. UnreachableError."""
+    """Connect, or raise UnreachableError; `seconds` is that of `NextHopSession`."""
     loop, make = asyncio.get_running_loop(), partial(NextHopSession, seconds)
     try:
         async with asyncio.timeout(connect_seconds):
             if endpoint.path is not None:
-                return (await loop.create_unix_connection(make, str(endpoint.path)))[1]
-            # The delay is until a host's next address is tried too (RFC 8305, section 5).
-            return (
-                await loop.create_connection(
+                connecting = loop.create_unix_connection(make, str(endpoint.path))
+            else:
+                # The delay is until a host's next address is tried too (RFC 8305, section 5).
+                connecting = loop.create_connection(
                     make, endpoint.host, endpoint.port, happy_eyeballs_delay=0.25
                 )
-            )[1]
+            return (await connecting)[1]
     except (OSError, ValueError) as error:  # ValueError: a name that no host can have
         raise UnreachableError(f"connect: {describe_error(error)}") from error
 
@@ -292,14 +292,14 @@ def _batch_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def wants_tls(tls: Tls, offered: bool, peer: str) -> bool:
-    """Whether to start TLS. UnsafeError: it is required, and not offered."""
+    """Whether to start TLS. Raises UnsafeError if it is required and not offered."""
     if tls is Tls.REQUIRED and not offered:
         raise UnsafeError("TLS is required, and not offered")
     return tls is Tls.REQUIRED or (tls is Tls.OPPORTUNISTIC and offered and not is_local(peer))
 
 
 def is_local(peer: str) -> bool:
-    """Whether the other end is on this machine. peer: an address, "" for a Unix socket.
+    """Whether the other end, an address or "" for a Unix socket, is on this machine.
 
     >>> is_local("::ffff:127.0.0.1"), is_local("192.0.2.1")
     (True, False)
@@ -355,7 +355,7 @@ class SessionPool:
 
 
 class SmtpNextHop:
-    """A next hop on a connection. hostname: ours, for EHLO."""
+    """A next hop on a connection. The hostname is ours, for EHLO."""
 
     def __init__(self, hop: Hop, hostname: str, on_error: ErrorCallback = ignore_error) -> None:
         self.settings = hop
@@ -385,7 +385,7 @@ class SmtpNextHop:
         await self.pool.close()
 
     async def open(self) -> NextHopSession:
-        """A new session. UnreachableError, UnsafeError."""
+        """A new session. Raises UnreachableError or UnsafeError."""
         try:
             return await self._open(self.settings.tls)
         except TlsHandshakeError as error:
@@ -416,7 +416,6 @@ class SmtpNextHop:
         return session
 
     async def _say_hello(self, session: NextHopSession) -> Mapping[str, str]:
-        """The extensions that the hop announces."""
         for verb in self._verbs:
             reply = await session.request(f"{verb} {self._hostname}\r\n".encode("ascii"))
             if reply.is_positive:
@@ -441,10 +440,7 @@ class SmtpNextHop:
 
 @dataclass
 class SmtpTransaction:
-    """One message on its way out. After an error every further reply is the same 451.
-
-    client: goes out by XFORWARD where the hop accepts it.
-    """
+    """One message on its way out. After an error every further reply is the same 451."""
 
     _hop: SmtpNextHop
     _client: Client
@@ -573,7 +569,7 @@ class SmtpTransaction:
 def create_next_hop(hop: Hop, hostname: str, on_error: ErrorCallback = ignore_error) -> NextHop:
     """The next hop of the configuration; it connects when it is first used.
 
-    hostname: ours, for EHLO and the names of files.
+    The hostname is ours, for EHLO and the names of files.
     """
     if hop.to.path is not None and hop.to.protocol is Protocol.MAILDIR:
         return MaildirNextHop(hop.to.path, hostname, on_error=on_error)
@@ -595,10 +591,7 @@ async def find_unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
 
 
 async def probe_next_hops(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, str]:
-    """Return the fault of each next hop, or "". Only a greeting is sent to it.
-
-    hostname: ours.
-    """
+    """The fault of each next hop, or "". Only a greeting is sent to it."""
     different = {hop.to: hop for hop in hops}
     answers = await asyncio.gather(*(_probe_next_hop(hop, hostname) for hop in different.values()))
     return dict(zip(different, answers, strict=True))
@@ -606,11 +599,10 @@ async def probe_next_hops(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, 
 
 async def _probe_next_hop(hop: Hop, hostname: str) -> str:
     try:
-        if hop.to.protocol is Protocol.MAILDIR:
-            unwritable = asyncio.to_thread(_find_unwritable, hop.to.path or Path("/"))
-            return await asyncio.wait_for(unwritable, HOP_TIMEOUT)
-        quick = replace(hop, connect=HOP_TIMEOUT, command=HOP_TIMEOUT)
-        session = await asyncio.wait_for(SmtpNextHop(quick, hostname).open(), HOP_TIMEOUT)
+        async with asyncio.timeout(HOP_TIMEOUT):
+            if hop.to.protocol is Protocol.MAILDIR:
+                return await asyncio.to_thread(_find_unwritable, hop.to.path or Path("/"))
+            session = await SmtpNextHop(hop, hostname).open()
         await session.quit()  # waits for a second at most
     except TimeoutError:
         return f"no answer within {HOP_TIMEOUT:.0f} s"

@@ -248,7 +248,9 @@ def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
     try:
         access = check_access(settings, account)
     except (SpamguardError, OSError) as error:
-        return failed("mailboxes", str(error), "systemctl status spamguard-watch")
+        local_remedy = "look at the disk and its permissions"
+        remedy = "systemctl status spamguard-watch" if settings.watch_socket else local_remedy
+        return failed("mailboxes", str(error), remedy)
     if access is None:
         return ok("mailboxes", "to be read by the daemon itself")
     if access.trouble:

@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar
 
-from spamguard.storage import create_private, draft_file, remove_stale_drafts, sync_directory
+from spamguard.storage import remove_stale_drafts, replace_private
 from spamguard.users import (
     MAX_LESSON_BYTES,
     MAX_LESSON_HEADER,
@@ -122,15 +122,7 @@ class LessonQueue(LessonSpool):
         newest = self._check_room(header.length)
         when = max(time.time_ns(), newest + 1)  # behind all others, also if the clock was set back
         name = f"{when:020d}-{mark or _UNMARKED_PREFIX + os.urandom(6).hex()[1:]}.{origin}"
-        path = self._directory / name
-        with draft_file(path) as draft:
-            with create_private(draft) as file:
-                file.write(header.encode())
-                file.writelines(message)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.rename(path)
-        sync_directory(self._directory)
+        replace_private(self._directory / name, chain([header.encode()], message))
 
     def find_marked(self, mark: str) -> LessonHeader | None:
         """The header of the newest lesson with this mark; None: there is none, or it was learnt

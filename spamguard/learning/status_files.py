@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from spamguard.log import WarnOnce
-from spamguard.storage import create_private, draft_file
+from spamguard.storage import replace_private
 
 DROPPED_FILE = "dropped.json"
 """In the state directory: refusals of lessons by programs and mail."""
@@ -194,7 +194,4 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 
 def _write(path: Path, value: object) -> None:
-    with draft_file(path) as draft:
-        with create_private(draft) as file:
-            file.write(msgspec.json.encode(value))
-        draft.replace(path)
+    replace_private(path, [msgspec.json.encode(value)], durable=False)

@@ -29,8 +29,8 @@ from pathlib import Path
 from time import monotonic
 
 from spamguard import log, process
+from spamguard.aio import run_in_thread
 from spamguard.config.options import Scoring
-from spamguard.delivery.next_hop import run_in_thread
 from spamguard.process import ReplacedError
 from spamguard.proxy.scorer import (
     READY,

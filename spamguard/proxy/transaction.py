@@ -20,13 +20,13 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from spamguard import keys
+from spamguard.aio import run_in_thread
 from spamguard.config.options import FORGED_FIELDS, Action, Listener, OnError, Policy, Position
 from spamguard.delivery.next_hop import (
     NextHop,
     NextHopTransaction,
     deliver,
     needs_smtputf8,
-    run_in_thread,
 )
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine import policy
@@ -361,10 +361,15 @@ class FilterTransaction:
 
     async def _hold(self, content: SpoolView, record: DeliveryRecord) -> Reply:
         """Quarantine the message: a yes once it is on the disk."""
-        store = partial(self._proxy.context.quarantine.store, record.id, content, record.envelope)
         try:
             await run_in_thread(
-                partial(store, record.label, record.time, str(record.listener.listen))
+                self._proxy.context.quarantine.store,
+                record.id,
+                content,
+                record.envelope,
+                record.label,
+                record.time,
+                str(record.listener.listen),
             )
         except OSError as error:
             _log.error("%s: quarantine: %s", record.id, error)

@@ -21,7 +21,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
@@ -29,8 +28,8 @@ from typing import Any
 import h11
 import zstandard
 
+from spamguard.aio import run_in_thread
 from spamguard.config.options import FORGED_FIELDS, Action
-from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import matching_field_names, read_header_section
@@ -245,7 +244,7 @@ class RspamdSession(Conversation):
             if is_compressed:
                 compressed = message.spool
                 message = stack.enter_context(closing(self._context.incoming_message(self.address)))
-                await run_in_thread(partial(_decompress, compressed, message))
+                await run_in_thread(_decompress, compressed, message)
                 self.check_message(message)
             await self._send_answer(*await self._answer(path, fields, message.spool))
 

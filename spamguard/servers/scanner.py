@@ -20,8 +20,8 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spamguard.aio import run_in_thread
 from spamguard.config.options import Action, OnError, Scanner, ScannerLimits
-from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine import policy
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import printable
@@ -244,9 +244,7 @@ class ScanService:
             digest = b"" if isinstance(scan, NotScanned) else scan.digest
             header = LessonHeader(label, request.message.size, user)
             message, origin = request.message.chunks(), self.scanner.listen.protocol
-            return await run_in_thread(
-                lambda: self._training.submit(header, message, origin, digest)
-            )
+            return await run_in_thread(self._training.submit, header, message, origin, digest)
         except OSError as error:
             _log.error("a lesson cannot be kept: %s", error)
         except Exception:  # noqa: BLE001  a fault of ours

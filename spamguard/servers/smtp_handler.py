@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from aiosmtpd.smtp import Envelope, Session
 
+from spamguard.aio import DeadlineTimer
 from spamguard.config.options import DoorLimits, OddBytes, Position
 from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.servers.listener import (

@@ -16,8 +16,8 @@ import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from spamguard.aio import run_in_thread
 from spamguard.config.options import Listener, Position, TeachByMail, TeachingUser
-from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import quote_value
 from spamguard.mail.message import extract_attached
@@ -188,9 +188,7 @@ class ForwardTrainingTransaction:
         if not self._label:
             return await self._inner.data(message, oddities)
         try:
-            count = await run_in_thread(
-                lambda: self._proxy.submit(message, self._label, self._sender)
-            )
+            count = await run_in_thread(self._proxy.submit, message, self._label, self._sender)
         except OSError as error:
             _log.error("a lesson that came by mail cannot be kept: %s", error)
             return [Replies.LOCAL_ERROR]

@@ -12,7 +12,6 @@ database of another key or of a newer program.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from spamguard.errors import SharedError, UsageError, error_text
 from spamguard.shared.connection import connection_string, explain, explain_refusal
 from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import SCHEMA_VERSION
-from spamguard.storage import as_directory_owner, create_private
+from spamguard.storage import as_directory_owner, write_private
 
 NODE_ROLE = "spamguard_node"
 _PASSWORD_BYTES = 24
@@ -178,10 +177,7 @@ def _password(file: Path) -> Iterator[tuple[str, bool]]:
         with as_directory_owner(file.parent):
             is_made = not file.exists()
             if is_made:
-                with create_private(file) as stream:
-                    stream.write(secrets.token_urlsafe(_PASSWORD_BYTES).encode() + b"\n")
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                write_private(file, [secrets.token_urlsafe(_PASSWORD_BYTES).encode() + b"\n"])
             password = file.read_text("ascii").partition("\n")[0].rstrip("\r")
     except (OSError, UnicodeError) as error:
         advice = "name a file that can be read, or made, with a password in ASCII"

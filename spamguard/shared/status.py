@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import ValidationError, convert
 
 from spamguard.log import duration_text
-from spamguard.storage import create_private, draft_file
+from spamguard.storage import replace_private
 
 if TYPE_CHECKING:
     from spamguard.ledger.shared import LogCounts
@@ -138,8 +138,4 @@ def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any
 
 def write_status(state: Path, status: SharedStatus) -> None:
     """Write it in the place of the former one. OSError."""
-    path = state / STATUS_FILE
-    with draft_file(path) as draft:
-        with create_private(draft) as file:
-            file.write(json.dumps(asdict(status)).encode())
-        draft.replace(path)
+    replace_private(state / STATUS_FILE, [json.dumps(asdict(status)).encode()], durable=False)

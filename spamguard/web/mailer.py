@@ -20,11 +20,11 @@ from contextlib import closing
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import localtime, make_msgid
-from functools import partial
 from pathlib import Path
 
+from spamguard.aio import run_in_thread
 from spamguard.config.options import Settings, Web
-from spamguard.delivery.next_hop import deliver, run_in_thread
+from spamguard.delivery.next_hop import deliver
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import SpamguardError
 from spamguard.log import hostname, quote_value
@@ -95,7 +95,7 @@ class Mailer:
         user, mailbox = await self._service.find_user(address, self._mail_from)
         if not user or self._user_rates.take(user, time.monotonic()) > 0:
             return
-        secret = await run_in_thread(partial(_create_link, self._state, Person(user)))
+        secret = await run_in_thread(_create_link, self._state, Person(user))
         text = _LINK_TEXT.format(link=login_url(self._page, secret))
         await self.send(mailbox, _LINK_SUBJECT, text)
 

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spamguard import log
+from spamguard.aio import run_in_thread
 from spamguard.config.options import Policy, Settings, TeachSettings
-from spamguard.delivery.next_hop import run_in_thread
 from spamguard.delivery.quarantine import QuarantineEntry
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
@@ -421,7 +421,7 @@ class Service:
         """Return its text as a reader sees it, bounded; "" if there is none."""
         entry = await self._read(lambda _: self._quarantine.entry(person, verdict_id))
         async with self._text_previews:
-            return await run_in_thread(partial(self._quarantine.preview, entry))
+            return await run_in_thread(self._quarantine.preview, entry)
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
         """Deliver a held message to the recipients that lack it, and learn it as ham.

@@ -26,13 +26,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from spamguard import errors, keys
+from spamguard.aio import run_in_thread
 from spamguard.config.options import Settings
-from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
@@ -278,7 +277,7 @@ class UploadScanner:
             if original_head is head:
                 return await self._scan(message, users)
             with closing(Spool(self._state / SPOOL_DIRECTORY)) as copy:
-                await run_in_thread(partial(_copy_message, message, copy, original_head, len(head)))
+                await run_in_thread(_copy_message, message, copy, original_head, len(head))
                 return await self._scan(copy, users)
         except OSError as error:
             raise BusyError(f"the message cannot be stored: {error.strerror}") from error
@@ -286,7 +285,7 @@ class UploadScanner:
             self._running -= Counter((person,))  # and no person with a count of zero remains
 
     async def _scan(self, message: Spool, users: tuple[str, ...]) -> Scan:
-        await run_in_thread(partial(ensure_filter, self._state))
+        await run_in_thread(ensure_filter, self._state)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _NEW_FILTER_SECONDS
         while True:

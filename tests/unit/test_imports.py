@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "spamguard"
 
 # From the bottom up, one line a room: a room imports the rooms above its line, never one below.
 ROOMS = (
+    "aio",
     "errors",
     "users",
     "records",

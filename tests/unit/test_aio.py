@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from spamguard.delivery.next_hop import run_in_thread
+from spamguard.aio import run_in_thread
 from tests.support.waiting import PATIENCE, until
 
 
