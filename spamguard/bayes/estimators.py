@@ -85,7 +85,6 @@ class BernoulliNB(NaiveBayes):
         return (class_sums(self._find_present(X), codes, n_classes),)
 
     def _find_present(self, X: Any) -> Any:
-        """Where the features are there: bool, of the form of X."""
         if isinstance(X, np.ndarray):
             return np.greater(X, self.binarize)
         present = X.copy()
@@ -330,7 +329,6 @@ class GaussianNB(NaiveBayes):
         return bool((self._moments(sums)[1] >= 0.0).all())
 
     def _moments(self, sums: ExactSums) -> tuple[Floats, Floats]:
-        """Mean and variance of each feature in each class, from either kind of second sums."""
         sizes, total, second = sums
         if self.covariance != "diagonal":
             second = np.diagonal(second, axis1=1, axis2=2)

@@ -66,8 +66,8 @@ def smoothed_log(
 def class_log_prior(class_counts: ArrayLike, class_alpha: ArrayLike) -> Floats:
     """log((class_counts + class_alpha) / (N + sum of class_alpha)), shape (K,).
 
-    class_alpha is the pseudo-count of all classes, or of each, (K,). Without any count the result
-    is -inf everywhere.
+    The pseudo-count is one for all classes, or one of each. Without any count the result is -inf
+    everywhere.
     """
     smoothed = np.add(class_counts, class_alpha, dtype=np.float64)
     return smoothed_log(smoothed, smoothed.sum(), 0.0, 1)
@@ -110,24 +110,17 @@ def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
 
 
 class Presence(NamedTuple):
-    """The log-likelihood of presence less that of absence, for each feature, (K, n).
+    """The log-likelihood of presence less that of absence, for each feature, (K, n)."""
 
-    weight is log p - log(1-p); where p is 1, absence is impossible: `certain` is True, and weight
-    leaves log(1-p) out.
-    """
-
-    weight: Floats
-    certain: NDArray[np.bool_]
+    weight: Floats  # log p - log(1-p), or log p alone where p is 1
+    certain: NDArray[np.bool_]  # where p is 1: absence is impossible
 
 
 class Absence(NamedTuple):
-    """The log-likelihood of a message without any feature, per class, (K,).
+    """The log-likelihood of a message without any feature, per class, (K,)."""
 
-    finite sums log(1-p) over the features with p < 1; certain counts those with p = 1.
-    """
-
-    finite: Floats
-    certain: NDArray[np.int64]
+    finite: Floats  # the sum of log(1-p) over the features with p < 1
+    certain: NDArray[np.int64]  # how many features have p = 1
 
 
 def bernoulli_presence(counts: ArrayLike, total: ArrayLike, a: float, b: float) -> Presence:
@@ -227,7 +220,7 @@ def gaussian_covariances(
 ) -> tuple[Floats, Floats]:
     """Maximum-likelihood mean (K, n) and covariance matrix (K, n, n) of each class.
 
-    product is the sum of x xᵀ, (K, n, n); the rest is as for `gaussian_moments`.
+    As `gaussian_moments`, from sums of x xᵀ, (K, n, n).
     """
     number, totals, products = _pool_empty_classes(count, total, product)
     column, matrix = number[:, np.newaxis], number[:, np.newaxis, np.newaxis]
@@ -270,14 +263,10 @@ def gaussian_log_density(x: ArrayLike, mean: Floats, variance: Floats) -> Floats
 
 
 class Whitening(NamedTuple):
-    """A covariance matrix in the form in which densities need it.
+    """A covariance matrix in the form in which densities need it."""
 
-    factor is W, (..., n, n), with W Wᵀ the inverse of the covariance; log_determinant, (...), is
-    that of the covariance.
-    """
-
-    factor: Floats
-    log_determinant: Floats
+    factor: Floats  # W, (..., n, n), with W Wᵀ the inverse of the covariance
+    log_determinant: Floats  # (...), of the covariance
 
 
 def whitening(covariance: Floats, floor: ArrayLike) -> Whitening:
@@ -297,7 +286,7 @@ def whitening(covariance: Floats, floor: ArrayLike) -> Whitening:
 def whitened_log_density(x: ArrayLike, mean: Floats, whitened: Whitening) -> Floats:
     """log N(x | mean, covariance), (..., K), of x (..., n) and mean (K, n).
 
-    whitened holds one matrix for each class, or one for all.
+    There is one matrix for each class, or one for all.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         standard = (_deviations(x, mean)[..., np.newaxis, :] @ whitened.factor)[..., 0, :]

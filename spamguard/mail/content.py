@@ -72,10 +72,7 @@ class MessageContent:
 def read_content(
     raw: bytes, limits: mime.ParseLimits, *, message: mime.MimeMessage | None = None
 ) -> MessageContent:
-    """Everything a message says.
-
-    message: `raw` taken apart with these limits, if it was.
-    """
+    """Everything a message says; `message` is `raw` taken apart with these limits, if it was."""
     content = MessageContent(mime.parse_message(raw, limits) if message is None else message)
     message, sections = content.message, content.sections
     _read_leaves(content, limits)
@@ -280,7 +277,6 @@ def _decode_host(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _domain_tokens(host: str) -> str:
-    """A host and its parent domains, each as one token."""
     labels = host.strip(".").split(".")[-5:]
     return " ".join(["_".join(labels[start:]) for start in range(max(1, len(labels) - 1))])
 
@@ -438,7 +434,7 @@ def _list_kind(first_values: FieldMap) -> str:
 
 
 def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
-    """All numeric traits, int16, (len(NUMBERS),), 0 to 255. size: bytes of the whole body."""
+    """All numeric traits of a body of so many bytes: int16, (len(NUMBERS),), 0 to 255."""
     first_values = content.message.root.first_values
     sample = b"".join(content.samples)
     beyond_ascii = 0 if sample.isascii() else _count_bytes(sample, _BEYOND_ASCII)

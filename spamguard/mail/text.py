@@ -61,9 +61,7 @@ _NORMALISE_CHARACTERS = 512  # at once: reordering a run of combining marks take
 
 def fold(text: str, *, lower: bool = False) -> str:
     """NFKC and lower case, without invisible characters and marks on letters; look-alikes in Latin
-    words become Latin (UAX #15, UTS #39).
-
-    lower: the text is in lower case already.
+    words become Latin (UAX #15, UTS #39). With `lower`, the text is in lower case already.
 
     >>> fold("Cr\u00e9dit \uff26\uff32\uff25\uff25, vi\u200bagra, раypal и мы")
     'cr\u00e9dit free, viagra, paypal и мы'
@@ -323,9 +321,18 @@ def describe_makeup(
     """Clues to how a message is built, and what counts as its words where there are next to none:
     they are in capitals, which folded text does not have.
 
-    text: what a reader sees. letters: characters of scripts without blanks, beside it. leaves:
-    media types. pictures: whether any are shown or attached. linked: whether one stands within a
-    link.
+    Parameters
+    ----------
+    text
+        What a reader sees.
+    letters
+        Number of characters of scripts without blanks, beside it.
+    leaves
+        Media types.
+    pictures
+        Whether any are shown or attached.
+    linked
+        Whether one stands within a link.
     """
     kinds = []  # of text its subtype, of all else its main type
     for media in leaves:
