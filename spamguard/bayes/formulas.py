@@ -216,7 +216,7 @@ def gaussian_moments(
 
 
 def gaussian_covariances(
-    count: ArrayLike, total: ArrayLike, product: ArrayLike, fraction_bits: int = 0
+    count: ArrayLike, total: ArrayLike, product: ArrayLike, fraction_bits: int
 ) -> tuple[Floats, Floats]:
     """Maximum-likelihood mean (K, n) and covariance matrix (K, n, n) of each class.
 

@@ -309,7 +309,7 @@ class Filter(ClosedOnExit):
         return self.explain_features(extractor.features(raw), texts, user, sender)
 
     def explain_features(
-        self, features: Features, texts: Mapping[int, str], user: str = "", sender: bytes = b""
+        self, features: Features, texts: Mapping[int, str], user: str, sender: bytes
     ) -> Explanation:
         """`explain` for a message that was read, with the texts that are known of its tokens."""
         scored, joint, spam_from = self._score(features)

@@ -37,7 +37,7 @@ REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 
 
 def verdict_from_joint(
-    parameters: ExpertParameters, joint: list[float], spam_from: float, nats: int = 0
+    parameters: ExpertParameters, joint: list[float], spam_from: float, nats: int
 ) -> Verdict:
     """The verdict by unnormalised log-probabilities of the classes, in the order of the tables.
 
@@ -139,7 +139,7 @@ def logit(probability: float) -> float:
     return log(probability) - log1p(-probability)
 
 
-def distance_to_threshold(log_odds: float, spam_from: float = SPAM_THRESHOLD) -> float:
+def distance_to_threshold(log_odds: float, spam_from: float) -> float:
     """How far the log-odds would have to move to reach the nearest border to another label."""
     return min((logit(at) - log_odds for at in (HAM_THRESHOLD, spam_from)), key=abs)
 
@@ -247,7 +247,7 @@ def decide(verdict: Verdict, policy: Policy, spam_from: float) -> Decision:
 # ---- scores and header fields
 
 
-def spam_score(verdict: Verdict, spam_from: float = SPAM_THRESHOLD) -> float:
+def spam_score(verdict: Verdict, spam_from: float) -> float:
     """A number on SpamAssassin's scale: linear in the log-odds, 5.0 at the spam threshold.
 
     Where that is the fixed one, even odds give 0. Where a message needs more, the score is flatter

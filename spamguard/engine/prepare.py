@@ -164,11 +164,7 @@ def extract_examples(
 
 def read_labelled(reader: ExampleReader, batch: list[SourceMessage]) -> list[LabelledExample]:
     """Examples with the classes of their sources."""
-    examples = reader.read_examples([message.raw for message in batch])
-    return [
-        LabelledExample(message.label, example)
-        for message, example in zip(batch, examples, strict=True)
-    ]
+    return [LabelledExample(message.label, reader.read_example(message.raw)) for message in batch]
 
 
 def read_all_features(reader: ExampleReader, batch: list[bytes]) -> list[Features]:

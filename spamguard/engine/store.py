@@ -187,7 +187,7 @@ class TableStore:
             self._reset_at = now
         return True
 
-    def _fold_from(self, line: str | None, upto: int | None = None) -> None:
+    def _fold_from(self, line: str | None, upto: int | None) -> None:
         """Map the snapshot and fold the events behind it, as far as `upto` if that is said."""
         try:
             self._map_snapshot(line)

@@ -28,10 +28,12 @@ _EXCLUDED_NAMES = (
 )
 _EXCLUDED_CODECS = frozenset(_EXCLUDED_NAMES.split())
 _UNALIASED_CODECS = "cp856 cp874 cp1006 koi8_t koi8_u mac_croatian mac_farsi utf_8_sig"
+_OWN_NAMES = {codec: codec for codec in (*aliases.values(), *_UNALIASED_CODECS.split())}
 CODECS = {
-    **{alias: codec for alias, codec in aliases.items() if codec not in _EXCLUDED_CODECS},
     **{
-        codec: codec for codec in {*aliases.values(), *_UNALIASED_CODECS.split()} - _EXCLUDED_CODECS
+        name: codec
+        for name, codec in (aliases | _OWN_NAMES).items()
+        if codec not in _EXCLUDED_CODECS
     },
     **dict.fromkeys(("cp50220", "cp50221", "iso_2022_jp_ms"), "iso2022_jp"),
     "cn_big5": "big5",

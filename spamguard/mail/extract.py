@@ -108,7 +108,7 @@ _TOKEN_CHARACTERS = frozenset(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789'$_-!%"
 ) | frozenset(range(128, 256))
 _TOKEN_BYTE_TABLE = bytes(value in _TOKEN_CHARACTERS for value in range(256))
-_LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(8)] + [2**64 - 1], np.uint64)
+_LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.uint64)
 # Constants are arrays without dimensions: with a scalar every operation would take a third longer.
 _SHIFT = np.array(32, np.uint64)
 _EIGHT = np.array(8, np.intp)

@@ -368,11 +368,11 @@ def handful_clues(text: bytes, letters: int, subjects: Iterable[bytes]) -> list[
 def _word_looks(where: bytes, words: list[bytes], letters: int) -> list[bytes]:
     if len(words) > _HANDFUL_WORDS:
         return []
-    looks = [(_word_kind(word), min(len(word), _MAX_LOOK_BYTES)) for word in words]
-    return [
-        b"few_%b_%d" % (where, len(words) + letters),
-        *[b"few_%b_%b_%d" % (where, kind, size) for kind, size in looks],
+    looks = [
+        b"few_%b_%b_%d" % (where, _word_kind(word), min(len(word), _MAX_LOOK_BYTES))
+        for word in words
     ]
+    return [b"few_%b_%d" % (where, len(words) + letters), *looks]
 
 
 def _word_kind(word: bytes) -> bytes:
