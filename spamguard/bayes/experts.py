@@ -219,9 +219,12 @@ def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Indice
 
     Parameters
     ----------
-    counts : how often each class has each feature, (K, n).
-    scales : one over the class's share of all features, (K, runs).
-    sizes : the number of features in each run.
+    counts
+        How often each class has each feature, (K, n).
+    scales
+        One over the class's share of all features, (K, runs).
+    sizes
+        The number of features in each run.
     """
     rates = counts.astype(np.float64)  # beforehand: a product of two types takes twice as long
     rates *= scales.repeat(sizes, axis=1)

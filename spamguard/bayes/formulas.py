@@ -52,10 +52,14 @@ def smoothed_log(
 
     Parameters
     ----------
-    counts : how often each value was seen, e.g. (K, n).
-    total : out of how many, broadcast against counts, e.g. (K, 1).
-    alpha : pseudo-count of each value; 0 is maximum likelihood, where 0/0 gives -inf.
-    n_values : how many values there are.
+    counts
+        How often each value was seen, e.g. (K, n).
+    total
+        Out of how many, broadcast against counts, e.g. (K, 1).
+    alpha
+        Pseudo-count of each value; 0 is maximum likelihood, where 0/0 gives -inf.
+    n_values
+        How many values there are.
 
     >>> np.exp(smoothed_log([3, 0], 3, 1, 2)).round(3).tolist()
     [0.8, 0.2]
@@ -95,8 +99,10 @@ def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
 
     Parameters
     ----------
-    weights : how often each feature occurs, (..., n), dense or scipy sparse.
-    log_probabilities : (K, n).
+    weights
+        How often each feature occurs, (..., n), dense or scipy sparse.
+    log_probabilities
+        (K, n).
     """
     impossible = np.isneginf(log_probabilities)
     if not impossible.any():
@@ -162,10 +168,13 @@ def bernoulli_log_likelihood(presence: Any, features: Presence, absence: Absence
 
     Parameters
     ----------
-    presence : 1 where a feature is there, (..., n), dense or scipy sparse; over the whole
-        vocabulary, or np.ones(n) over just the features that are there.
-    features : of those n.
-    absence : of the whole vocabulary.
+    presence
+        1 where a feature is there, (..., n), dense or scipy sparse; over the whole vocabulary, or
+        np.ones(n) over just the features that are there.
+    features
+        Of those n.
+    absence
+        Of the whole vocabulary.
     """
     likelihood = absence.finite + weighted_log_sum(presence, features.weight)
     if not absence.certain.any():
@@ -203,9 +212,11 @@ def gaussian_moments(
 
     Parameters
     ----------
-    count : samples per class, (K,).
-    total, square : sums of x and of x squared, (K, n): integers (int64 or Python's), x being in
-        units of 2**-fraction_bits.
+    count
+        Samples per class, (K,).
+    total, square
+        Sums of x and of x squared, (K, n): integers (int64 or Python's), x being in units of
+        2**-fraction_bits.
     """
     number, totals, squares = _pool_empty_classes(count, total, square)
     number = number[:, np.newaxis]

@@ -130,9 +130,11 @@ def undo_errors(
 
     Parameters
     ----------
-    before : the log-odds from which the lesson was taught; they tell its own step, and undoing
-        never goes further back than there.
-    reach : the share of a step that its features take on average, above zero, for each log-odds.
+    before
+        The log-odds from which the lesson was taught; they tell its own step, and undoing never
+        goes further back than there.
+    reach
+        The share of a step that its features take on average, above zero, for each log-odds.
     """
     caused = errors(before, targets)
     all_the_way = ((before - log_odds) << (4 + _ONE_BITS)) // (LEARNING_RATE * reach)

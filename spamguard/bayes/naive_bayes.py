@@ -244,8 +244,10 @@ def class_sums(matrix: Any, codes: Indices, n_classes: int) -> NDArray[np.object
 
     Parameters
     ----------
-    matrix : (N, n), dense or any scipy sparse form.
-    codes : the class of each row, in [0, n_classes).
+    matrix
+        (N, n), dense or any scipy sparse form.
+    codes
+        The class of each row, in [0, n_classes).
     """
     if isinstance(matrix, np.ndarray):
         return _sum_classes(to_units(matrix), codes, n_classes)

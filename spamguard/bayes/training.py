@@ -50,8 +50,9 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
 
     Parameters
     ----------
-    scores : the experts' scores of the message before it was taught, flat, if `add_lesson` taught
-        it on these tables; empty when it came with the settled state.
+    scores
+        The experts' scores of the message before it was taught, flat, if `add_lesson` taught it on
+        these tables; empty when it came with the settled state.
 
     Raises
     ------
@@ -145,10 +146,10 @@ def replay(
 
     Parameters
     ----------
-    backwards : the same lessons, the last one first.
-    lessons : how many there are in all.
-    classes : those beside ham and spam, sorted; with these they are all labels.
-    unwanted : the names of unwanted classes.
+    backwards
+        The same lessons, the last one first.
+    classes
+        Those beside ham and spam, sorted; with these they are all labels.
     """
     # Have the C library keep what is freed: it returns memory larger than anything freed before.
     # Otherwise the temporaries of every block are pages faulted in again, six for each lesson.

@@ -70,9 +70,10 @@ def run_trial(
 
     Parameters
     ----------
-    profile : of the filter.
-    share : the part that is taught first, in `split`.
-    unwanted : the classes beside ham and spam that are unwanted.
+    share
+        The part that is taught first, in `split`.
+    unwanted
+        The classes beside ham and spam that are unwanted.
     """
     with tempfile.TemporaryDirectory(prefix="spamguard-evaluate-") as directory:
         keys.store_key(Path(directory) / "key", _TRIAL_KEY)

@@ -115,11 +115,15 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        profile : how to judge, a name of `bayes.fusion.PROFILES`.
-        spam_threshold : probability of being unwanted from which on a message is called spam.
-        authserv_ids : servers that are believed about who has sent a message
-            (`mail.authentication`), by the names in their Authentication-Results.
-        results_stripped : these servers have removed the results that came with a message.
+        profile
+            How to judge, a name of `bayes.fusion.PROFILES`.
+        spam_threshold
+            Probability of being unwanted from which on a message is called spam.
+        authserv_ids
+            Servers that are believed about who has sent a message (`mail.authentication`), by the
+            names in their Authentication-Results.
+        results_stripped
+            These servers have removed the results that came with a message.
 
         Raises
         ------
@@ -171,7 +175,8 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        user : whose mail it is, so that this user's own votes weigh more; "" is nobody's.
+        user
+            Whose mail it is, so that this user's own votes weigh more; "" is nobody's.
 
         Raises
         ------
@@ -203,10 +208,10 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        user : as for `judge`.
-        cores : how many processes may read the mail beside this one, which judges; None: as many
-            as there are cores. They are started after some hundred messages, know nothing but the
-            key, and end with the iterator. Each imports the caller's main module again, as
+        cores
+            How many processes may read the mail beside this one, which judges; None: as many as
+            there are cores. They are started after some hundred messages, know nothing but the key,
+            and end with the iterator. Each imports the caller's main module again, as
             `multiprocessing` does: a script must begin with ``if __name__ == "__main__":``.
 
         Raises the same errors as `judge`, and SpamguardError if a process that reads mail was
@@ -258,9 +263,12 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        words : how many of the strongest words, with the default profile only.
-        extra_fields : as in `ExampleReader.read_with_words`.
-        users : whose mail it is. Users with votes that count get a verdict of their own, with the
+        words
+            How many of the strongest words, with the default profile only.
+        extra_fields
+            As in `ExampleReader.read_with_words`.
+        users
+            Whose mail it is. Users with votes that count get a verdict of their own, with the
             default profile only.
         """
         example, finder, line = self._reader.read_with_words(raw, extra_fields)
@@ -421,9 +429,12 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        label : a class. A new name makes one, of wanted mail (else `define_class`).
-        user : who votes; "" is nobody in particular.
-        origin : where the vote comes from; it is kept with it.
+        label
+            A class. A new name makes one, of wanted mail (else `define_class`).
+        user
+            Who votes; "" is nobody in particular.
+        origin
+            Where the vote comes from; it is kept with it.
 
         Raises
         ------
@@ -456,8 +467,8 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        pairs : each message with its class. Of a message that comes twice the last class counts.
-        user, origin : as for `learn`.
+        pairs
+            Each message with its class. Of a message that comes twice the last class counts.
 
         Returns
         -------

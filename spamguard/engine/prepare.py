@@ -183,10 +183,12 @@ def read_batches(
 
     Parameters
     ----------
-    key : the installation's.
-    read : a function of a module, which other processes can import.
-    raw : the mail of an item.
-    cores : how many processes may read; by default, as many as there are cores for us.
+    read
+        A function of a module, which other processes can import.
+    raw
+        The mail of an item.
+    cores
+        How many processes may read; by default, as many as there are cores for us.
 
     Raises
     ------
