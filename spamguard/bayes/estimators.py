@@ -43,18 +43,25 @@ class BernoulliNB(NaiveBayes):
 
     Parameters
     ----------
-    alpha : pseudo-count of presence and of absence; or a pair (a, b), the Beta(a, b) prior on each
+    alpha
+        Pseudo-count of presence and of absence; or a pair (a, b), the Beta(a, b) prior on each
         probability. 0 is maximum likelihood.
-    class_alpha : Dirichlet prior on the class, scalar or (K,).
-    binarize : a feature is there where its value is greater than this. Not negative, because 0 is
-        the value that sparse matrices omit.
+    class_alpha
+        Dirichlet prior on the class, scalar or (K,).
+    binarize
+        A feature is there where its value is greater than this. Not negative, because 0 is the
+        value that sparse matrices omit.
 
     Attributes
     ----------
-    classes_, class_count_, class_log_prior_ : (K,).
-    feature_count_ : samples of each class that show each feature, (K, n).
-    feature_log_prob_ : log P(feature is there | class), (K, n).
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    classes_, class_count_, class_log_prior_
+        (K,).
+    feature_count_
+        Samples of each class that show each feature, (K, n).
+    feature_log_prob_
+        log P(feature is there | class), (K, n).
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     Examples
     --------
@@ -85,7 +92,6 @@ class BernoulliNB(NaiveBayes):
         return (class_sums(self._find_present(X), codes, n_classes),)
 
     def _find_present(self, X: Any) -> Any:
-        """Where the features are there: bool, of the form of X."""
         if isinstance(X, np.ndarray):
             return np.greater(X, self.binarize)
         present = X.copy()
@@ -127,15 +133,21 @@ class MultinomialNB(NaiveBayes):
 
     Parameters
     ----------
-    alpha : pseudo-count of each feature in each class; 0 is maximum likelihood.
-    class_alpha : Dirichlet prior on the class, scalar or (K,).
+    alpha
+        Pseudo-count of each feature in each class; 0 is maximum likelihood.
+    class_alpha
+        Dirichlet prior on the class, scalar or (K,).
 
     Attributes
     ----------
-    classes_, class_count_, class_log_prior_ : (K,).
-    feature_count_ : occurrences of each feature in each class, (K, n).
-    feature_log_prob_ : log P(an occurrence is of this feature | class), (K, n).
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    classes_, class_count_, class_log_prior_
+        (K,).
+    feature_count_
+        Occurrences of each feature in each class, (K, n).
+    feature_log_prob_
+        log P(an occurrence is of this feature | class), (K, n).
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     Examples
     --------
@@ -185,18 +197,25 @@ class CategoricalNB(NaiveBayes):
 
     Parameters
     ----------
-    alpha : pseudo-count of each category in each class; 0 is maximum likelihood.
-    class_alpha : Dirichlet prior on the class, scalar or (K,).
-    min_categories : least number of categories, scalar or (n,).
+    alpha
+        Pseudo-count of each category in each class; 0 is maximum likelihood.
+    class_alpha
+        Dirichlet prior on the class, scalar or (K,).
+    min_categories
+        Least number of categories, scalar or (n,).
 
     Attributes
     ----------
-    classes_, class_count_, class_log_prior_ : (K,).
-    n_categories_ : number of categories of each feature, (n,).
-    category_count_ : for each feature j, samples of each class in each category,
-        (K, n_categories_[j]).
-    feature_log_prob_ : for each feature j, log P(category | class), (K, n_categories_[j]).
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    classes_, class_count_, class_log_prior_
+        (K,).
+    n_categories_
+        Number of categories of each feature, (n,).
+    category_count_
+        For each feature j, samples of each class in each category, (K, n_categories_[j]).
+    feature_log_prob_
+        For each feature j, log P(category | class), (K, n_categories_[j]).
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     Examples
     --------
@@ -281,21 +300,29 @@ class GaussianNB(NaiveBayes):
 
     Parameters
     ----------
-    covariance : "diagonal": features are independent within a class, naive Bayes proper; "shared":
-        one covariance matrix for all classes, boundaries are linear; "full": one for each class,
+    covariance
+        "diagonal": features are independent within a class, naive Bayes proper; "shared": one
+        covariance matrix for all classes, boundaries are linear; "full": one for each class,
         boundaries are quadratic.
-    class_alpha : Dirichlet prior on the class, scalar or (K,); 0 is maximum likelihood.
-    var_floor : least variance, positive, in the features' units squared, scalar or (n,). None:
-        DEFAULT_VARIANCE_FLOOR of each feature's variance over all samples, or 1 where that is
-        zero. For covariance matrices see `formulas.whitening`.
+    class_alpha
+        Dirichlet prior on the class, scalar or (K,); 0 is maximum likelihood.
+    var_floor
+        Least variance, positive, in the features' units squared, scalar or (n,). None:
+        DEFAULT_VARIANCE_FLOOR of each feature's variance over all samples, or 1 where that is zero.
+        For covariance matrices see `formulas.whitening`.
 
     Attributes
     ----------
-    classes_, class_count_, class_log_prior_ : (K,).
-    theta_ : means, (K, n). A class without samples gets mean and variance of all samples.
-    var_ : variances with the floor applied, (K, n); with covariance="diagonal" only.
-    covariance_ : before the floor, (n, n) with covariance="shared", (K, n, n) with "full".
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    classes_, class_count_, class_log_prior_
+        (K,).
+    theta_
+        means, (K, n). A class without samples gets mean and variance of all samples.
+    var_
+        Variances with the floor applied, (K, n); with covariance="diagonal" only.
+    covariance_
+        Before the floor, (n, n) with covariance="shared", (K, n, n) with "full".
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     Examples
     --------
@@ -330,7 +357,6 @@ class GaussianNB(NaiveBayes):
         return bool((self._moments(sums)[1] >= 0.0).all())
 
     def _moments(self, sums: ExactSums) -> tuple[Floats, Floats]:
-        """Mean and variance of each feature in each class, from either kind of second sums."""
         sizes, total, second = sums
         if self.covariance != "diagonal":
             second = np.diagonal(second, axis1=1, axis2=2)

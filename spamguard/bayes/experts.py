@@ -84,28 +84,32 @@ WARM_UP_LESSONS = 2
 
 
 class ExpertEstimates(NamedTuple):
-    """Parameters of the counting experts.
-
-    scales (K, SETS) is one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES) and numbers
-    (K-1, D, NUMBER_VALUES) hold the log-likelihood ratio of every possible value against the first
-    class.
+    """Parameters of the counting experts: `traits` and `numbers` hold the log-likelihood ratio of
+    every possible value against the first class.
     """
 
-    scales: Floats
-    traits: Floats
-    numbers: Floats
+    scales: Floats  # (K, SETS): one over `multinomial_shares`
+    traits: Floats  # (K-1, T, TRAIT_VALUES)
+    numbers: Floats  # (K-1, D, NUMBER_VALUES)
 
 
 @dataclass(frozen=True)
 class ExpertParameters:
     """All parameters of judging by these tables, until they change (`Tables.changes`).
 
-    unwanted names the unwanted classes; all others are wanted. confidence is the factor of the
-    fused log-odds. min_score and max_lead bound scores of unwanted mail against wanted, in
-    1/STEPS_PER_NAT nats: no expert's is below min_score, and no expert of tokens is further than
-    max_lead below the third lowest of them. class_estimates compare each class with the first,
-    side_estimates unwanted mail with wanted; with two classes both are the same. traits and numbers
-    are those of side_estimates, as lists.
+    Attributes
+    ----------
+    unwanted
+        Names of the unwanted classes; all others are wanted.
+    confidence
+        Factor of the fused log-odds.
+    min_score, max_lead
+        Bounds of scores of unwanted mail against wanted, in 1/STEPS_PER_NAT nats: no expert's is
+        below min_score, and no expert of tokens further than max_lead below the third lowest.
+    class_estimates, side_estimates
+        Each class against the first, and unwanted mail against wanted; the same with two classes.
+    traits, numbers
+        Those of side_estimates, as lists.
     """
 
     tables: Tables
@@ -197,8 +201,8 @@ def class_trust(messages: Integers) -> Floats:
 def side_confidence(messages: Integers, sides: Sides) -> float:
     """How far the odds of unwanted mail can be trusted, in (0, 1): as far as its rarer side.
 
-    messages, (K,), counts lessons. So neither one side alone nor a further class makes the filter
-    sure, and a filter without ham can learn all the same.
+    So neither one side alone nor a further class makes the filter sure, and a filter without ham
+    can learn all the same.
     """
     return float(class_trust(sum_by_side(messages, sides).min()))
 
@@ -215,9 +219,12 @@ def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Indice
 
     Parameters
     ----------
-    counts : how often each class has each feature, (K, n).
-    scales : one over the class's share of all features, (K, runs).
-    sizes : the number of features in each run.
+    counts
+        How often each class has each feature, (K, n).
+    scales
+        One over the class's share of all features, (K, runs).
+    sizes
+        The number of features in each run.
     """
     rates = counts.astype(np.float64)  # beforehand: a product of two types takes twice as long
     rates *= scales.repeat(sizes, axis=1)
@@ -250,20 +257,18 @@ def damping_factors(evidence: Evidence) -> Floats:
 class ScoredMessage(NamedTuple):
     """One message with all that its scores are made of.
 
-    counts (K, n) and weights (K-1, n) are those of its buckets. multinomial (1, n), traits (T,) and
-    numbers (D,) are the undamped part of every bucket, trait and number in its expert's log-odds of
-    unwanted mail against wanted; so few traits and numbers are faster as lists. scores are the
-    experts' as they count in judging, with rows as by `batch_scores`.
+    `multinomial`, `traits` and `numbers` are the undamped part of every bucket, trait and number in
+    its expert's log-odds of unwanted mail against wanted.
     """
 
     parameters: ExpertParameters
     evidence: Evidence
-    counts: Ints32
-    weights: Ints32
-    multinomial: Floats
-    traits: list[float]
+    counts: Ints32  # (K, n), of its buckets
+    weights: Ints32  # (K-1, n)
+    multinomial: Floats  # (1, n)
+    traits: list[float]  # so few are faster as lists
     numbers: list[float]
-    scores: list[list[int]]
+    scores: list[list[int]]  # as they count in judging; rows as by `batch_scores`
 
 
 def score_message(parameters: ExpertParameters, evidence: Evidence) -> ScoredMessage:
@@ -296,7 +301,6 @@ def score_message(parameters: ExpertParameters, evidence: Evidence) -> ScoredMes
 
 @lru_cache(maxsize=4096)
 def _set_factors(size: int) -> tuple[float, int]:
-    """Factors of the sums over a token set: damping of the multinomial, root of the logistic."""
     root = 1.0 / sqrt(max(size, 1))
     return root * sqrt(root), int(logistic.inverse_roots(np.array(size)))
 
@@ -382,7 +386,7 @@ def counting_log_odds(parameters: ExpertParameters, counts: Ints32, evidence: Ev
 def combine_scores(raw: Floats, margins: Integers, evidence: Evidence, sides: Sides) -> Integers:
     """The experts' scores, (..., R, EXPERTS) in 1/STEPS_PER_NAT nats.
 
-    Counting sums, raw, are damped in place; logistic log-odds, margins (..., SETS, K-1), are put
+    The counting experts' sums are damped in place, and the logistic log-odds (..., SETS, K-1) put
     in.
     """
     raw *= damping_factors(evidence)

@@ -52,10 +52,14 @@ def smoothed_log(
 
     Parameters
     ----------
-    counts : how often each value was seen, e.g. (K, n).
-    total : out of how many, broadcast against counts, e.g. (K, 1).
-    alpha : pseudo-count of each value; 0 is maximum likelihood, where 0/0 gives -inf.
-    n_values : how many values there are.
+    counts
+        How often each value was seen, e.g. (K, n).
+    total
+        Out of how many, broadcast against counts, e.g. (K, 1).
+    alpha
+        Pseudo-count of each value; 0 is maximum likelihood, where 0/0 gives -inf.
+    n_values
+        How many values there are.
 
     >>> np.exp(smoothed_log([3, 0], 3, 1, 2)).round(3).tolist()
     [0.8, 0.2]
@@ -66,8 +70,8 @@ def smoothed_log(
 def class_log_prior(class_counts: ArrayLike, class_alpha: ArrayLike) -> Floats:
     """log((class_counts + class_alpha) / (N + sum of class_alpha)), shape (K,).
 
-    class_alpha is the pseudo-count of all classes, or of each, (K,). Without any count the result
-    is -inf everywhere.
+    The pseudo-count is one for all classes, or one of each. Without any count the result is -inf
+    everywhere.
     """
     smoothed = np.add(class_counts, class_alpha, dtype=np.float64)
     return smoothed_log(smoothed, smoothed.sum(), 0.0, 1)
@@ -95,8 +99,10 @@ def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
 
     Parameters
     ----------
-    weights : how often each feature occurs, (..., n), dense or scipy sparse.
-    log_probabilities : (K, n).
+    weights
+        How often each feature occurs, (..., n), dense or scipy sparse.
+    log_probabilities
+        (K, n).
     """
     impossible = np.isneginf(log_probabilities)
     if not impossible.any():
@@ -110,24 +116,17 @@ def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
 
 
 class Presence(NamedTuple):
-    """The log-likelihood of presence less that of absence, for each feature, (K, n).
+    """The log-likelihood of presence less that of absence, for each feature, (K, n)."""
 
-    weight is log p - log(1-p); where p is 1, absence is impossible: `certain` is True, and weight
-    leaves log(1-p) out.
-    """
-
-    weight: Floats
-    certain: NDArray[np.bool_]
+    weight: Floats  # log p - log(1-p), or log p alone where p is 1
+    certain: NDArray[np.bool_]  # where p is 1: absence is impossible
 
 
 class Absence(NamedTuple):
-    """The log-likelihood of a message without any feature, per class, (K,).
+    """The log-likelihood of a message without any feature, per class, (K,)."""
 
-    finite sums log(1-p) over the features with p < 1; certain counts those with p = 1.
-    """
-
-    finite: Floats
-    certain: NDArray[np.int64]
+    finite: Floats  # the sum of log(1-p) over the features with p < 1
+    certain: NDArray[np.int64]  # how many features have p = 1
 
 
 def bernoulli_presence(counts: ArrayLike, total: ArrayLike, a: float, b: float) -> Presence:
@@ -169,10 +168,13 @@ def bernoulli_log_likelihood(presence: Any, features: Presence, absence: Absence
 
     Parameters
     ----------
-    presence : 1 where a feature is there, (..., n), dense or scipy sparse; over the whole
-        vocabulary, or np.ones(n) over just the features that are there.
-    features : of those n.
-    absence : of the whole vocabulary.
+    presence
+        1 where a feature is there, (..., n), dense or scipy sparse; over the whole vocabulary, or
+        np.ones(n) over just the features that are there.
+    features
+        Of those n.
+    absence
+        Of the whole vocabulary.
     """
     likelihood = absence.finite + weighted_log_sum(presence, features.weight)
     if not absence.certain.any():
@@ -210,9 +212,11 @@ def gaussian_moments(
 
     Parameters
     ----------
-    count : samples per class, (K,).
-    total, square : sums of x and of x squared, (K, n): integers (int64 or Python's), x being in
-        units of 2**-fraction_bits.
+    count
+        Samples per class, (K,).
+    total, square
+        Sums of x and of x squared, (K, n): integers (int64 or Python's), x being in units of
+        2**-fraction_bits.
     """
     number, totals, squares = _pool_empty_classes(count, total, square)
     number = number[:, np.newaxis]
@@ -223,11 +227,11 @@ def gaussian_moments(
 
 
 def gaussian_covariances(
-    count: ArrayLike, total: ArrayLike, product: ArrayLike, fraction_bits: int = 0
+    count: ArrayLike, total: ArrayLike, product: ArrayLike, fraction_bits: int
 ) -> tuple[Floats, Floats]:
     """Maximum-likelihood mean (K, n) and covariance matrix (K, n, n) of each class.
 
-    product is the sum of x xᵀ, (K, n, n); the rest is as for `gaussian_moments`.
+    As `gaussian_moments`, from sums of x xᵀ, (K, n, n).
     """
     number, totals, products = _pool_empty_classes(count, total, product)
     column, matrix = number[:, np.newaxis], number[:, np.newaxis, np.newaxis]
@@ -270,14 +274,10 @@ def gaussian_log_density(x: ArrayLike, mean: Floats, variance: Floats) -> Floats
 
 
 class Whitening(NamedTuple):
-    """A covariance matrix in the form in which densities need it.
+    """A covariance matrix in the form in which densities need it."""
 
-    factor is W, (..., n, n), with W Wᵀ the inverse of the covariance; log_determinant, (...), is
-    that of the covariance.
-    """
-
-    factor: Floats
-    log_determinant: Floats
+    factor: Floats  # W, (..., n, n), with W Wᵀ the inverse of the covariance
+    log_determinant: Floats  # (...), of the covariance
 
 
 def whitening(covariance: Floats, floor: ArrayLike) -> Whitening:
@@ -297,7 +297,7 @@ def whitening(covariance: Floats, floor: ArrayLike) -> Whitening:
 def whitened_log_density(x: ArrayLike, mean: Floats, whitened: Whitening) -> Floats:
     """log N(x | mean, covariance), (..., K), of x (..., n) and mean (K, n).
 
-    whitened holds one matrix for each class, or one for all.
+    There is one matrix for each class, or one for all.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         standard = (_deviations(x, mean)[..., np.newaxis, :] @ whitened.factor)[..., 0, :]

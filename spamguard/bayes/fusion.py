@@ -159,7 +159,6 @@ def update_class_weights(scores: Integers, targets: Indices, tables: Tables, sid
 
 
 def _score_rows(side: list[int]) -> list[int]:
-    """The rows of scores and biases of all but the first class of a side."""
     return [number - 1 for number in side[1:]]
 
 
@@ -211,9 +210,10 @@ _ALPHA = 1.0  # add-one smoothing
 
 
 class Profile(NamedTuple):
-    """One way to judge. judge returns the unnormalised log-probability of each class."""
+    """One way to judge."""
 
     about: str
+    # returns the unnormalised log-probability of each class
     judge: Callable[[ExpertParameters, Evidence], list[float]]
 
 
@@ -282,9 +282,14 @@ _MAX_FACTOR = 2.0
 class LogOddsBreakdown(NamedTuple):
     """The parts, in nats, of unwanted mail against wanted; together they sum to `log_odds`.
 
-    prior is what no message has a part in. experts (EXPERTS,) are the experts' shares, each the sum
-    of its features' parts and biases. buckets (n,), traits (T,) and numbers (D,) say what each
-    token, trait and number adds over all experts.
+    Attributes
+    ----------
+    prior
+        What no message has a part in.
+    experts
+        The experts' shares, (EXPERTS,), each the sum of its features' parts and biases.
+    buckets, traits, numbers
+        What each token, trait and number adds over all experts: (n,), (T,), (D,).
     """
 
     log_odds: float
@@ -300,8 +305,8 @@ class LogOddsBreakdown(NamedTuple):
 def break_down(message: ScoredMessage, favoured: str, against: str) -> LogOddsBreakdown:
     """Take apart the default profile's log-odds of unwanted mail.
 
-    favoured, against: the unwanted and the wanted class whose weights tell the logistic experts'
-    shares, where there are more than these two.
+    Where there are more classes than two, the weights of an unwanted class (`favoured`) and of a
+    wanted one (`against`) tell the logistic experts' shares.
     """
     buckets, factors, weights, remainder = token_parts(message, favoured, against)
     nats = np.array(message.scores[-1]) / STEPS_PER_NAT

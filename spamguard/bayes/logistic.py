@@ -112,7 +112,7 @@ def weight_decay(sizes: Indices) -> Ints32:
 
 
 def weight_moves(steps: Ints32, shares: Ints32, weights: Ints32, decay: Ints32) -> Ints32:
-    """The moves of weights: steps times shares, less decay where there is a step; rounded."""
+    """How far weights move: steps times shares, less the decay where there is a step; rounded."""
     lost = weights * np.where(steps != 0, decay, 0).astype(np.int64)
     moves = steps * shares.astype(np.int64) - lost
     return np.asarray((moves + ONE // 2 >> _ONE_BITS).astype(np.int32))
@@ -130,9 +130,11 @@ def undo_errors(
 
     Parameters
     ----------
-    before : the log-odds from which the lesson was taught; they tell its own step, and undoing
-        never goes further back than there.
-    reach : the share of a step that its features take on average, above zero, for each log-odds.
+    before
+        The log-odds from which the lesson was taught; they tell its own step, and undoing never
+        goes further back than there.
+    reach
+        The share of a step that its features take on average, above zero, for each log-odds.
     """
     caused = errors(before, targets)
     all_the_way = ((before - log_odds) << (4 + _ONE_BITS)) // (LEARNING_RATE * reach)
@@ -156,12 +158,12 @@ def remove_lesson_share(weights: Ints32, lessons: Ints32, sign: int) -> Ints32:
 class TableColumn(NamedTuple):
     """One column of a table: cell number bucket * width + offset of all its cells.
 
-    So its neighbours need not be gathered. offset is an array, (1,).
+    So its neighbours need not be gathered.
     """
 
     cells: Ints32
     width: int
-    offset: Indices
+    offset: Indices  # (1,)
 
     @property
     def values(self) -> Ints32:

@@ -100,10 +100,7 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         return self._set_sums(sums)
 
     def partial_fit(self, X: Any, y: Any, classes: ArrayLike | None = None) -> Self:
-        """Learn these samples too.
-
-        classes, (K,), are all there will ever be; the first call needs them.
-        """
+        """Learn these samples too. The first call needs all classes there will ever be."""
         _check_partial_fit_first_call(self, classes)
         is_first = not hasattr(self, "_sums")
         X, y = self._validate_input(X, y=y, reset=is_first)
@@ -138,7 +135,6 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         return self._set_sums(sums)
 
     def _validate_input(self, X: Any, **options: Any) -> Any:
-        """X (and y, where options hold it) after scikit-learn's checks of form."""
         accepted = get_tags(self).input_tags
         sparse = "csr" if accepted.sparse else False
         checked = validate_data(self, X, accept_sparse=sparse, **options)
@@ -248,8 +244,10 @@ def class_sums(matrix: Any, codes: Indices, n_classes: int) -> NDArray[np.object
 
     Parameters
     ----------
-    matrix : (N, n), dense or any scipy sparse form.
-    codes : the class of each row, in [0, n_classes).
+    matrix
+        (N, n), dense or any scipy sparse form.
+    codes
+        The class of each row, in [0, n_classes).
     """
     if isinstance(matrix, np.ndarray):
         return _sum_classes(to_units(matrix), codes, n_classes)

@@ -40,29 +40,21 @@ MAX_SHIFT_NATS = 40.0  # by which a verdict may move at most
 
 @dataclass(frozen=True)
 class UserVoteCounts:
-    """The votes of one user, counted.
+    """The votes of one user, counted."""
 
-    classes: L names, sorted. votes (L,): how many for each. buckets uint32 (n,): sorted, unique.
-    counts uint16 (L, n): how many votes for each class have them.
-    """
-
-    classes: tuple[str, ...]
-    votes: Integers
-    buckets: NDArray[np.uint32]
-    counts: NDArray[np.uint16]
+    classes: tuple[str, ...]  # L names, sorted
+    votes: Integers  # (L,)
+    buckets: NDArray[np.uint32]  # (n,), sorted, unique
+    counts: NDArray[np.uint16]  # (L, n): how many votes for each class have each bucket
 
 
 class UserCorrection(NamedTuple):
-    """How far a user's votes move the log-odds of each class but the first, in nats.
+    """How far a user's votes move the log-odds of each class but the first, in nats."""
 
-    evidence (K-1,) is damped; shifts (K-1,) are as far as it is believed. parts (K-1, h) are those
-    of the shifts by token, token_indices (h,) the tokens' places in the message.
-    """
-
-    evidence: Floats
-    shifts: Floats
-    parts: Floats
-    token_indices: Indices
+    evidence: Floats  # (K-1,), damped
+    shifts: Floats  # (K-1,), as far as the evidence is believed
+    parts: Floats  # (K-1, h), of the shifts, by token
+    token_indices: Indices  # (h,), the tokens' places in the message
 
     def apply(self, joint: list[float]) -> list[float]:
         """Move the unnormalised log-probabilities of the classes."""
@@ -130,7 +122,7 @@ def compute_correction(
 ) -> UserCorrection:
     """What a user's votes change about one message; votes for unknown classes do not count.
 
-    shared: `token_frequencies`.
+    `shared` is what `token_frequencies` says of the message.
     """
     evidence, classes = message.evidence, message.parameters.tables.classes
     buckets = evidence.buckets.astype(np.uint32)

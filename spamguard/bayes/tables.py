@@ -38,7 +38,7 @@ _MAX_GROWN_BITS = 26  # a gigabyte; larger tables must be asked for
 
 
 def table_bits(lessons: int, min_bits: int) -> int:
-    """The bits of tables (2**bits buckets) made from so many lessons: min_bits, or one more.
+    """The bits of tables (2**bits buckets) made from so many lessons; `min_bits` or one more.
 
     >>> table_bits(1_000, min_bits=22), table_bits(20_000, min_bits=22)
     (22, 23)
@@ -79,16 +79,14 @@ def sum_by_side(values: NDArray[Any], sides: Sides) -> NDArray[Any]:
 class Evidence(NamedTuple):
     """The features of one message on tables of a certain size, or of m messages side by side.
 
-    buckets, (n,), are sorted and unique in each message. sizes, (..., SETS), says how many lie in
-    each token set, and starts, (..., SETS), where each set begins; "..." is nothing or m. traits
-    (..., T) and numbers (..., D) are as in `records.Features`.
+    In the shapes "..." is nothing or m.
     """
 
-    buckets: Indices
-    sizes: Indices
-    starts: Indices
-    traits: NDArray[np.uint8]
-    numbers: NDArray[np.int16]
+    buckets: Indices  # (n,), sorted and unique in each message
+    sizes: Indices  # (..., SETS): how many buckets lie in each token set
+    starts: Indices  # (..., SETS): where each set begins
+    traits: NDArray[np.uint8]  # (..., T), as in `records.Features`
+    numbers: NDArray[np.int16]  # (..., D)
 
 
 def make_evidence(features: Features, bits: int) -> Evidence:
@@ -161,28 +159,24 @@ def run_sums(terms: NDArray[Any], starts: Indices, sizes: Indices) -> NDArray[An
 class Tables:
     """Everything that is learnt. K classes in the order of `classes`; the first, ham, is reference.
 
-    messages (K,) and totals (K, SETS) count lessons, and their features by token set. vocabulary
-    (SETS,) counts buckets in use; histogram (K, H) how many words in use have count v in class k.
-    trait_counts is (K, T, TRAIT_VALUES), number_sums (K, D), number_products (K, D, D). biases
-    (K-1, SETS), fusion_weights (E,) or (2E,) and fusion_biases (K-1,) are in fixed point, see
-    `logistic` and `fusion`. changes rises with every change, for caches.
+    Biases and fusion weights are in fixed point, see `logistic` and `fusion`.
     """
 
     bits: int
     rows: Ints32
     columns: list[Ints32]
     classes: list[str]
-    messages: Integers
-    totals: Integers
-    vocabulary: Integers
-    histogram: Integers
-    trait_counts: Integers
-    number_sums: Integers
-    number_products: Integers
-    biases: Integers
-    fusion_weights: Integers
-    fusion_biases: Integers
-    changes: int = 0
+    messages: Integers  # (K,), lessons
+    totals: Integers  # (K, SETS), features of all lessons
+    vocabulary: Integers  # (SETS,), buckets in use
+    histogram: Integers  # (K, H): how many words in use have count v in class k
+    trait_counts: Integers  # (K, T, TRAIT_VALUES)
+    number_sums: Integers  # (K, D)
+    number_products: Integers  # (K, D, D)
+    biases: Integers  # (K-1, SETS)
+    fusion_weights: Integers  # (E,) or (2E,)
+    fusion_biases: Integers  # (K-1,)
+    changes: int = 0  # rises with every change, for caches
 
 
 PER_CLASS = ("messages", "totals", "histogram", "trait_counts", "number_sums", "number_products")
@@ -212,7 +206,7 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers)
 
 
 def read_rows(tables: Tables, buckets: Indices) -> tuple[Ints32, Ints32]:
-    """Copies of counts (K, n) and weights (K-1, n) of these buckets: one gather per table."""
+    """Copies of counts (K, n) and weights (K-1, n), gathered once from each table."""
     compiled = native.functions
     if compiled is None:
         base = np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:3]

@@ -50,8 +50,9 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
 
     Parameters
     ----------
-    scores : the experts' scores of the message before it was taught, flat, if `add_lesson` taught
-        it on these tables; empty when it came with the settled state.
+    scores
+        The experts' scores of the message before it was taught, flat, if `add_lesson` taught it on
+        these tables; empty when it came with the settled state.
 
     Raises
     ------
@@ -82,10 +83,7 @@ def _lesson_margins(learnt: Tables, evidence: Evidence) -> tuple[Integers, Integ
 
 
 def _apply_step(learnt: Tables, evidence: Evidence, roots: Integers, errors: Integers) -> None:
-    """Step weights and biases of every token set; the lesson itself is not counted meanwhile.
-
-    errors are (SETS, K-1).
-    """
+    """Step weights and biases of every token set; the lesson itself is not counted meanwhile."""
     learnt.biases += logistic.bias_steps(errors).T
     steps = logistic.weight_steps(errors, logistic.LEARNING_RATE * roots)
     moves = np.ascontiguousarray(steps.T)
@@ -148,10 +146,10 @@ def replay(
 
     Parameters
     ----------
-    backwards : the same lessons, the last one first.
-    lessons : how many there are in all.
-    classes : those beside ham and spam, sorted; with these they are all labels.
-    unwanted : the names of unwanted classes.
+    backwards
+        The same lessons, the last one first.
+    classes
+        Those beside ham and spam, sorted; with these they are all labels.
     """
     # Have the C library keep what is freed: it returns memory larger than anything freed before.
     # Otherwise the temporaries of every block are pages faulted in again, six for each lesson.
@@ -175,17 +173,13 @@ def replay(
 
 
 class _LearntWeights(NamedTuple):
-    """What depends on the order of lessons, without the tables.
+    """What depends on the order of lessons, without the tables."""
 
-    weights (buckets,) are of every class but the first. fusion_lessons counts lessons of the rarer
-    side from which fusion has learnt.
-    """
-
-    weights: list[Ints32]
+    weights: list[Ints32]  # (buckets,), of every class but the first
     biases: Integers
     fusion_weights: Integers
     fusion_biases: Integers
-    fusion_lessons: int
+    fusion_lessons: int  # of the rarer side, from which fusion has learnt
 
 
 class _Replayer:
@@ -246,7 +240,6 @@ class _Replayer:
         return np.concatenate(margins)
 
     def _count_features(self, buckets: Indices, borders: list[int], targets: Indices) -> None:
-        """Count the features of some lessons, whose buckets are cut at the borders."""
         if len(self.tables.classes) == N_BASE:  # all in one table: counted in one go
             here = buckets[borders[0] : borders[-1]]
             logistic.count_features(self.tables.rows, here, np.diff(borders), targets)
@@ -256,7 +249,6 @@ class _Replayer:
             np.add.at(tables.count_column(self.tables, target), here, np.int32(1))
 
     def _learn_fusion(self, scores: Integers, targets: Indices) -> None:
-        """Learn from scores (m, R, EXPERTS) which mail is unwanted, and which class of its side."""
         learnt = self.tables
         bad = np.isin(targets, self.sides.unwanted).astype(np.intp)
         if (
@@ -271,7 +263,6 @@ class _Replayer:
                 fusion.update_class_weights(scores[block, :-1], targets[block], learnt, self.sides)
 
     def _add_class_sums(self, batch: Evidence, targets: Indices) -> None:
-        """Count what is not counted by feature."""
         learnt, traits = self.tables, batch.traits
         by_class = (np.arange(len(learnt.classes))[:, np.newaxis] == targets).astype(np.int64)
         learnt.messages += by_class.sum(axis=1)

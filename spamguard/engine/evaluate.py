@@ -48,18 +48,14 @@ Messages = Callable[[], Iterable[SourceMessage]]
 
 
 class ScoredMessage(NamedTuple):
-    """One judged message.
+    """One judged message."""
 
-    n: its number, from 1. gold: its true class. score: higher is more likely spam. trained: whether
-    it was taught afterwards. probability: of being unwanted.
-    """
-
-    n: int
-    gold: str
+    n: int  # its number, from 1
+    gold: str  # its true class
     label: str
-    score: float
-    trained: bool
-    probability: float = math.nan
+    score: float  # higher is more likely spam
+    trained: bool  # it was taught afterwards
+    probability: float = math.nan  # of being unwanted
 
 
 def run_trial(
@@ -74,9 +70,10 @@ def run_trial(
 
     Parameters
     ----------
-    profile : of the filter.
-    share : the part that is taught first, in `split`.
-    unwanted : the classes beside ham and spam that are unwanted.
+    share
+        The part that is taught first, in `split`.
+    unwanted
+        The classes beside ham and spam that are unwanted.
     """
     with tempfile.TemporaryDirectory(prefix="spamguard-evaluate-") as directory:
         keys.store_key(Path(directory) / "key", _TRIAL_KEY)
@@ -169,7 +166,8 @@ def interleave(
 def write_scores(path: str | Path, rows: Iterable[ScoredMessage]) -> None:
     """Write rows as CSV with the columns n,gold,label,score,trained.
 
-    Scores have all their digits, so ties and measures survive. UsageError: it cannot be written.
+    Scores have all their digits, so ties and measures survive. Raises UsageError if the file cannot
+    be written.
     """
     with _name_path(path), Path(path).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
@@ -185,7 +183,6 @@ def check_writable(path: str | Path) -> None:
 
 @contextmanager
 def _name_path(path: str | Path) -> Iterator[None]:
-    """Turn an OSError into a UsageError that names the path."""
     try:
         yield
     except OSError as error:
@@ -203,7 +200,7 @@ def write_plots(
 ) -> None:
     """Write roc.png (of both kinds of mail) and calibration.png, as scikit-learn draws them.
 
-    UsageError: the directory cannot be written.
+    Raises UsageError if the directory cannot be written.
     """
     # Loaded here because only pictures need its hundred modules.
     from sklearn.calibration import CalibrationDisplay  # noqa: PLC0415

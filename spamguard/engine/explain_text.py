@@ -47,8 +47,14 @@ def explain_verdict(
 ) -> Explanation:
     """Why a verdict, by the likeliest class of each side.
 
-    texts: of the tokens that have one. sender: what a word about it adds. usual_spam_from: below
-    spam_from while little good mail is known.
+    Parameters
+    ----------
+    texts
+        Readable texts of tokens, where they are known.
+    spam_from, usual_spam_from
+        The threshold of this message, and the one that holds once enough good mail is known.
+    sender
+        What a word about the sender adds, in nats.
     """
     tables, unwanted = message.parameters.tables, message.parameters.unwanted
     favoured, against = policy.likeliest_sides(verdict, unwanted)
@@ -105,7 +111,6 @@ def _add_user_parts(
 
 
 def _sorted_clues(message: ScoredMessage, parts: Floats, texts: Mapping[int, str]) -> list[Clue]:
-    """Every token of a message, the strongest first."""
     tables = message.parameters.tables
     text_of: dict[int, str] = {}
     for token, text in texts.items():
@@ -152,20 +157,18 @@ def describe_odds(why: Explanation, class_title: Callable[[str], str] = str) -> 
 
 
 class GroupKind(NamedTuple):
-    """title: above a bar. phrase: in the sentence, in the plural. kinds: of its features, and a
-    sentence about each for people, as in a tooltip.
-    """
+    """How a group is shown to people."""
 
-    title: str
-    phrase: str
-    kinds: Mapping[str, str]
+    title: str  # above a bar
+    phrase: str  # in the sentence, in the plural
+    kinds: Mapping[str, str]  # of its features, with a sentence about each, as in a tooltip
 
 
 class FeatureKind(NamedTuple):
-    """group: a key of `GROUPS`. about: one sentence for people."""
+    """A kind of feature as people see it."""
 
-    group: str
-    about: str
+    group: str  # a key of `GROUPS`
+    about: str  # one sentence
 
 
 GROUPS = {
@@ -276,18 +279,14 @@ _GAP = " … "  # of a pair that is no gram
 
 
 class ExplainedFeature(NamedTuple):
-    """A feature with its readable name.
-
-    kind: a key of `KINDS`. tokens: how many it stands for, 0 if it is none, such as a size. text,
-    counts: as of `Clue`; counts are None where they would say nothing.
-    """
+    """A feature with its readable name."""
 
     name: str
-    kind: str
+    kind: str  # a key of `KINDS`
     part: float
-    tokens: int = 0
-    text: str = ""
-    counts: Mapping[str, int] | None = None
+    tokens: int = 0  # how many it stands for; a size, for example, stands for none
+    text: str = ""  # as in `Clue`
+    counts: Mapping[str, int] | None = None  # as in `Clue`, or None where they would say nothing
 
     @property
     def group(self) -> str:
@@ -296,11 +295,11 @@ class ExplainedFeature(NamedTuple):
 
 
 class GroupPart(NamedTuple):
-    """What a group adds to the log-odds. name: a key of `GROUPS`. features: how many it has."""
+    """What a group adds to the log-odds."""
 
-    name: str
+    name: str  # a key of `GROUPS`
     part: float
-    features: int
+    features: int  # how many it has
 
     @property
     def title(self) -> str:
@@ -389,25 +388,21 @@ def count_first(parts: Sequence[float], log_odds: float) -> int:
 
 
 class ShownFeatures(NamedTuple):
-    """Features for one look, strongest first.
+    """Features for one look, strongest first."""
 
-    words: made of tokens. other_words: the sum of those that are left out, and n_others how many
-    tokens they are. beside: all that are no words.
-    """
-
-    words: Sequence[ExplainedFeature]
-    other_words: float
-    n_others: int
-    beside: Sequence[ExplainedFeature]
+    words: Sequence[ExplainedFeature]  # made of tokens
+    other_words: float  # the sum of the words that are left out
+    n_others: int  # how many tokens these are
+    beside: Sequence[ExplainedFeature]  # all that are no words
 
 
 def choose_features(
     features: Sequence[ExplainedFeature], log_odds: float, max_words: int | None = None
 ) -> ShownFeatures:
-    """The strongest words, and all other features.
+    """The strongest words, and all other features, of those that `list_features` gives.
 
-    features: as of `list_features`; they sum to log_odds. max_words: words for, and words against;
-    None: as many as `count_first` says.
+    There are at most `max_words` words for and as many against; with None as many in all as
+    `count_first` says.
     """
     words = [feature for feature in features if feature.tokens]
     beside = [feature for feature in features if not feature.tokens]
@@ -441,10 +436,7 @@ def describe_verdict(
     class_title: Callable[[str], str] = str,
     quote: Callable[[str], str] = "“{}”".format,
 ) -> str:
-    """The verdict and its reasons in one sentence, with a few words of the message.
-
-    features: as of `list_features`. quote: marks a word, which is printable.
-    """
+    """The verdict and its reasons in one sentence, with a few quoted words of the message."""
     groups = [group for group in sum_groups(features) if group.name not in ("start", "said")]
     groups.sort(key=lambda group: (group.name == "unkept", -abs(group.part)))
     least = max([_MIN_PART, *(_STRONG * abs(group.part) for group in groups)])
@@ -484,7 +476,7 @@ def describe_verdict(
 def readable_words(described: Iterable[tuple[Said, str, str]]) -> list[Said]:
     """The first that a reader would know again in the message, no two with a word in common.
 
-    described: each with its kind and its name, as of `describe_clue`; the strongest first.
+    Each stands with its kind and its name, as `describe_clue` gives them; the strongest first.
     """
     chosen: list[Said] = []
     seen: set[str] = set()
@@ -501,13 +493,11 @@ def readable_words(described: Iterable[tuple[Said, str, str]]) -> list[Said]:
 
 
 def _phrase(group: str, words: Sequence[ExplainedFeature], quote: Callable[[str], str]) -> str:
-    """The group in the sentence, with those of the words that belong to it."""
     names = ", ".join(quote(printable(word.name)) for word in words if word.group == group)
     return GROUPS[group].phrase + (f" ({names})" if names else "")
 
 
 def _only_class_of_language(why: Explanation) -> str:
-    """The class that nearly all lessons in the language of the text have; "" if there is none."""
     words = [clue.counts for clue in why.clues if clue.token_set == TOKEN_SETS[0]]
     words.sort(key=lambda counts: -sum(counts.values()))
     frequent = [

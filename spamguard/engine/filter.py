@@ -115,11 +115,15 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        profile : how to judge, a name of `bayes.fusion.PROFILES`.
-        spam_threshold : probability of being unwanted from which on a message is called spam.
-        authserv_ids : servers that are believed about who has sent a message
-            (`mail.authentication`), by the names in their Authentication-Results.
-        results_stripped : these servers have removed the results that came with a message.
+        profile
+            How to judge, a name of `bayes.fusion.PROFILES`.
+        spam_threshold
+            Probability of being unwanted from which on a message is called spam.
+        authserv_ids
+            Servers that are believed about who has sent a message (`mail.authentication`), by the
+            names in their Authentication-Results.
+        results_stripped
+            These servers have removed the results that came with a message.
 
         Raises
         ------
@@ -171,7 +175,8 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        user : whose mail it is, so that this user's own votes weigh more; "" is nobody's.
+        user
+            Whose mail it is, so that this user's own votes weigh more; "" is nobody's.
 
         Raises
         ------
@@ -203,13 +208,14 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        user : as for `judge`.
-        cores : how many processes may read the mail beside this one, which judges; None: as many
-            as there are cores. They are started after some hundred messages, know nothing but the
-            key, and end with the iterator. Each imports the caller's main module again, as
+        cores
+            How many processes may read the mail beside this one, which judges; None: as many as
+            there are cores. They are started after some hundred messages, know nothing but the key,
+            and end with the iterator. Each imports the caller's main module again, as
             `multiprocessing` does: a script must begin with ``if __name__ == "__main__":``.
 
-        Raises the same errors as `judge`; SpamguardError: a process that reads mail was killed.
+        Raises the same errors as `judge`, and SpamguardError if a process that reads mail was
+        killed.
 
         Examples
         --------
@@ -244,7 +250,7 @@ class Filter(ClosedOnExit):
         yield from map(self.judge_features, messages[judged:])
 
     def judge_features(self, features: Features, user: str = "", sender: bytes = b"") -> Verdict:
-        """`judge` for a message that was read. sender: as of `SenderWords.identify`."""
+        """`judge` for a message that was read, with what `SenderWords.identify` says of it."""
         scored, joint, spam_from = self._score(features)
         nats = self.senders.find(sender, [user])[user]
         correction = self._user_corrections([user], scored).get(user)
@@ -257,9 +263,12 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        words : how many of the strongest words, with the default profile only.
-        extra_fields : as in `ExampleReader.read_with_words`.
-        users : whose mail it is. Users with votes that count get a verdict of their own, with the
+        words
+            How many of the strongest words, with the default profile only.
+        extra_fields
+            As in `ExampleReader.read_with_words`.
+        users
+            Whose mail it is. Users with votes that count get a verdict of their own, with the
             default profile only.
         """
         example, finder, line = self._reader.read_with_words(raw, extra_fields)
@@ -289,7 +298,7 @@ class Filter(ClosedOnExit):
     def explain(self, raw: bytes, *, user: str = "") -> Explanation:
         """Explain the verdict of `judge` by parts that sum to its log-odds.
 
-        UsageError: the profile is not the default.
+        Raises UsageError if the profile is not the default.
 
         Examples
         --------
@@ -308,12 +317,9 @@ class Filter(ClosedOnExit):
         return self.explain_features(extractor.features(raw), texts, user, sender)
 
     def explain_features(
-        self, features: Features, texts: Mapping[int, str], user: str = "", sender: bytes = b""
+        self, features: Features, texts: Mapping[int, str], user: str, sender: bytes
     ) -> Explanation:
-        """`explain` for a message that was read already.
-
-        texts: of the tokens whose text is known. sender: as of `SenderWords.identify`.
-        """
+        """`explain` for a message that was read, with the texts that are known of its tokens."""
         scored, joint, spam_from = self._score(features)
         if scored is None:
             raise UsageError("explanations are of the default profile: leave --profile out")
@@ -331,7 +337,6 @@ class Filter(ClosedOnExit):
         )
 
     def _refresh(self) -> None:
-        """Fold what was committed, lessons and classes, here or elsewhere."""
         if self._store.refresh():
             self._read_classes()
             self._user_models.follow(self._store.generation)
@@ -377,17 +382,15 @@ class Filter(ClosedOnExit):
         self,
         joint: list[float],
         spam_from: float,
-        nats: int = 0,
+        nats: int = 0,  # what a word about the sender adds to the log-odds
         correction: personal.UserCorrection | None = None,
     ) -> Verdict:
-        """nats: what a word about the sender adds to the log-odds."""
         joint = correction.apply(joint) if correction else joint
         return policy.verdict_from_joint(self._estimated, joint, spam_from, nats)
 
     def _user_corrections(
         self, names: Sequence[str], scored: ScoredMessage | None
     ) -> dict[str, personal.UserCorrection]:
-        """What users' own votes change, for those users who have votes that count."""
         if scored is None:
             return {}
         seq, bits = self._store.seq, self._store.tables.bits
@@ -426,9 +429,12 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        label : a class. A new name makes one, of wanted mail (else `define_class`).
-        user : who votes; "" is nobody in particular.
-        origin : where the vote comes from; it is kept with it.
+        label
+            A class. A new name makes one, of wanted mail (else `define_class`).
+        user
+            Who votes; "" is nobody in particular.
+        origin
+            Where the vote comes from; it is kept with it.
 
         Raises
         ------
@@ -461,8 +467,8 @@ class Filter(ClosedOnExit):
 
         Parameters
         ----------
-        pairs : each message with its class. Of a message that comes twice the last class counts.
-        user, origin : as for `learn`.
+        pairs
+            Each message with its class. Of a message that comes twice the last class counts.
 
         Returns
         -------
@@ -578,9 +584,8 @@ class Filter(ClosedOnExit):
     def cast_votes(
         self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
     ) -> list[bool]:
-        """Cast votes in one transaction; for each, whether it changed anything.
-
-        unless_voted_since is as in `SqliteLedger.append`.
+        """Cast votes in one transaction, as `SqliteLedger.append`; for each, whether it changed
+        anything.
         """
         if not all(isinstance(vote.user, str) for vote in votes):
             raise TypeError(
@@ -596,7 +601,7 @@ class Filter(ClosedOnExit):
     def check_class(self, name: str, *, new: bool = False, unwanted: bool | None = None) -> None:
         """Raise UnknownClassError unless `name` is a class or may become one.
 
-        With `new`, a name that looks like a slip of the pen may become one, too. unwanted: which
+        With `new`, a name that looks like a slip of the pen may become one, too. `unwanted` is the
         side it is to be on, if that is said.
         """
         if not isinstance(name, str) or not users.is_class_name(name):
@@ -696,7 +701,7 @@ class Filter(ClosedOnExit):
         return self._store.min_bits
 
     def save_tables(self, path: Path) -> None:
-        """Write the tables under a new name. OSError: they cannot be written."""
+        """Write the tables under a new name. Raises OSError if that fails."""
         self._refresh()
         snapshot.write_snapshot(path, self._store.tables, durable=False)
 

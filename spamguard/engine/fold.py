@@ -121,7 +121,7 @@ def fold_changes(
 
 
 def unpack_features(packed: Sequence[bytes]) -> list[Features]:
-    """The features of some receipts. LedgerError: a receipt is damaged."""
+    """The features of some receipts. Raises LedgerError if one is damaged."""
     if not packed:
         return []
     columns = _unpack_receipts(packed)
@@ -200,10 +200,8 @@ _MAX_EVENTS_BEHIND = 5000
 
 
 class _UserModel(NamedTuple):
-    """A user's counted votes, and the numbers of their events."""
-
     counts: UserVoteCounts | None = None
-    seqs: Integers = np.empty(0, np.int64)
+    seqs: Integers = np.empty(0, np.int64)  # numbers of the votes' events
 
     @property
     def size(self) -> int:
@@ -264,7 +262,6 @@ class UserModels:
         self._tokens = 0
 
     def _mark_outdated(self, seq: int, bits: int) -> None:
-        """Mark the users who have voted, or taken a vote back, since the last time."""
         # other buckets, an older ledger was restored, very much was taught, or the events that say
         # who has voted may be gone
         if (
@@ -280,7 +277,6 @@ class UserModels:
         self._seq, self._bits = seq, bits
 
     def _evict(self, user: str) -> _UserModel:
-        """Forget a user's model and return it."""
         self._outdated.discard(user)
         model = self._models.pop(user, _UserModel())
         self._tokens -= model.size

@@ -46,14 +46,7 @@ class Interval(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """One run's measures.
-
-    hm: % of ham called spam. sm: % of spam not called spam (unsure included). lam: their logistic
-    average, %. roca: 1-ROCA %, the area above the ROC curve, with its 95 % interval roca_low,
-    roca_high. sm_at_hm_01, sm_at_hm_05: smallest sm % of any threshold that loses at most 0.1 % and
-    0.5 % of the ham. calibration_error: expected calibration error, in [0, 1]. log_loss: mean, in
-    nats.
-    """
+    """One run's measures."""
 
     messages: int
     ham: int
@@ -62,16 +55,16 @@ class Measures(NamedTuple):
     spam_missed: int
     unsure_ham: int
     unsure_spam: int
-    hm: float
-    sm: float
-    lam: float
-    roca: float
-    roca_low: float
+    hm: float  # % of ham called spam
+    sm: float  # % of spam not called spam, unsure included
+    lam: float  # their logistic average, %
+    roca: float  # 1-ROCA %, the area above the ROC curve
+    roca_low: float  # its 95 % interval
     roca_high: float
-    sm_at_hm_01: float
-    sm_at_hm_05: float
-    calibration_error: float
-    log_loss: float
+    sm_at_hm_01: float  # smallest sm % of any threshold that loses at most 0.1 % of the ham
+    sm_at_hm_05: float  # 0.5 %
+    calibration_error: float  # expected, in [0, 1]
+    log_loss: float  # mean, in nats
 
     def as_dict(self) -> dict[str, int | float | None]:
         """Field names to numbers, for JSON; undefined measures are None (JSON has no NaN)."""
@@ -229,11 +222,11 @@ def log_loss(gold: ArrayLike, probability: ArrayLike | None) -> float:
 
 
 class Confusion(NamedTuple):
-    """Answers by true class. counts: int, (predicted, actual); the last answer is "unsure"."""
+    """Answers by true class."""
 
-    predicted: tuple[str, ...]
+    predicted: tuple[str, ...]  # the last one is "unsure"
     actual: tuple[str, ...]
-    counts: Ints
+    counts: Ints  # (predicted, actual)
 
 
 def confusion(actual: Sequence[str], predicted: Sequence[str]) -> Confusion:
@@ -282,7 +275,6 @@ def confusion_table(matrix: Confusion) -> str:
 
 
 def _format_table(lines: Sequence[Sequence[str]]) -> str:
-    """Cells padded to columns: the first to the left, numbers to the right."""
     first, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = []
     for head, *cells in lines:

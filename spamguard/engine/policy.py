@@ -37,11 +37,11 @@ REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 
 
 def verdict_from_joint(
-    parameters: ExpertParameters, joint: list[float], spam_from: float, nats: int = 0
+    parameters: ExpertParameters, joint: list[float], spam_from: float, nats: int
 ) -> Verdict:
     """The verdict by unnormalised log-probabilities of the classes, in the order of the tables.
 
-    nats: what else is known adds so much to the log-odds.
+    What else is known adds `nats` to the log-odds.
     """
     tables, unwanted = parameters.tables, parameters.unwanted
     if max(joint) == -inf:  # every class is impossible: only the prior says anything
@@ -85,9 +85,8 @@ def make_verdict(
     lessons: Mapping[str, int],
     spam_from: float = SPAM_THRESHOLD,
 ) -> Verdict:
-    """A verdict from each class's probability.
-
-    log_odds are those of being unwanted; lessons says how many each class has.
+    """A verdict from each class's probability, the log-odds of being unwanted, and how many lessons
+    each class has.
     """
     rarer = exp(-min(abs(log_odds), 700.0))  # odds of the side that is less likely: never overflows
     probability = (1.0 if log_odds >= 0 else rarer) / (1.0 + rarer)
@@ -131,7 +130,6 @@ def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
 
 
 def _count_sides(lessons: Mapping[str, int], unwanted: Set[str]) -> tuple[int, int]:
-    """Lessons of good mail, and of unwanted."""
     bad = sum([count for name, count in lessons.items() if name in unwanted])
     return sum(lessons.values()) - bad, bad
 
@@ -141,7 +139,7 @@ def logit(probability: float) -> float:
     return log(probability) - log1p(-probability)
 
 
-def distance_to_threshold(log_odds: float, spam_from: float = SPAM_THRESHOLD) -> float:
+def distance_to_threshold(log_odds: float, spam_from: float) -> float:
     """How far the log-odds would have to move to reach the nearest border to another label."""
     return min((logit(at) - log_odds for at in (HAM_THRESHOLD, spam_from)), key=abs)
 
@@ -181,18 +179,20 @@ class Caution(NamedTuple):
     looks more like spam than like any good mail. With n good messages taught, of few senders, no
     error below about 1/n can be claimed, whatever the log-odds say. And a message is no spam for
     lack of ham: its text must speak for spam, and much of it must be known.
-
-    good: good messages taught. weight: of what the message itself lacks, in [0, 1].
     """
 
-    good: int
-    weight: float
+    good: int  # good messages taught
+    weight: float  # of what the message itself lacks, in [0, 1]
 
     def required_probability(self, text: float, unknown: float) -> float:
         """Probability from which on a message is called spam, at least SPAM_THRESHOLD.
 
-        text: log-odds of spam by its words, in nats. unknown: share, in [0, 1], of its header
-        fields, hosts and structure that no lesson has.
+        Parameters
+        ----------
+        text
+            Log-odds of spam by its words, in nats.
+        unknown
+            Share, in [0, 1], of its header fields, hosts and structure that no lesson has.
 
         >>> round(Caution(good=100, weight=0.9).required_probability(text=1.0, unknown=0.3), 5)
         0.99997
@@ -205,7 +205,7 @@ class Caution(NamedTuple):
 def compute_caution(good: int, confidence: float) -> Caution | None:
     """The caution that so many good lessons ask for; None: they are enough.
 
-    confidence, as in `bayes.experts.ExpertParameters`, holds the log-odds back as well.
+    The confidence of `bayes.experts.ExpertParameters` holds the log-odds back as well.
     """
     if good >= MIN_HAM_LESSONS:
         return None
@@ -216,15 +216,12 @@ def compute_caution(good: int, confidence: float) -> Caution | None:
 
 
 class Decision(NamedTuple):
-    """What is done with a message.
-
-    is_unwanted: its label is that of an unwanted class. rule: the rule that decided, if any.
-    """
+    """What is done with a message."""
 
     action: Action
-    is_unwanted: bool
+    is_unwanted: bool  # its label is that of an unwanted class
     spam_from: float = SPAM_THRESHOLD
-    rule: Rule | None = None
+    rule: Rule | None = None  # that decided, if any did
 
     @property
     def to(self) -> str:
@@ -238,10 +235,7 @@ class Decision(NamedTuple):
 
 
 def decide(verdict: Verdict, policy: Policy, spam_from: float) -> Decision:
-    """The action of the first rule that fits, else tagging.
-
-    spam_from is the threshold by which the verdict was made.
-    """
+    """The action of the first rule that fits, else tagging, by the threshold of the verdict."""
     is_unwanted = verdict.label != UNSURE and verdict.probability >= spam_from
     for rule in policy.rules:
         fits = rule.when == verdict.label or (rule.when == "spam" and is_unwanted)
@@ -253,7 +247,7 @@ def decide(verdict: Verdict, policy: Policy, spam_from: float) -> Decision:
 # ---- scores and header fields
 
 
-def spam_score(verdict: Verdict, spam_from: float = SPAM_THRESHOLD) -> float:
+def spam_score(verdict: Verdict, spam_from: float) -> float:
     """A number on SpamAssassin's scale: linear in the log-odds, 5.0 at the spam threshold.
 
     Where that is the fixed one, even odds give 0. Where a message needs more, the score is flatter

@@ -48,10 +48,7 @@ class Example(NamedTuple):
 
 
 class SplitMessage:
-    """A message taken apart once: its digest now, its features only if they are asked for.
-
-    raw: as it came. digest: 16 bytes.
-    """
+    """A message taken apart once: its digest now, its features only if they are asked for."""
 
     def __init__(self, raw: bytes, extractor: FeatureExtractor, digest_key: bytes) -> None:
         self.raw = raw
@@ -91,9 +88,9 @@ class ExampleReader:
     def read_with_words(self, raw: bytes, extra_fields: bytes) -> tuple[Example, WordFinder, str]:
         """An example, with a way to the words of its message, and a line of its text.
 
-        extra_fields are header fields that count as if they stood on top of the message. They must
-        not be among those that identify a message (Message-ID, Date, From, Subject, MIME's): its
-        digest stays its own.
+        Header fields that are given beside it count as if they stood on top of the message. They
+        must not be among those that identify a message (Message-ID, Date, From, Subject, MIME's):
+        its digest stays its own.
         """
         start = header_start(check_bytes(raw))  # below an mbox `From ` line, which would end it
         # A first line that begins with a blank must not become the tail of the field above it.
@@ -167,11 +164,7 @@ def extract_examples(
 
 def read_labelled(reader: ExampleReader, batch: list[SourceMessage]) -> list[LabelledExample]:
     """Examples with the classes of their sources."""
-    examples = reader.read_examples([message.raw for message in batch])
-    return [
-        LabelledExample(message.label, example)
-        for message, example in zip(batch, examples, strict=True)
-    ]
+    return [LabelledExample(message.label, reader.read_example(message.raw)) for message in batch]
 
 
 def read_all_features(reader: ExampleReader, batch: list[bytes]) -> list[Features]:
@@ -190,10 +183,12 @@ def read_batches(
 
     Parameters
     ----------
-    key : the installation's.
-    read : a function of a module, which other processes can import.
-    raw : the mail of an item.
-    cores : how many processes may read; by default, as many as there are cores for us.
+    read
+        A function of a module, which other processes can import.
+    raw
+        The mail of an item.
+    cores
+        How many processes may read; by default, as many as there are cores for us.
 
     Raises
     ------

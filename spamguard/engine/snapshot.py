@@ -59,24 +59,17 @@ _SMALL_ARRAYS = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
 
 @dataclass(frozen=True)
 class SnapshotStamp:
-    """The contents of a snapshot.
+    """The contents of a snapshot. Same lineage, settled and seq mean the same bits."""
 
-    file: its name. seq: the last event folded. settled: the last event of the settled state it
-    descends from; lineage: the SHA-256 of that state's file. Same lineage, settled and seq mean the
-    same bits.
-    taken_back: lessons taken back since then, without another
-    in their place.
-    """
-
-    file: str = ""
-    seq: int = 0
-    settled: int = 0
-    lineage: str = ""
-    taken_back: int = 0
+    file: str = ""  # its name
+    seq: int = 0  # the last event folded
+    settled: int = 0  # the last event of the settled state it descends from
+    lineage: str = ""  # the SHA-256 of that state's file
+    taken_back: int = 0  # lessons taken back since then, without another in their place
 
     @classmethod
     def parse(cls, line: str) -> SnapshotStamp:
-        """Read a line of the ledger. TableError: it is damaged."""
+        """Read a line of the ledger. Raises TableError if it is damaged."""
         try:
             return cls(**json.loads(line))
         except (ValueError, TypeError) as error:
@@ -100,7 +93,7 @@ def write_snapshot(path: Path, tables: Tables, *, durable: bool, hashed: bool = 
     Returns the SHA-256 of the file in hexadecimal, or an empty text when it is not to be hashed.
     It cannot be read back for that: another process may remove a file that does not count yet.
 
-    OSError when it cannot be written; then nothing is left behind.
+    Raises OSError when it cannot be written; then nothing is left behind.
     """
     digest = hashlib.sha256()
     text = _describe_layout(tables)
@@ -121,7 +114,6 @@ def write_snapshot(path: Path, tables: Tables, *, durable: bool, hashed: bool = 
 
 
 def _describe_layout(tables: Tables) -> bytes:
-    """The header: which arrays stand where, behind the header."""
     layout: list[tuple[str, str, tuple[int, ...], int]] = []
     size = 0
     for name, array in _iter_arrays(tables):
@@ -146,7 +138,7 @@ def _round_to_pages(size: int) -> int:
 def read_snapshot(path: Path) -> Tables:
     """Map a snapshot: tables that are private to this process.
 
-    TableError when the file is damaged or gone (a newer one may have replaced it).
+    Raises TableError when the file is damaged or gone (a newer one may have replaced it).
     """
     try:
         with path.open("rb") as file:
@@ -175,7 +167,7 @@ def _read_header(path: Path, file: BinaryIO) -> bytes:
 
 
 def check_layout(path: Path) -> None:
-    """Check that a file from elsewhere holds the arrays of tables, and no others. TableError."""
+    """Raise TableError unless a file from elsewhere holds the arrays of tables, and no others."""
     with path.open("rb") as file:
         text = _read_header(path, file)
         size = os.fstat(file.fileno()).st_size - _round_to_pages(file.tell())
@@ -226,15 +218,11 @@ LOSS_REMEDY = f"{LOSS_ADVICE}; then `spamguard rebuild` ends this message"
 
 @dataclass(frozen=True)
 class LedgerLoss:
-    """A loss, as the ledger's `LastNumber` proves it.
+    """A loss, as the ledger's `LastNumber` proves it. Times are seconds since 1970."""
 
-    events: how many are missing. since, until: seconds since 1970 of the last event that is left
-    (0: none is) and of the last one.
-    """
-
-    events: int
-    since: int
-    until: int
+    events: int  # how many are missing
+    since: int  # of the last event that is left; 0: none is
+    until: int  # of the last event
 
 
 def describe_loss(loss: LedgerLoss) -> str:

@@ -63,7 +63,7 @@ _RESET_SHARE, _FREE_SECONDS = 10, 0.05
 def make_state_directory(place: Path) -> bool:
     """Make a state directory if it is not there yet; returns whether it holds no ledger.
 
-    LedgerError: it cannot be used.
+    Raises LedgerError if it cannot be used.
     """
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ class TableStore:
     """This process's tables. They start empty; `catch_up` loads and folds.
 
     Tables of few lessons have 2**min_bits buckets; each settling may change that (`tables.bits`).
-    With durable, snapshots are on the disk before they count.
+    With `durable`, snapshots are on the disk before they count.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class TableStore:
     def catch_up(self) -> None:
         """Map the current snapshot and fold the events after it.
 
-        TableError, LedgerError: one of them is damaged.
+        Raises TableError or LedgerError if one of them is damaged.
         """
         shared, upto = self._ledger.shared, None
         for attempt in range(1, _MAX_ATTEMPTS + 1):
@@ -167,7 +167,7 @@ class TableStore:
                 return
 
     def _follow_log(self, shared: SharedLog, line: str | None) -> bool:
-        """Begin anew if the log was changed behind us; whether to fold. line: read before this.
+        """Begin anew if the log was changed behind us; returns whether to fold.
 
         On hold, a snapshot is mapped if there are no tables yet, or if it is ahead of our copy of
         the log: else our tables know more.
@@ -187,8 +187,8 @@ class TableStore:
             self._reset_at = now
         return True
 
-    def _fold_from(self, line: str | None, upto: int | None = None) -> None:
-        """Map the snapshot and fold the events behind it. upto: the last one; None: all."""
+    def _fold_from(self, line: str | None, upto: int | None) -> None:
+        """Map the snapshot and fold the events behind it, as far as `upto` if that is said."""
         try:
             self._map_snapshot(line)
             settled = self.stamp.settled
@@ -343,8 +343,8 @@ class TableStore:
     ) -> bool:
         """Write a snapshot and make it the one that counts.
 
-        stamp: without the name of a file, and without that of a state just settled. Returns False
-        when another process was first, or when it is not valid by then.
+        The stamp has no name of a file yet, nor that of a state just settled. Returns False when
+        another process was first, or when the snapshot is not valid by then.
         """
         path = name_snapshot(self._directory, stamp.seq)
         try:
@@ -375,7 +375,7 @@ class TableStore:
 
 def request_settling(ledger: SqliteLedger, shared: SharedLog, last: int = 0) -> None:
     """Have the process that settles do so for all nodes, due or not, when this node has its lessons
-    in the log and has read that. last: where the log ends, if that is known.
+    in the log and has read that, and to its end (`last`) if that is known.
     """
     position = max(last, shared.head().position)
     ledger.set_meta(_WANTED_KEY, str(position + shared.waiting()[0]))

@@ -50,11 +50,9 @@ _VERSION = re.compile(rb"/\d+\Z")
 
 
 class _Result(NamedTuple):
-    """What a server found by a method. properties: such as header.from, in lower case."""
-
     method: bytes
     outcome: bytes
-    properties: dict[bytes, bytes]
+    properties: dict[bytes, bytes]  # such as header.from, in lower case
 
 
 def authenticated_sender(
@@ -62,8 +60,14 @@ def authenticated_sender(
 ) -> str:
     """The address in From, in lower case, if a named server has authenticated it; else "".
 
-    raw: a message, or its header section. authserv_ids: of the servers that we believe, in lower
-    case. results_stripped: they have removed fields of such names that came with the message.
+    Parameters
+    ----------
+    raw
+        A message, or its header section.
+    authserv_ids
+        Names of the servers that we believe, in lower case.
+    results_stripped
+        These servers have removed fields of their names that came with the message.
     """
     start = header_start(raw)
     text = raw[start : start + _MAX_HEADER_BYTES].replace(b"\r\n", b"\n")
@@ -84,9 +88,7 @@ def authenticated_sender(
 
 
 def parse_author(values: list[bytes]) -> str:
-    """The address of a message's only author, in lower case; "" if that is not plain.
-
-    values: of all From fields.
+    """The address of the only author in all From fields, in lower case; "" if that is not plain.
 
     >>> parse_author([b'"Anna <boss@example.com>" <Anna@Example.ORG>'])
     'anna@example.org'
@@ -151,7 +153,6 @@ def _parse_results(value: bytes) -> tuple[str, list[_Result]]:
 
 
 def _is_authenticated(domain: bytes, results: list[_Result]) -> bool:
-    """Whether the results say that a message is by the domain of its From."""
     policies = [result for result in results if result.method == b"dmarc"]
     if any(result.outcome != b"none" for result in policies):
         return all(
@@ -165,7 +166,6 @@ def _is_authenticated(domain: bytes, results: list[_Result]) -> bool:
 
 
 def _is_aligned(domain: bytes, result: _Result) -> bool:
-    """Whether the domain that has signed is that of From, or above it."""
     identity = result.properties.get(b"header.i", b"").rpartition(b"@")[2]
     signer = result.properties.get(b"header.d", identity)
     if not _DOMAIN.fullmatch(signer):

@@ -72,10 +72,7 @@ class MessageContent:
 def read_content(
     raw: bytes, limits: mime.ParseLimits, *, message: mime.MimeMessage | None = None
 ) -> MessageContent:
-    """Everything a message says.
-
-    message: `raw` taken apart with these limits, if it was.
-    """
+    """Everything a message says; `message` is `raw` taken apart with these limits, if it was."""
     content = MessageContent(mime.parse_message(raw, limits) if message is None else message)
     message, sections = content.message, content.sections
     _read_leaves(content, limits)
@@ -280,7 +277,6 @@ def _decode_host(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _domain_tokens(host: str) -> str:
-    """A host and its parent domains, each as one token."""
     labels = host.strip(".").split(".")[-5:]
     return " ".join(["_".join(labels[start:]) for start in range(max(1, len(labels) - 1))])
 
@@ -316,8 +312,11 @@ _TRAIT_VALUES = {
     "list": "none, list, bulk, other",
     "date": "absent, zone, other",
 }
-TRAITS = {name: tuple(values.split(", ")) for name, values in _TRAIT_VALUES.items()}
-"""Name of each trait and its values; a value's code is its position. At most 16 values."""
+TRAITS = {
+    name: {value: code for code, value in enumerate(values.split(", "))}
+    for name, values in _TRAIT_VALUES.items()
+}
+"""Name of each trait, and the code of each of its values. At most 16 values."""
 
 NUMBERS: tuple[str, ...] = (
     "body size",
@@ -368,10 +367,6 @@ _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
 _LIST_FIELDS = (b"list-id", b"list-post", b"mailing-list")
 _CAPITALS, _DIGITS, _BEYOND_ASCII = bytes(range(65, 91)), b"0123456789", bytes(range(128, 256))
-_TRAIT_CODES = [
-    ({value: code for code, value in enumerate(values)}, len(values) - 1)
-    for values in TRAITS.values()
-]
 
 
 def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
@@ -398,8 +393,8 @@ def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
         _list_kind(first_values),
         "absent" if date is None else "zone" if _ZONE.search(date) else "other",
     )
-    codes = zip(_TRAIT_CODES, values, strict=True)
-    return np.array([table.get(value, other) for (table, other), value in codes], np.uint8)
+    pairs = zip(TRAITS.values(), values, strict=True)
+    return np.array([codes.get(value, len(codes) - 1) for codes, value in pairs], np.uint8)
 
 
 def _recipients(first_values: FieldMap) -> str:
@@ -438,18 +433,17 @@ def _list_kind(first_values: FieldMap) -> str:
 
 
 def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
-    """All numeric traits, int16, (len(NUMBERS),), 0 to 255. size: bytes of the whole body."""
+    """All numeric traits of a body of so many bytes: int16, (len(NUMBERS),), 0 to 255."""
     first_values = content.message.root.first_values
     sample = b"".join(content.samples)
-    beyond_ascii = 0 if sample.isascii() else _count_bytes(sample, _BEYOND_ASCII)
     recipients = (first_values[b"to"] + first_values[b"cc"]).count(b"@")
     subject = first_values[b"subject"]
     markup = content.markup_length
     values = (
         *map(_scale_log, (size, content.text_length, len(content.urls))),
-        _scale_share(_count_bytes(sample, _CAPITALS), len(sample)),
-        _scale_share(_count_bytes(sample, _DIGITS), len(sample)),
-        _scale_share(beyond_ascii, len(sample)),
+        _share_of_bytes(sample, _CAPITALS),
+        _share_of_bytes(sample, _DIGITS),
+        0 if sample.isascii() else _share_of_bytes(sample, _BEYOND_ASCII),
         *map(_scale_log, (recipients, len(subject), len(content.evidence), content.hops)),
         _scale_share(markup, markup + content.text_length),
         _scale_log(sum(map(len, content.hidden))),
@@ -460,8 +454,8 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     return np.array(values, np.int16)
 
 
-def _count_bytes(sample: bytes, kind: bytes) -> int:
-    return len(sample) - len(sample.translate(None, kind))
+def _share_of_bytes(sample: bytes, kind: bytes) -> int:
+    return _scale_share(len(sample) - len(sample.translate(None, kind)), len(sample))
 
 
 @lru_cache(maxsize=4096)

@@ -28,10 +28,12 @@ _EXCLUDED_NAMES = (
 )
 _EXCLUDED_CODECS = frozenset(_EXCLUDED_NAMES.split())
 _UNALIASED_CODECS = "cp856 cp874 cp1006 koi8_t koi8_u mac_croatian mac_farsi utf_8_sig"
+_OWN_NAMES = {codec: codec for codec in (*aliases.values(), *_UNALIASED_CODECS.split())}
 CODECS = {
-    **{alias: codec for alias, codec in aliases.items() if codec not in _EXCLUDED_CODECS},
     **{
-        codec: codec for codec in {*aliases.values(), *_UNALIASED_CODECS.split()} - _EXCLUDED_CODECS
+        name: codec
+        for name, codec in (aliases | _OWN_NAMES).items()
+        if codec not in _EXCLUDED_CODECS
     },
     **dict.fromkeys(("cp50220", "cp50221", "iso_2022_jp_ms"), "iso2022_jp"),
     "cn_big5": "big5",
@@ -275,7 +277,6 @@ def _looks_like_thai(joined: bytes, runs: int) -> bool:
 
 
 def _guess_chinese(pairs: _TwoByteStatistics) -> bytes:
-    """By the rows of common characters and of punctuation."""
     punctuation = pairs.row_share(0xA1, 0xA3)
     if pairs.ascii_trail_share > 0.1:
         return b"big5" if pairs.row_share(0xA4, 0xC6) + punctuation > 0.85 else b""
@@ -382,10 +383,9 @@ _ENCODED_WORD = re.compile(
 
 
 def decode_unstructured(value: bytes, charset: bytes = b"") -> tuple[str, list[bytes]]:
-    """A header field's value as text: encoded words decoded, the charset of 8-bit text guessed,
-    folding kept.
+    """A header field's value as text: encoded words decoded, folding kept.
 
-    charset: of the body. Text of 8 bits that is not UTF-8 is taken to be in it.
+    Text of 8 bits that is not UTF-8 is taken to be in the charset of the body.
 
     >>> decode_unstructured(b"=?utf-8?q?Gr=C3=BC?= =?utf-8?q?=C3=9Fe?=, Anna")
     ('Grüße, Anna', [])

@@ -72,10 +72,7 @@ class FeatureExtractor:
         return parse_message(raw, self._limits)
 
     def features(self, raw: bytes, message: MimeMessage | None = None) -> Features:
-        """All features of a message: every token set, traits and numbers.
-
-        message: from `split`, if the message was taken apart.
-        """
+        """All features of a message; `message` is what `split` made of it, if that was called."""
         content = read_content(raw, self._limits, message=message)
         return self._features(raw, content, self._hasher.find_tokens(content))
 
@@ -111,7 +108,7 @@ _TOKEN_CHARACTERS = frozenset(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789'$_-!%"
 ) | frozenset(range(128, 256))
 _TOKEN_BYTE_TABLE = bytes(value in _TOKEN_CHARACTERS for value in range(256))
-_LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(8)] + [2**64 - 1], np.uint64)
+_LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.uint64)
 # Constants are arrays without dimensions: with a scalar every operation would take a third longer.
 _SHIFT = np.array(32, np.uint64)
 _EIGHT = np.array(8, np.intp)
@@ -130,7 +127,7 @@ _GRAM_MASK = np.uint64(3)  # a gram is kept when these bits of its hash are zero
 
 
 class TokenHasher:
-    """Keyed hashes of tokens and token pairs. key: the installation's, at most 64 bytes."""
+    """Keyed hashes of tokens and token pairs."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -181,7 +178,6 @@ class TokenHasher:
             yield self._pair_group(bigrams, (np.diff(bigrams.starts) == 1).nonzero()[0], 1)
 
     def _pair_group(self, run: TokenRun, left: NDArray[np.intp], step: int) -> _TokenGroup:
-        """The tokens of pairs, each of a token and that `step` tokens later."""
         pairs = self.hash_pairs(run.hashes.take(left), run.hashes.take(left + step), step - 1)
         return _TokenGroup(narrow_hashes(pairs) | (PAIRS if step == 1 else GRAMS), run, left, step)
 
@@ -203,7 +199,7 @@ class TokenHasher:
         return TokenRun(names, borders, hashes, starts, ends, buffer)
 
     def hash_bigrams(self, section: bytes, text: str) -> TokenRun:
-        """Hashes of all pairs of neighbouring characters. text: its runs are separated by NUL."""
+        """Hashes of all pairs of neighbouring characters; a NUL separates runs of them."""
         points = np.frombuffer(text.encode("utf-32-le", "replace"), "<u4").astype(np.uint64)
         starts = np.flatnonzero((points[1:] != 0) & (points[:-1] != 0))
         seed = np.frombuffer(self._seed(b"bigram:" + section), "<u8")
@@ -297,13 +293,10 @@ _GRAM_LABEL = "letters:"
 
 
 class _NativeTokens(NamedTuple):
-    """The tokens of one message by the compiled functions.
-
-    sections: their names. arguments: of the functions.
-    """
+    """The tokens of one message by the compiled functions."""
 
     functions: Any
-    sections: Sequence[bytes]
+    sections: Sequence[bytes]  # their names
     arguments: tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]
 
     def distinct_tokens(self) -> NDArray[np.uint32]:
@@ -314,7 +307,8 @@ class _NativeTokens(NamedTuple):
         self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int
     ) -> tuple[Word, ...]:
         """The first token in each of these buckets (`token >> shift`), and what the bucket adds.
-        IndexError: a bucket has no token.
+
+        Raises IndexError if a bucket has no token.
         """
         places = self.functions.places(
             *self.arguments, buckets.astype(np.uint32), _MAX_SKIPS, shift
@@ -374,14 +368,10 @@ WordFinder = _NativeTokens | _NumpyTokens
 
 
 class TokenRun(NamedTuple):
-    """Tokens in order of appearance, and where they stand.
+    """Tokens in order of appearance, and where they stand in the buffer."""
 
-    sections, borders: names of the sections, and the running sum of their numbers of tokens.
-    hashes: (n,). starts, ends: (n,), into buffer.
-    """
-
-    sections: Sequence[bytes]
-    borders: NDArray[np.intp]
+    sections: Sequence[bytes]  # their names
+    borders: NDArray[np.intp]  # the running sum of their numbers of tokens
     hashes: Hashes
     starts: NDArray[np.intp]
     ends: NDArray[np.intp]
@@ -396,15 +386,12 @@ class TokenRun(NamedTuple):
 
 
 class _TokenGroup(NamedTuple):
-    """Tokens that were made in one way, and where in a run each comes from.
-
-    positions: of the token itself, or of the first of a pair; the second is `step` tokens later.
-    """
+    """Tokens that were made in one way, and where in a run each comes from."""
 
     tokens: NDArray[np.uint32]
     run: TokenRun
-    positions: NDArray[np.intp]
-    step: int = 0
+    positions: NDArray[np.intp]  # of each, or of the first of a pair
+    step: int = 0  # from there to the second of the pair
 
     def token_text(self, number: int) -> str:
         """Readable text of one token."""
@@ -417,5 +404,4 @@ class _TokenGroup(NamedTuple):
 
 
 def _section_label(section: bytes) -> str:
-    """What stands in front of a token's text: its section, unless that is the body."""
     return f"{section.decode('utf-8', 'replace')}:" if section else ""

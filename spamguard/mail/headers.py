@@ -63,7 +63,7 @@ _ESSENTIAL_FIELD = re.compile(  # the first letter alone excludes nearly all oth
 def parse_header(
     text: bytes, max_bytes: int, max_fields: int
 ) -> tuple[FieldList, int, list[bytes]]:
-    """The header block on top of a text: its fields, where the body starts, and the defects."""
+    """The fields of the header block on top of a text, where the body starts, and the defects."""
     compiled = native.functions
     if compiled is None:
         window = text[:max_bytes]
@@ -171,10 +171,7 @@ def evidence_fields(fields: FieldList) -> FieldList:
 
 
 def field_sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Section], list[bytes]]:
-    """A section for each field, then addresses, shapes and the names of all fields; and defects.
-
-    charset: of the body.
-    """
+    """A section for each field, then addresses, shapes and the names of all fields; and defects."""
     sections: list[Section] = []
     defects: list[bytes] = []
     for name, value in evidence:
@@ -209,7 +206,7 @@ def part_sections(fields: FieldList) -> list[Section]:
 
 @lru_cache(maxsize=1024)
 def address_tokens(text: bytes) -> bytes:
-    """Two tokens for every address in a text: the whole address, and its domain."""
+    """For every address in a text two tokens, the whole address and its domain."""
     addresses = _ADDRESS.findall(host_token(text)) if b"@" in text else []
     return b" ".join([b"%b-at-%b %b" % (local, domain, domain) for local, domain in addresses[:50]])
 
@@ -378,7 +375,6 @@ def _iter_mailboxes(value: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _find_bare_address(words: bytes) -> tuple[bytes, bytes | None]:
-    """Split words into a name and the last address without brackets, if there is one."""
     pieces = words.split()
     for number, piece in reversed(list(enumerate(pieces))):
         if b"@" in piece and not piece.startswith(b"=?"):

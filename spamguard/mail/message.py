@@ -307,8 +307,16 @@ def tag_message(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) 
 class OutgoingMessage:
     """A message on its way through a listener.
 
-    spool: as it came, with CRLF line ends. received: our own Received field, or b"". forged: names
-    of fields to be removed. header: its header section, or the complete fields in so many bytes.
+    Parameters
+    ----------
+    spool
+        The message as it came, with CRLF line ends.
+    received
+        Our own Received field, or b"".
+    forged
+        Names of fields to be removed.
+    max_header_bytes
+        A longer header section is cut behind its last complete field.
     """
 
     def __init__(

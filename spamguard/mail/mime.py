@@ -69,19 +69,15 @@ DEFAULT_LIMITS = ParseLimits()
 
 
 class Leaf(NamedTuple):
-    """A MIME part without children, its body undecoded, line ends as LF.
-
-    encoding: the content transfer encoding in lower case; empty without one. may_be_unseen: mail
-    programs may show another part instead.
-    """
+    """A MIME part without children, its body undecoded, line ends as LF."""
 
     fields: FieldList
     first_values: FieldMap
     media: bytes  # the media type in lower case
     parameters: dict[bytes, bytes]  # of the media type, by name in lower case
-    encoding: bytes
+    encoding: bytes  # the content transfer encoding in lower case; empty without one
     body: bytes
-    may_be_unseen: bool = False
+    may_be_unseen: bool = False  # mail programs may show another part instead
 
     @property
     def file_name(self) -> bytes:
@@ -93,21 +89,18 @@ class Leaf(NamedTuple):
 
 @dataclass
 class MimeMessage:
-    """A message taken apart.
+    """A message taken apart."""
 
-    root: the header, and all behind it. structure: media types of the multiparts, outermost first.
-    """
-
-    root: Leaf
+    root: Leaf  # the header, and all behind it
     defects: list[bytes]
     leaves: list[Leaf] = field(default_factory=list)
-    structure: list[bytes] = field(default_factory=list)
+    structure: list[bytes] = field(default_factory=list)  # multiparts, outermost first
 
 
 def parse_message(raw: bytes, limits: ParseLimits, *, into_messages: bool = True) -> MimeMessage:
     """Take a message apart. An mbox `From ` line on top is skipped; a text may lack a header.
 
-    into_messages: take attached messages apart too, instead of making each a leaf.
+    With `into_messages`, attached messages are taken apart too; else each is a leaf.
     """
     message = MimeMessage(*_read_root(raw[: limits.message_bytes], limits))
     if len(raw) > limits.message_bytes:
@@ -278,7 +271,6 @@ class _TreeReader:
         return [leaf for _, leaf in sorted(leaves, key=lambda item: item[0])]
 
     def _split(self, part: Leaf, depth: int) -> list[Leaf]:
-        """The parts inside this one; none when it is a leaf."""
         message, media = self._message, part.media
         is_multipart, is_message = media.startswith(b"multipart/"), media in MESSAGE_TYPES
         if not (is_multipart or media in _SMIME_TYPES or (is_message and self._into_messages)):
@@ -394,7 +386,6 @@ _MAX_OCTET_STRINGS = 50_000  # programs write a thousand bytes or more in each
 
 
 def _signed_message(part: Leaf) -> list[bytes]:
-    """The message in an opaque signature, if there is one that can be read."""
     data = decode_base64(part.body)[0] if part.encoding == b"base64" else part.body
     text = extract_signed_content(data)
     return [normalise_line_ends(text)[0]] if text else []

@@ -61,9 +61,7 @@ _NORMALISE_CHARACTERS = 512  # at once: reordering a run of combining marks take
 
 def fold(text: str, *, lower: bool = False) -> str:
     """NFKC and lower case, without invisible characters and marks on letters; look-alikes in Latin
-    words become Latin (UAX #15, UTS #39).
-
-    lower: the text is in lower case already.
+    words become Latin (UAX #15, UTS #39). With `lower`, the text is in lower case already.
 
     >>> fold("Cr\u00e9dit \uff26\uff32\uff25\uff25, vi\u200bagra, раypal и мы")
     'cr\u00e9dit free, viagra, paypal и мы'
@@ -323,9 +321,18 @@ def describe_makeup(
     """Clues to how a message is built, and what counts as its words where there are next to none:
     they are in capitals, which folded text does not have.
 
-    text: what a reader sees. letters: characters of scripts without blanks, beside it. leaves:
-    media types. pictures: whether any are shown or attached. linked: whether one stands within a
-    link.
+    Parameters
+    ----------
+    text
+        What a reader sees.
+    letters
+        Number of characters of scripts without blanks, beside it.
+    leaves
+        Media types.
+    pictures
+        Whether any are shown or attached.
+    linked
+        Whether one stands within a link.
     """
     kinds = []  # of text its subtype, of all else its main type
     for media in leaves:
@@ -361,11 +368,11 @@ def handful_clues(text: bytes, letters: int, subjects: Iterable[bytes]) -> list[
 def _word_looks(where: bytes, words: list[bytes], letters: int) -> list[bytes]:
     if len(words) > _HANDFUL_WORDS:
         return []
-    looks = [(_word_kind(word), min(len(word), _MAX_LOOK_BYTES)) for word in words]
-    return [
-        b"few_%b_%d" % (where, len(words) + letters),
-        *[b"few_%b_%b_%d" % (where, kind, size) for kind, size in looks],
+    looks = [
+        b"few_%b_%b_%d" % (where, _word_kind(word), min(len(word), _MAX_LOOK_BYTES))
+        for word in words
     ]
+    return [b"few_%b_%d" % (where, len(words) + letters), *looks]
 
 
 def _word_kind(word: bytes) -> bytes:

@@ -15,7 +15,7 @@ FROM = b"From: Anna <anna@mail.example.com>"
 
 def trait(name: str, raw: bytes) -> str:
     code = int(FeatureExtractor(KEY).features(raw).traits[list(TRAITS).index(name)])
-    return TRAITS[name][code]
+    return list(TRAITS[name])[code]
 
 
 def attached(name: bytes, media: bytes = b"application/octet-stream") -> bytes:
