@@ -51,6 +51,8 @@ _tls_log = logging.getLogger("spamguard.tls")
 CHUNK_BYTES = 128 << 10  # that are read at once
 SILENT_SECONDS = 10.0
 """In a transaction a client may be silent for so long, even when there is no room for others."""
+DRAIN_GRACE_SECONDS = 1.0
+"""In which a draining door still accepts a first message or request, or QUIT after a message."""
 _ACCEPT_RETRY_SECONDS = 1.0  # after accept has failed: no descriptors, no memory
 _CANCEL_TIMEOUT = 1.0  # for cancelled sessions to end
 _DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
@@ -93,8 +95,6 @@ class Door:
         Called with the address ("" on a Unix socket) and the port of a client.
     sockets
         Bound and listening; they stay the caller's.
-    clients
-        May connect.
     """
 
     def __init__(
@@ -281,10 +281,7 @@ class ByteQuota:
     def has_room(self, size: int, client: str = "") -> bool:
         """Whether there is room; a client may have half of all, or one message.
 
-        Parameters
-        ----------
-        client
-            Its prefix; "" for one that speaks for many and may take all of it.
+        Clients go by their prefix; one that speaks for many is "", and may take all of it.
         """
         share = max(self._limits.size_in_flight // 2, self._limits.message_size)
         has_share = not client or self._client_bytes[client] + size <= share
@@ -374,13 +371,7 @@ def _server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 class CertificateReloader:
-    """A TLS context whose certificate follows its files.
-
-    Raises
-    ------
-    StartError
-        They cannot be used.
-    """
+    """A TLS context whose certificate follows its files; StartError if they cannot be used."""
 
     def __init__(self, files: Certificate) -> None:
         self._files = files.certificate, files.key

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -65,15 +65,14 @@ _FORGED_NAMES = FieldNameSet(FORGED_FIELDS)
 class ForgedHeaderFilter:
     """Counts the fields of a header that claim a verdict, as they come."""
 
-    def __init__(self, names: FieldNameSet) -> None:
-        self._names = names
+    def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
         self._removals: list[bytes] = []
 
     def add_field(self, name: bytes) -> None:
         lower = name.strip(b" \t").lower()
         has_room = len(self._removals) < MAX_REMOVALS and len(lower) <= MAX_NAME_BYTES
-        if has_room and lower in self._names:
+        if has_room and lower in _FORGED_NAMES:
             self._counts[lower] += 1
             self._removals.append(encode_remove_field(lower, self._counts[lower]))
 
@@ -88,8 +87,6 @@ class MilterMessage:
 
     Attributes
     ----------
-    sender
-        None before MAIL.
     content
         None before the first field.
     deadline
@@ -101,13 +98,13 @@ class MilterMessage:
     macros: dict[str, str] = field(default_factory=dict)
     content: IncomingMessage | None = None
     deadline: float = 0.0
-    forged_filter: ForgedHeaderFilter = field(
-        default_factory=lambda: ForgedHeaderFilter(_FORGED_NAMES)
-    )
+    forged_filter: ForgedHeaderFilter = field(default_factory=ForgedHeaderFilter)
 
 
 class MilterSession(Conversation):
     """One connection of a mail server."""
+
+    answers: Mapping[Refusal, Refusal] = {refusal: refusal for refusal in Refusal}
 
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
@@ -126,9 +123,6 @@ class MilterSession(Conversation):
         A server keeps the connection as long as its client stays. The protocol has no word that
         ends it between messages, so the server would defer the next one.
         """
-
-    async def reject(self, refusal: Refusal) -> None:
-        await self.refuse(refusal)
 
     async def refuse(self, answer: object) -> None:
         _log.warning("%s: hanging up: %s", self.peer, answer)

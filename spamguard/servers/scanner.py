@@ -76,18 +76,12 @@ class ScanRequest(NamedTuple):
 
     Attributes
     ----------
-    message
-        With any line ends.
     peer
         Address of the connection, "" for a Unix socket.
     client, user
         Where the message comes from and whose it is; believed only of a trusted peer.
     received_by
         The server that got the message from that client and adds its own Received field later.
-    queue_id
-        Of the message at that server.
-    problem
-        Why the message cannot be judged.
     """
 
     message: Spool
@@ -112,10 +106,6 @@ class ScanResult(NamedTuple):
         Of the header, to be put on top; without line ends.
     reason
         Why it was not judged, else "".
-    words
-        Those that weighed most, printable.
-    label
-        Of the verdict, "" if there is none.
     score
         As in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without verdict.
     """
@@ -298,7 +288,6 @@ def _read_password(scanner: Scanner) -> bytes:
 # ---- sessions
 
 _MAX_RECIPIENTS = 1000
-_DRAIN_GRACE_SECONDS = 1.0  # in which a draining door still accepts a request
 
 
 def parse_recipients(fields: Iterable[bytes]) -> list[str]:
@@ -324,17 +313,10 @@ class ScannerContext(NamedTuple):
 
 
 class Conversation(ABC):
-    """A `ServerSession` in which a client asks and is answered.
+    """A `ServerSession` in which a client asks and is answered."""
 
-    Attributes
-    ----------
-    answers
-        Those of the protocol to what is refused.
-    address
-        "" on a Unix socket.
-    """
-
-    answers: Mapping[Refusal, Any] = {}
+    answers: Mapping[Refusal, Any]
+    """Those of the protocol to what is refused."""
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
 
@@ -412,12 +394,12 @@ class Conversation(ABC):
         """End as soon as nothing is under way.
 
         A request that the client is sending at this moment would get no answer, so the client has
-        `_DRAIN_GRACE_SECONDS`.
+        `DRAIN_GRACE_SECONDS`.
         """
         self.is_draining = True
         if self._idle_timeout is not None and not self._idle_timeout.expired():
             now = asyncio.get_running_loop().time()
-            self._idle_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
+            self._idle_timeout.reschedule(now + listener.DRAIN_GRACE_SECONDS)
 
     def cancel(self, task: asyncio.Task[None]) -> None:
         """Without a word: the client awaits no answer."""
@@ -438,7 +420,7 @@ class Conversation(ABC):
         limits = self._context.limits
         seconds = limits.command_timeout
         if self.is_draining:
-            seconds = min(seconds, _DRAIN_GRACE_SECONDS)
+            seconds = min(seconds, listener.DRAIN_GRACE_SECONDS)
         self._idle_timeout = asyncio.timeout(seconds)
         try:
             piece = await self.read(self._idle_timeout, loop.time())

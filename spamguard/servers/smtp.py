@@ -71,7 +71,6 @@ logging.getLogger("mail.log").setLevel(logging.ERROR)  # aiosmtpd's: each line o
 BUFFER_BYTES = 64 << 10  # of input that is kept for one client, beyond what one read adds
 _MAX_COMMAND_BYTES = 12 << 10  # XCLIENT with eight values that are long and encoded
 _MAX_UNSENT_BYTES = 16 << 10  # of replies, beyond which they are sent before the next command
-_DRAIN_GRACE_SECONDS = 1.0  # in which a draining door accepts a first message, or QUIT after one
 _REFUSED_COST = 5  # a wrong command counts for as many idle ones
 _MAIL_VERBS = ("MAIL", "RCPT", "DATA", "STARTTLS", "QUIT")  # all others lead nowhere
 _ODD_BYTE = re.compile(rb"[\r\n\0]")
@@ -91,13 +90,7 @@ _ONE_RECIPIENT_WARNING = (
 
 
 class DoorContext(NamedTuple):
-    """What all sessions of a door share.
-
-    Attributes
-    ----------
-    on_data_received
-        Called with the seconds that the data of each message took, accepted or not.
-    """
+    """What all sessions of a door share."""
 
     proxy: Proxy
     lmtp: bool
@@ -109,7 +102,7 @@ class DoorContext(NamedTuple):
     trusted: Networks
     tls: CertificateReloader | None
     spool_directory: Path
-    on_data_received: Callable[[float], None]
+    on_data_received: Callable[[float], None]  # seconds that it took; of refused messages too
 
     @property
     def is_behind_server(self) -> bool:
@@ -126,16 +119,13 @@ class ClientSession(Session):
 
     Attributes
     ----------
-    connected
-        The client as the connection shows it.
-    client
-        As it introduced itself.
-    forwarded
-        As XFORWARD describes the next message's client.
-    transaction
-        Of the proxy, None before MAIL.
+    connected, client, forwarded
+        The client as the connection shows it, as it introduced itself, and that of the next message
+        as XFORWARD describes it.
     rcpt_count
         Of RCPT commands, refused ones too.
+    budget
+        So many commands that lead nowhere the client may send before its next message.
     idle_since
         A time of the loop's clock; None in a transaction, which ends when its last reply is sent
         and the next hop is done with it, and before and after `SmtpSession.serve`.
@@ -154,8 +144,7 @@ class ClientSession(Session):
         self.rcpt_count = self.accepted = 0
         self.idle_since: float | None = None
         self.last_message_end: float | None = None
-        self._idle_commands = context.limits.idle_commands
-        self.reset_budget()
+        self.budget = context.limits.idle_commands
         self.forget(is_encrypted=False)
 
     def forget(self, *, is_encrypted: bool) -> None:
@@ -164,10 +153,6 @@ class ClientSession(Session):
         self.client = self.connected
         self.forwarded: Client | None = None
         self.host_name = None
-
-    def reset_budget(self) -> None:
-        """So many commands that lead nowhere a client may send before its next message."""
-        self.budget = self._idle_commands
 
     def refuse(self, reply: Reply) -> Reply:
         self.budget -= _REFUSED_COST
@@ -200,7 +185,7 @@ class ClientSession(Session):
         except Exception:  # noqa: BLE001  it does not concern the client
             _log.exception("%s: a fault in ending a message", self.peer)
         finally:
-            self.idle_since = self.loop.time() + _DRAIN_GRACE_SECONDS
+            self.idle_since = self.loop.time() + listener.DRAIN_GRACE_SECONDS
 
 
 class DataReceiver(IncomingMessage):
@@ -441,7 +426,7 @@ class SmtpSession(SMTP):
             return seconds
         ended = self.session.last_message_end
         since_served = 0.0 if ended is None else self.loop.time() - ended
-        return min(seconds, max(_DRAIN_GRACE_SECONDS - since_served, 0.0))
+        return min(seconds, max(listener.DRAIN_GRACE_SECONDS - since_served, 0.0))
 
     # ---- replies
 
@@ -577,7 +562,7 @@ class SmtpSession(SMTP):
         self._flush()  # first of all: a client without a reply may send the message again
         await session.end_transaction()
         self.envelope = Envelope()
-        session.reset_budget()
+        session.budget = context.limits.idle_commands
 
     async def _receive_data(self, incoming: DataReceiver) -> frozenset[str]:
         """Read to the end of the data, even if the message is refused. Its oddities."""

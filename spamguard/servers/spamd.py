@@ -113,10 +113,7 @@ def parse_request(line: bytes) -> SpamdRequest:
 def apply_fields(request: SpamdRequest, lines: Sequence[bytes]) -> SpamdRequest:
     """The request with its header fields, without line ends; unknown ones change nothing.
 
-    Raises
-    ------
-    RefusedError
-        A field is none, has a bad value or contradicts another one.
+    Raises RefusedError if a field is none, has a bad value or contradicts another one.
     """
     fields: dict[bytes, bytes] = {}
     for line in lines:

@@ -69,17 +69,13 @@ _NOT_ASCII = Reply.from_text(553, "5.6.7 Address is not ASCII, and SMTPUTF8 was 
 
 
 def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender:
-    """The sender in the argument of MAIL, without a source route.
+    """The sender in the argument of MAIL, without a source route; RefusedError if there is none.
 
     Parameters
     ----------
     smtputf8
         Whether it may go beyond ASCII without the parameter SMTPUTF8, as from a server that has let
         its client do so.
-
-    Raises
-    ------
-    RefusedError
 
     >>> parse_mail(b"FROM:<a@example.org> SIZE=12")
     Sender(address='a@example.org', parameters=(EsmtpParameter(keyword='SIZE', value='12'),))
@@ -92,7 +88,7 @@ def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender:
 
 
 def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
-    """The recipient in the argument of RCPT.
+    """The recipient in the argument of RCPT; RefusedError if there is none.
 
     An address without domain is accepted: `<Postmaster>` must be (RFC 5321, section 4.1.1.3), and
     an LMTP server knows others.
@@ -101,10 +97,6 @@ def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
     ----------
     smtputf8
         Whether MAIL had that parameter, or need not.
-
-    Raises
-    ------
-    RefusedError
     """
     address, rest = _parse_address(_argument_after(argument, b"TO:"))
     parameters = _parse_parameters(rest, _RCPT_PARAMETERS)
@@ -250,7 +242,7 @@ XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN"
 
 
 def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
-    """The client after one XFORWARD or XCLIENT.
+    """The client after one XFORWARD or XCLIENT; RefusedError if the argument is none.
 
     What the peer does not say stays unknown: its own values are not those of its client.
 
@@ -260,10 +252,6 @@ def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
         After the commands before it, or the peer itself.
     feature
         `XFORWARD_FEATURE` or `XCLIENT_FEATURE`.
-
-    Raises
-    ------
-    RefusedError
     """
     attributes = parse_attributes(argument)
     if attributes.keys() - set(feature.split()[1:]):
