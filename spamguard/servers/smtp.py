@@ -615,10 +615,10 @@ class SmtpSession(SMTP):
             return
         self._context.tls.reload()
         await self.push(_READY_FOR_TLS)
+        self._is_over = True  # nothing in the clear
         await self._send()
         if not self.reader.is_empty:  # it came while the replies went out
             raise ConnectionClosed
-        self._is_over = True  # nothing in the clear
         try:
             await self.writer.start_tls(self._context.tls.context)
         except OSError as error:
