@@ -31,8 +31,7 @@ from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, Ser
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
 from spamguard.servers.scanner import ScannerContext, ScanService
-from spamguard.servers.smtp import LmtpSession, SmtpSession
-from spamguard.servers.smtp_handler import DoorContext
+from spamguard.servers.smtp import DoorContext, LmtpSession, SmtpSession
 from spamguard.servers.spamd import SpamdSession
 from spamguard.servers.teach import ForwardTrainingProxy
 from spamguard.smtp.envelope import Networks

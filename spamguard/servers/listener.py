@@ -51,6 +51,8 @@ _tls_log = logging.getLogger("spamguard.tls")
 CHUNK_BYTES = 128 << 10  # that are read at once
 SILENT_SECONDS = 10.0
 """In a transaction a client may be silent for so long, even when there is no room for others."""
+DRAIN_GRACE_SECONDS = 1.0
+"""In which a draining door still accepts a first message or request, or QUIT after a message."""
 _ACCEPT_RETRY_SECONDS = 1.0  # after accept has failed: no descriptors, no memory
 _CANCEL_TIMEOUT = 1.0  # for cancelled sessions to end
 _DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
@@ -71,7 +73,7 @@ class ServerSession(Protocol):
     async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
         """Serve the client from first byte to last, and close the socket.
 
-        refused: why the client is not served, but only told so.
+        A client that is `refused` is only told so.
         """
 
     def drain(self) -> None:
@@ -87,8 +89,12 @@ class ServerSession(Protocol):
 class Door:
     """One listener in one process. All methods belong to the event loop that started it.
 
-    make_session: called with the address ("" on a Unix socket) and the port of a client. sockets:
-    bound and listening; they stay the caller's. clients: networks that may connect.
+    Parameters
+    ----------
+    make_session
+        Called with the address ("" on a Unix socket) and the port of a client.
+    sockets
+        Bound and listening; they stay the caller's.
     """
 
     def __init__(
@@ -111,7 +117,6 @@ class Door:
         return len(self._tasks)
 
     async def start(self) -> None:
-        """Accept connections from now on."""
         self._is_open = True
         for listening in self._sockets:
             listening.setblocking(False)
@@ -155,9 +160,7 @@ class Door:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept one connection: other workers wait for connections too, and other clients for
-        this worker.
-        """
+        """One only: other workers wait for connections too, and other clients for this worker."""
         loop = asyncio.get_running_loop()
         try:
             connected, address = listening.accept()
@@ -195,7 +198,6 @@ class Door:
         return None
 
     def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
-        """Evict the longest idle connection; False if none may be evicted now."""
         times = [(since, other) for other in rivals if (since := other.evictable_from) is not None]
         since, longest = min(times, key=itemgetter(0), default=(inf, None))
         if longest is None or since > time.monotonic():  # the clock of the event loop
@@ -277,16 +279,15 @@ class ByteQuota:
         self._lock = Lock()
 
     def has_room(self, size: int, client: str = "") -> bool:
-        """Whether there is room for so many bytes; a client may have half of all, or one message.
+        """Whether there is room; a client may have half of all, or one message.
 
-        client: its prefix; "" for one that speaks for many and may take all of it.
+        Clients go by their prefix; one that speaks for many is "", and may take all of it.
         """
         share = max(self._limits.size_in_flight // 2, self._limits.message_size)
         has_share = not client or self._client_bytes[client] + size <= share
         return has_share and self.bytes_in_flight + size <= self._limits.size_in_flight
 
     def take(self, size: int, client: str = "") -> bool:
-        """Take room for so many bytes, if there is any."""
         with self._lock:
             has_room = self.has_room(size, client)
             self._add(size * has_room, client)
@@ -308,11 +309,7 @@ class ByteQuota:
 
 
 class IncomingMessage:
-    """A message as it comes in.
-
-    quota_key: its client, as of `ByteQuota`. refusal: why it is not accepted, None while it is;
-    nothing of a refused message is kept.
-    """
+    """A message as it comes in; nothing of a refused one is kept."""
 
     def __init__(
         self,
@@ -345,7 +342,6 @@ class IncomingMessage:
                 self.refuse(Refusal.NO_ROOM)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Refuse the message, and keep nothing of it."""
         self.refusal = self.refusal or refusal
         self.close()
 
@@ -360,7 +356,6 @@ class IncomingMessage:
 
 
 def _server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A context with this certificate, which asks no client for one. StartError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -376,7 +371,7 @@ def _server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 class CertificateReloader:
-    """A TLS context whose certificate follows its files. StartError: they cannot be used."""
+    """A TLS context whose certificate follows its files; StartError if they cannot be used."""
 
     def __init__(self, files: Certificate) -> None:
         self._files = files.certificate, files.key

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -63,18 +63,16 @@ _FORGED_NAMES = FieldNameSet(FORGED_FIELDS)
 
 
 class ForgedHeaderFilter:
-    """Counts the fields of a header that claim a verdict, as they come. names: of such fields."""
+    """Counts the fields of a header that claim a verdict, as they come."""
 
-    def __init__(self, names: FieldNameSet) -> None:
-        self._names = names
+    def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
         self._removals: list[bytes] = []
 
     def add_field(self, name: bytes) -> None:
-        """Note the name of the next field."""
         lower = name.strip(b" \t").lower()
         has_room = len(self._removals) < MAX_REMOVALS and len(lower) <= MAX_NAME_BYTES
-        if has_room and lower in self._names:
+        if has_room and lower in _FORGED_NAMES:
             self._counts[lower] += 1
             self._removals.append(encode_remove_field(lower, self._counts[lower]))
 
@@ -87,8 +85,12 @@ class ForgedHeaderFilter:
 class MilterMessage:
     """What the server has said of one message so far.
 
-    sender: None before MAIL. content: None before the first field. deadline: for all of the
-    content, a time of the event loop's clock.
+    Attributes
+    ----------
+    content
+        None before the first field.
+    deadline
+        For all of the content, a time of the event loop's clock.
     """
 
     sender: str | None = None
@@ -96,13 +98,13 @@ class MilterMessage:
     macros: dict[str, str] = field(default_factory=dict)
     content: IncomingMessage | None = None
     deadline: float = 0.0
-    forged_filter: ForgedHeaderFilter = field(
-        default_factory=lambda: ForgedHeaderFilter(_FORGED_NAMES)
-    )
+    forged_filter: ForgedHeaderFilter = field(default_factory=ForgedHeaderFilter)
 
 
 class MilterSession(Conversation):
-    """One connection of a mail server. address: "" on a Unix socket."""
+    """One connection of a mail server."""
+
+    answers: Mapping[Refusal, Refusal] = {refusal: refusal for refusal in Refusal}
 
     def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
@@ -122,9 +124,6 @@ class MilterSession(Conversation):
         ends it between messages, so the server would defer the next one.
         """
 
-    async def reject(self, refusal: Refusal) -> None:
-        await self.refuse(refusal)
-
     async def refuse(self, answer: object) -> None:
         _log.warning("%s: hanging up: %s", self.peer, answer)
 
@@ -141,7 +140,7 @@ class MilterSession(Conversation):
     # ---- packets
 
     async def _read_packet(self) -> Packet:
-        """The next packet. MilterProtocolError, ClientTimeout, ConnectionClosed.
+        """Raises MilterProtocolError, ClientTimeout and ConnectionClosed.
 
         A transaction begins with MAIL and ends with the answer to the message. A server whose own
         client is silent is idle: else silent clients there would shut others out here.
@@ -266,7 +265,6 @@ class MilterSession(Conversation):
     # ---- a message
 
     def _begin_content(self) -> IncomingMessage:
-        """The content of the message; it begins with the first piece that comes."""
         message = self._message
         if message.content is None:
             message.content = self._context.incoming_message(self.address)
@@ -279,7 +277,6 @@ class MilterSession(Conversation):
             self._message.content.close()
 
     def _reset_message(self) -> None:
-        """Go back to where a message may begin."""
         self._close_content()
         self._message = MilterMessage()
         self._idle_since = asyncio.get_running_loop().time()
@@ -295,7 +292,6 @@ class MilterSession(Conversation):
             self._reset_message()
 
     async def _wait_with_progress(self, scan: Coroutine[None, None, ScanResult]) -> ScanResult:
-        """The result of a scan; meanwhile the server hears that we are at work."""
         task = asyncio.create_task(scan)
         try:
             while not (await asyncio.wait([task], timeout=_PROGRESS_SECONDS))[0]:

@@ -160,9 +160,7 @@ class Offer(NamedTuple):
     steps: Steps
 
     def answers(self, command: MilterCommand) -> bool:
-        """Whether this command is answered at once. The end of a message always is, and is not
-        asked for here.
-        """
+        """Whether this command is answered at once, as the end of a message always is."""
         return command in _NO_REPLY_STEPS and not self.steps & _NO_REPLY_STEPS[command]
 
     def encode(self) -> bytes:
@@ -171,7 +169,6 @@ class Offer(NamedTuple):
 
 
 def parse_offer(data: bytes) -> Offer:
-    """What a server can do."""
     if len(data) < _OFFER.size:
         raise MilterProtocolError(f"an offer of {len(data)} bytes")
     version, actions, steps = _OFFER.unpack_from(data)
@@ -179,7 +176,7 @@ def parse_offer(data: bytes) -> Offer:
 
 
 def negotiate(offer: Offer, optional: Actions) -> Offer:
-    """What we use of an offer. optional: actions that we like to have beside the needed ones.
+    """What we use of an offer: the needed actions, and those `optional` ones that there are.
 
     Raises
     ------
@@ -240,7 +237,6 @@ def parse_macros(data: bytes) -> Mapping[str, str]:
 
 
 def _split_texts(data: bytes, count: int = -1) -> list[bytes]:
-    """The texts in a packet. count: of ends that are looked for, beside the last one."""
     if not data.endswith(b"\0"):
         raise MilterProtocolError("a text without its end")
     return data[:-1].split(b"\0", count)
@@ -257,7 +253,7 @@ PROGRESS = encode_packet(b"p")
 
 
 def encode_insert_field(name: bytes, value: bytes) -> bytes:
-    """Insert a field on top of the header."""
+    """Insert it on top of the header."""
     return encode_packet(b"i", _LENGTH.pack(0) + name + b"\0" + value + b"\0")
 
 
@@ -267,7 +263,6 @@ def encode_remove_field(name: bytes, occurrence: int) -> bytes:
 
 
 def encode_quarantine(reason: str) -> bytes:
-    """Have the server hold the message back."""
     return encode_packet(b"q", reason.encode("ascii", "replace") + b"\0")
 
 

@@ -120,7 +120,6 @@ def build_scan_request(fields: HeaderFields, message: Spool, peer: str) -> ScanR
 
 
 def action_name(result: ScanResult) -> str:
-    """What the client is asked to do."""
     usual = "add header" if result.is_unwanted else "no action"
     return _REFUSAL_ACTIONS.get(result.action, usual)
 
@@ -128,7 +127,7 @@ def action_name(result: ScanResult) -> str:
 def format_check(
     result: ScanResult, header: bytes, forged: Sequence[str], seconds: float
 ) -> dict[str, Any]:
-    """The answer of /checkv2. header: of the message. forged: names in it that are to go."""
+    """The answer of /checkv2; the header fields of `forged` are to go."""
     fields = [line.decode("ascii", "replace").partition(":") for line in result.fields]
     score = round(result.score, 1)
     symbol = {
@@ -200,7 +199,6 @@ class RspamdSession(Conversation):
         self._is_rspamc = False
 
     async def handle_requests(self) -> None:
-        """Answer requests for as long as the client keeps the connection."""
         while piece := await self.next_request():
             await self.handle(self._answer_request(piece))
             states = {self._http.our_state, self._http.their_state}
@@ -217,7 +215,7 @@ class RspamdSession(Conversation):
         await self._send_answer(status, {"error": error})
 
     async def _translate_first_line(self, piece: bytes) -> bytes:
-        """The beginning of a request, in HTTP: the old protocol has another first line only."""
+        """Into HTTP: the old protocol has another first line only."""
         while len(piece) < _MAX_RSPAMC_LINE_BYTES and b"\n" not in piece:
             if not (more := await self.read_more()):
                 break
@@ -251,7 +249,6 @@ class RspamdSession(Conversation):
     # ---- bytes and events
 
     async def _next_event(self) -> Any:
-        """The next event of a request. RefusedError."""
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 if self._http.they_are_waiting_for_100_continue:
@@ -310,7 +307,7 @@ class RspamdSession(Conversation):
 
 
 def _check_request(path: str, method: bytes, fields: HeaderFields) -> bool:
-    """Whether its body is compressed. RefusedError: it is refused whatever its body is."""
+    """Whether its body is compressed; RefusedError if it is refused whatever its body is."""
     if path not in _PATHS:
         raise RefusedError((404, "no such thing here"))
     if method not in (b"GET", b"POST"):
@@ -325,7 +322,7 @@ def _check_request(path: str, method: bytes, fields: HeaderFields) -> bool:
 
 
 def _decompress(compressed: Spool, message: IncomingMessage) -> None:
-    """Decompress a zstd frame (RFC 8878) in bounded pieces. RefusedError: it is none."""
+    """Decompress a zstd frame (RFC 8878) in bounded pieces; RefusedError if it is none."""
     with suppress(zstandard.ZstdError):
         frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
         for piece in compressed.chunks():

@@ -72,13 +72,16 @@ _MAX_WORDS_TOLD = 16
 
 
 class ScanRequest(NamedTuple):
-    """A message, and what its client says about it.
+    """A message, and what its client says about it, as far as known.
 
-    message: its bytes, any line ends. peer: address of the connection, "" for a Unix socket.
-    sender, recipients: of the envelope, as far as known. client, user: where the message comes from
-    and whose it is; believed only of a trusted peer. received_by: the server that got the message
-    from that client and adds its own Received field later. queue_id: of the message at that server.
-    problem: why the message cannot be judged, if that is known already.
+    Attributes
+    ----------
+    peer
+        Address of the connection, "" for a Unix socket.
+    client, user
+        Where the message comes from and whose it is; believed only of a trusted peer.
+    received_by
+        The server that got the message from that client and adds its own Received field later.
     """
 
     message: Spool
@@ -95,10 +98,16 @@ class ScanRequest(NamedTuple):
 class ScanResult(NamedTuple):
     """The answer to a request.
 
-    id: for `explain` and `learn --id`. fields: header fields to be put on top, without line ends.
-    reason: why it was not judged, else "". words: those that weighed most, printable. action: TAG,
-    REJECT, QUARANTINE or DEFER. label: of the verdict, "" if there is none. score: as in
-    X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without verdict.
+    Attributes
+    ----------
+    id
+        For `explain` and `learn --id`.
+    fields
+        Of the header, to be put on top; without line ends.
+    reason
+        Why it was not judged, else "".
+    score
+        As in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without verdict.
     """
 
     id: str
@@ -117,7 +126,7 @@ class ScanResult(NamedTuple):
 
 
 class ScanService:
-    """The service behind one scanner door. hostname: ours."""
+    """The service behind one scanner door."""
 
     def __init__(
         self,
@@ -225,7 +234,7 @@ class ScanService:
     async def teach(self, request: ScanRequest, label: str, password: str = "") -> TrainingOutcome:
         """Queue a message as a lesson of this class; it is learnt within a second.
 
-        label: "" takes earlier lessons of the message back.
+        The class "" takes earlier lessons of the message back.
         """
         if not await self._may_teach(request.peer, password):
             client = request.peer or "somebody"
@@ -259,7 +268,7 @@ _WRONG_PASSWORD_SECONDS = 1.0  # that each wrong password takes, one after the o
 
 
 def _read_password(scanner: Scanner) -> bytes:
-    """The password of teachers, b"" for none: mail is judged even if it cannot be read."""
+    """b"" for none: mail is judged even if it cannot be read."""
     try:
         if scanner.password_file is not None:
             with scanner.password_file.open("rb") as file:
@@ -277,7 +286,6 @@ def _read_password(scanner: Scanner) -> bytes:
 # ---- sessions
 
 _MAX_RECIPIENTS = 1000
-_DRAIN_GRACE_SECONDS = 1.0  # in which a draining door still accepts a request
 
 
 def parse_recipients(fields: Iterable[bytes]) -> list[str]:
@@ -303,12 +311,10 @@ class ScannerContext(NamedTuple):
 
 
 class Conversation(ABC):
-    """A `ServerSession` in which a client asks and is answered. address: "" on a Unix socket.
+    """A `ServerSession` in which a client asks and is answered."""
 
-    answers: those of the protocol to what is refused.
-    """
-
-    answers: Mapping[Refusal, Any] = {}
+    answers: Mapping[Refusal, Any]
+    """Those of the protocol to what is refused."""
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
 
@@ -335,7 +341,7 @@ class Conversation(ABC):
         await self.refuse(self.answers[refusal])
 
     async def handle(self, request: Awaitable[None]) -> None:
-        """Have one request answered, whatever happens. ConnectionClosed: it cannot be."""
+        """Have one request answered, whatever happens; ConnectionClosed if it cannot be."""
         try:
             await request
         except RefusedError as error:
@@ -350,7 +356,7 @@ class Conversation(ABC):
             await self.refuse(self.answers[Refusal.FAULT])
 
     def check_message(self, message: IncomingMessage) -> None:
-        """RefusedError for a message that is not accepted."""
+        """Raises RefusedError for a message that is not accepted."""
         if message.refusal is not None:
             raise RefusedError(self.answers[message.refusal])
 
@@ -386,15 +392,15 @@ class Conversation(ABC):
         """End as soon as nothing is under way.
 
         A request that the client is sending at this moment would get no answer, so the client has
-        `_DRAIN_GRACE_SECONDS`.
+        `DRAIN_GRACE_SECONDS`.
         """
         self.is_draining = True
         if self._idle_timeout is not None and not self._idle_timeout.expired():
             now = asyncio.get_running_loop().time()
-            self._idle_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
+            self._idle_timeout.reschedule(now + listener.DRAIN_GRACE_SECONDS)
 
     def cancel(self, task: asyncio.Task[None]) -> None:
-        """Cancel the task that serves. The client awaits no answer."""
+        """Without a word: the client awaits no answer."""
         task.cancel()
 
     def abort(self) -> None:
@@ -412,7 +418,7 @@ class Conversation(ABC):
         limits = self._context.limits
         seconds = limits.command_timeout
         if self.is_draining:
-            seconds = min(seconds, _DRAIN_GRACE_SECONDS)
+            seconds = min(seconds, listener.DRAIN_GRACE_SECONDS)
         self._idle_timeout = asyncio.timeout(seconds)
         try:
             piece = await self.read(self._idle_timeout, loop.time())
@@ -435,7 +441,7 @@ class Conversation(ABC):
         return await self.read(asyncio.timeout_at(deadline), now + listener.SILENT_SECONDS)
 
     async def read(self, timeout: asyncio.Timeout, evictable_from: float) -> bytes:
-        """What the client sends; b"" when it sends no more. ConnectionClosed, ClientTimeout."""
+        """What the client sends, as `read_more`."""
         self.evictable_from = evictable_from
         try:
             async with timeout:
@@ -449,7 +455,7 @@ class Conversation(ABC):
             self.evictable_from = None
 
     async def send(self, data: bytes) -> None:
-        """Send bytes. ConnectionClosed: the client does not take them."""
+        """Raises ConnectionClosed if the client does not take the bytes."""
         self._writer.write(data)
         if not self._writer.transport.get_write_buffer_size():
             return  # all is sent: a deadline has its price

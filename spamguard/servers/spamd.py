@@ -79,8 +79,14 @@ class SpamdCode(StrEnum):
 class SpamdRequest(NamedTuple):
     """A request without its message.
 
-    version: 1 to 5, behind "1.". length: of the message as it comes; None: until the client sends
-    no more. label: class for TELL; "" takes the lesson back.
+    Attributes
+    ----------
+    version
+        1 to 5, behind "1.".
+    length
+        Of the message as it comes; None: until the client sends no more.
+    label
+        The class for TELL; "" takes the lesson back.
     """
 
     method: SpamdMethod
@@ -97,7 +103,7 @@ class SpamdRequest(NamedTuple):
 
 
 def parse_request(line: bytes) -> SpamdRequest:
-    """The request in its first line, without line end. RefusedError."""
+    """The request in its first line, without line end; RefusedError if it is none."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
         raise RefusedError(SpamdCode.PROTOCOL)
@@ -107,7 +113,7 @@ def parse_request(line: bytes) -> SpamdRequest:
 def apply_fields(request: SpamdRequest, lines: Sequence[bytes]) -> SpamdRequest:
     """The request with its header fields, without line ends; unknown ones change nothing.
 
-    RefusedError: a field is none, has a bad value or contradicts another one.
+    Raises RefusedError if a field is none, has a bad value or contradicts another one.
     """
     fields: dict[bytes, bytes] = {}
     for line in lines:
@@ -135,10 +141,7 @@ def apply_fields(request: SpamdRequest, lines: Sequence[bytes]) -> SpamdRequest:
 
 
 def parse_envelope(head: bytes) -> tuple[str, tuple[str, ...]]:
-    """Sender and recipients in the fields on top of a message; "" and () without such fields.
-
-    head: its beginning.
-    """
+    """Sender and recipients in the fields on top of a message; "" and () without such fields."""
     mbox_line = _MBOX_LINE.match(head)
     position = mbox_line.end() if mbox_line else 0
     values: dict[bytes, list[bytes]] = {b"from": [], b"to": []}
@@ -155,10 +158,9 @@ PONG = b"SPAMD/1.5 0 PONG\r\n"
 
 
 def encode_answer_head(request: SpamdRequest, spam: str, length: int | None) -> bytes:
-    """The lines before the content of an answer.
+    """The lines before the content of an answer, which has this length (None: there is none).
 
-    spam: value of the field `Spam`. length: of the content, None: there is none. Exim speaks
-    version 1.2, and looks for the verdict alone.
+    Exim speaks version 1.2, and looks for the verdict alone.
     """
     has_length = length is not None and (request.wants_message or request.version >= 3)
     field = f"Content-length: {length}\r\n" if has_length else ""
@@ -226,7 +228,7 @@ class SpamdSession(Conversation):
             await self._answer(request, message.spool)
 
     async def _read_line(self) -> bytes:
-        """The next line without its end. RefusedError: it is too long, or incomplete."""
+        """The next line without its end; RefusedError if it is too long, or incomplete."""
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > MAX_LINE_BYTES or not await self._fill_buffer():
                 raise RefusedError(SpamdCode.PROTOCOL)
@@ -235,13 +237,12 @@ class SpamdSession(Conversation):
         return line.removesuffix(b"\r")
 
     async def _fill_buffer(self) -> bool:
-        """Whether more has come."""
         piece = await self.read_more()
         self._buffer += piece
         return bool(piece)
 
     async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
-        """Read the whole message. RefusedError: it is too large, or not as long as announced."""
+        """RefusedError if the message is too large, or not as long as announced."""
         remaining = request.length
         stream = zlib.decompressobj() if request.compressed else None
         while remaining != 0 and (self._buffer or await self._fill_buffer()):
@@ -290,7 +291,7 @@ class SpamdSession(Conversation):
 
 
 def _answer_text(request: SpamdRequest, result: ScanResult) -> bytes | None:
-    """The text that goes with the verdict; None where the method has none."""
+    """None where the method has no text beside the verdict."""
     if request.method is SpamdMethod.CHECK:
         return None
     if request.method is SpamdMethod.SYMBOLS:
@@ -301,9 +302,7 @@ def _answer_text(request: SpamdRequest, result: ScanResult) -> bytes | None:
 
 
 def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:
-    """The content of these bytes of a zlib stream (RFC 1950), in bounded pieces. RefusedError: they
-    are no zlib.
-    """
+    """The content of a zlib stream (RFC 1950), in bounded pieces; RefusedError if it is none."""
     while data:
         try:
             yield stream.decompress(data, CHUNK_BYTES)

@@ -34,7 +34,10 @@ _log = logging.getLogger("spamguard.teaching")
 class TrainingAccounts:
     """Accounts of this machine, and the users whose lessons they bring.
 
-    for_others: names of the accounts that may name another user; root and our own always may.
+    Parameters
+    ----------
+    for_others
+        Names of accounts that may name another user; root and our own always may.
     """
 
     def __init__(self, for_others: Iterable[str]) -> None:
@@ -48,7 +51,7 @@ class TrainingAccounts:
         return uid in self._trusted
 
     def resolve_user(self, uid: int, named_user: str) -> str:
-        """The user whose lesson it is. named_user: "" if the client names none."""
+        """The user whose lesson it is; the client may name one, or ""."""
         if named_user and self.is_trusted(uid):
             return named_user
         try:
@@ -77,7 +80,7 @@ _NO_MESSAGE = Reply.from_text(550, "5.6.0 No message in it: forward the original
 
 
 class ForwardTrainingProxy:
-    """A `Proxy` in front of another one. intake: takes the lessons."""
+    """A `Proxy` in front of another one."""
 
     def __init__(
         self, proxy: Proxy, listener: Listener, teach: TeachByMail, intake: TrainingIntake

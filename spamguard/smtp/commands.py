@@ -69,10 +69,13 @@ _NOT_ASCII = Reply.from_text(553, "5.6.7 Address is not ASCII, and SMTPUTF8 was 
 
 
 def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender:
-    """The sender in the argument of MAIL. A source route is dropped. RefusedError.
+    """The sender in the argument of MAIL, without a source route; RefusedError if there is none.
 
-    argument: without the line end. smtputf8: whether it may go beyond ASCII without the parameter
-    SMTPUTF8, as from a server that has let its client do so.
+    Parameters
+    ----------
+    smtputf8
+        Whether it may go beyond ASCII without the parameter SMTPUTF8, as from a server that has let
+        its client do so.
 
     >>> parse_mail(b"FROM:<a@example.org> SIZE=12")
     Sender(address='a@example.org', parameters=(EsmtpParameter(keyword='SIZE', value='12'),))
@@ -85,11 +88,15 @@ def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender:
 
 
 def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
-    """The recipient in the argument of RCPT. RefusedError.
+    """The recipient in the argument of RCPT; RefusedError if there is none.
 
-    argument: without the line end. smtputf8: whether MAIL had that parameter, or need not. An
-    address without domain is accepted: `<Postmaster>` must be (RFC 5321, section 4.1.1.3), and an
-    LMTP server knows others.
+    An address without domain is accepted: `<Postmaster>` must be (RFC 5321, section 4.1.1.3), and
+    an LMTP server knows others.
+
+    Parameters
+    ----------
+    smtputf8
+        Whether MAIL had that parameter, or need not.
     """
     address, rest = _parse_address(_argument_after(argument, b"TO:"))
     parameters = _parse_parameters(rest, _RCPT_PARAMETERS)
@@ -104,7 +111,6 @@ def _argument_after(argument: bytes, word: bytes) -> str:
 
 
 def _parse_address(text: str) -> tuple[str, str]:
-    """The address without brackets and source route, and the text behind it."""
     if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):  # no UTF-8
         raise RefusedError(_NOT_ASCII)
     match = _PATH.match(text)
@@ -116,7 +122,7 @@ def _parse_address(text: str) -> tuple[str, str]:
 def _parse_parameters(
     text: str, forms: Mapping[str, re.Pattern[str] | None]
 ) -> tuple[EsmtpParameter, ...]:
-    """forms: of the values, by keyword; None: the keyword takes no value."""
+    """A keyword whose form is None takes no value."""
     if text and not text.startswith(" "):
         raise RefusedError(Replies.BAD_ARGUMENT)  # something sticks to the closing bracket
     parameters: dict[str, EsmtpParameter] = {}
@@ -142,7 +148,7 @@ def _check_ascii(address: str, parameters: Iterable[EsmtpParameter], *, smtputf8
 
 
 def mail_command(sender: Sender) -> bytes:
-    """The MAIL command, line end included. ValueError: a control character in it.
+    """The MAIL command, line end included; ValueError if it holds a control character.
 
     >>> mail_command(Sender("a@example.org", (EsmtpParameter("SIZE", "12"),)))
     b'MAIL FROM:<a@example.org> SIZE=12\\r\\n'
@@ -151,7 +157,7 @@ def mail_command(sender: Sender) -> bytes:
 
 
 def rcpt_command(recipient: Recipient) -> bytes:
-    """The RCPT command, line end included. ValueError: a control character in it."""
+    """The RCPT command, as `mail_command`."""
     return _write_command("RCPT TO", recipient)
 
 
@@ -196,7 +202,7 @@ _VALUE_FORMS = {
 
 
 def parse_attributes(argument: bytes) -> dict[str, str]:
-    """The attributes in the argument of XFORWARD or XCLIENT. RefusedError.
+    """The attributes in the argument of XFORWARD or XCLIENT; RefusedError if it is none.
 
     Names are in upper case, values decoded; "" is what the peer does not know. ADDR is a plain
     address, without "IPV6:".
@@ -236,14 +242,16 @@ XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN"
 
 
 def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
-    """The client after one XFORWARD or XCLIENT. RefusedError.
+    """The client after one XFORWARD or XCLIENT; RefusedError if the argument is none.
 
     What the peer does not say stays unknown: its own values are not those of its client.
 
     Parameters
     ----------
-    client : after the commands before it, or the peer itself.
-    feature : `XFORWARD_FEATURE` or `XCLIENT_FEATURE`.
+    client
+        After the commands before it, or the peer itself.
+    feature
+        `XFORWARD_FEATURE` or `XCLIENT_FEATURE`.
     """
     attributes = parse_attributes(argument)
     if attributes.keys() - set(feature.split()[1:]):
@@ -254,10 +262,10 @@ def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
 
 
 def xforward_commands(client: Client, announced: str) -> list[bytes]:
-    """XFORWARD commands, line ends included, with every attribute that EHLO offered.
+    """XFORWARD commands, line ends included, with every attribute that EHLO announced.
 
-    announced: the parameters of XFORWARD in the reply to EHLO. A value that is unknown, or does not
-    fit, goes out as unavailable: the peer would keep that of the message before otherwise.
+    A value that is unknown, or does not fit, goes out as unavailable: the peer would keep that of
+    the message before otherwise.
     """
     lines: list[bytes] = []
     line = b"XFORWARD"
@@ -294,9 +302,18 @@ _BLANK_FOR_CR = bytes.maketrans(b"\r", b" ")
 class DataReader:
     """Reads one message in chunks of any size; where they are cut makes no difference.
 
-    oddities: which of "bare-cr", "bare-lf" and "nul" the message holds so far. normalise: a bare CR
-    comes out as a blank, a bare LF as CRLF, a NUL not at all; otherwise they stay, and are no line
-    ends. rest: what came behind the end, which are the next commands.
+    Parameters
+    ----------
+    normalise
+        A bare CR comes out as a blank, a bare LF as CRLF, a NUL not at all; otherwise they stay,
+        and are no line ends.
+
+    Attributes
+    ----------
+    oddities
+        Which of "bare-cr", "bare-lf" and "nul" the message holds so far.
+    rest
+        What came behind the end, which are the next commands.
     """
 
     def __init__(self, *, normalise: bool = False) -> None:
@@ -370,7 +387,6 @@ def _find_oddities(text: bytes) -> set[str]:
 
 
 def _normalise(text: bytes) -> bytes:
-    """The text with CRLF for every line end, and no other CR, LF or NUL."""
     return text.replace(_CRLF, b"\n").translate(_BLANK_FOR_CR, b"\0").replace(b"\n", _CRLF)
 
 

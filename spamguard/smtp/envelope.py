@@ -19,10 +19,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class Reply:
-    """An SMTP reply.
-
-    lines: the text of each line without code and line end; an enhanced code (RFC 2034) is part of
-    the text.
+    """An SMTP reply; its lines have no code and no line end, but an enhanced code (RFC 2034).
 
     >>> str(Reply.from_text(250, "2.0.0 Ok"))
     '250 2.0.0 Ok'
@@ -33,7 +30,6 @@ class Reply:
 
     @classmethod
     def from_text(cls, code: int, text: str) -> Reply:
-        """A reply of one line of our own."""
         return cls(code, (text.encode("ascii"),))
 
     def __str__(self) -> str:
@@ -45,7 +41,6 @@ class Reply:
         return self.code < 400
 
     def encode(self) -> bytes:
-        """The bytes that go over the wire."""
         *first, last = self.lines or (b"",)
         head = b"".join([b"%d-%s\r\n" % (self.code, line) for line in first])
         return head + b"%d %s\r\n" % (self.code, last)
@@ -126,9 +121,7 @@ class EsmtpParameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Sender:
-    """The argument of MAIL. address: without angle brackets, case and quoting as sent; "" is the
-    null sender.
-    """
+    """The argument of MAIL; the address has no angle brackets, "" is the null sender."""
 
     address: str
     parameters: tuple[EsmtpParameter, ...] = ()
@@ -136,7 +129,7 @@ class Sender:
 
 @dataclass(frozen=True)
 class Recipient:
-    """The argument of RCPT. address: without angle brackets."""
+    """The argument of RCPT; the address has no angle brackets."""
 
     address: str
     parameters: tuple[EsmtpParameter, ...] = ()
@@ -147,8 +140,17 @@ class Client:
     """The host that a message comes from, as far as known; "" means unknown.
 
     A trusted peer overrides the fields by XFORWARD or XCLIENT, and `forwarded` is then true.
-    address: IPv4 or IPv6 in plain text. protocol: SMTP, ESMTP, LMTP. source: LOCAL or REMOTE
-    (XFORWARD). peer: address of the connection itself.
+
+    Attributes
+    ----------
+    address
+        IPv4 or IPv6 in plain text.
+    protocol
+        SMTP, ESMTP, LMTP and the like (RFC 3848).
+    source
+        LOCAL or REMOTE (XFORWARD).
+    peer
+        Address of the connection itself.
     """
 
     address: str = ""
@@ -198,11 +200,12 @@ def received_field(client: Client, hostname: str, name: str, recipient: str, now
 
     Parameters
     ----------
-    client : its helo, name, address and protocol (RFC 3848) are written.
-    hostname : of this server.
-    name : of the message, for `id`.
-    recipient : for `for`; "" when there are several.
-    now : seconds since 1970.
+    name
+        Of the message, for `id`.
+    recipient
+        For `for`; "" when there are several.
+    now
+        Seconds since 1970.
     """
     comment = ""
     if literal := _address_literal(client.address):
@@ -281,7 +284,6 @@ class ReplyReader:
         return self._size + len(self._unread)
 
     def feed(self, data: bytes) -> None:
-        """Take what the next hop has sent."""
         self._unread += data
 
     def next_reply(self) -> Reply | None:

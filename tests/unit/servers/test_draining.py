@@ -10,6 +10,7 @@ from spamguard.servers import listener
 from spamguard.smtp.envelope import Networks
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
+from tests.unit.servers.test_clients_from_hell import dripping
 
 pytestmark = pytest.mark.slow  # waits for seconds
 
@@ -40,6 +41,18 @@ def test_no_new_message_begins_though_it_is_already_there(tmp_path):
     proxy = ScriptedProxy()
     assert run(tmp_path, proxy, talk) == (250, GOODBYE, True)
     assert len(proxy.passed) == 1
+
+
+def test_a_line_that_comes_letter_by_letter_does_not_keep_the_door_open(tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        await caller.code()
+        answered = asyncio.create_task(dripping(caller, b"x"))
+        await asyncio.sleep(0.05)
+        await served.door.drain(soon(3600))
+        return await answered
+
+    assert run(tmp_path, ScriptedProxy(), talk) == GOODBYE
 
 
 def test_a_hand_over_that_does_not_end_does_not_keep_the_door_open(tmp_path, monkeypatch):

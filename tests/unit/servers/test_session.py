@@ -20,16 +20,13 @@ def run(directory, talk, proxy=None, **options):
 @pytest.mark.parametrize("method", [b"POST", b"get"])
 def test_browsers_are_sent_away_with_the_mail_that_a_page_has_them_bring(tmp_path, method):
     proxy = ScriptedProxy()
+    head = b" / HTTP/1.1\r\nHost: 127.0.0.1:10025\r\nContent-Type: text/plain\r\n\r\n"
     mail = b"EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n" + MESSAGE + b".\r\n"
 
     async def talk(served):
         caller = await served.call()
         assert await caller.code() == 220
-        caller.send(
-            method
-            + b" / HTTP/1.1\r\nHost: 127.0.0.1:10025\r\nContent-Type: text/plain\r\n\r\n"
-            + mail
-        )
+        caller.send(method + head + mail)
         return await caller.code(), await caller.at_end()
 
     assert run(tmp_path, talk, proxy) == (421, True)
@@ -43,12 +40,8 @@ def test_behind_a_server_addresses_beyond_ascii_are_its_business(tmp_path, posit
     async def talk(served):
         caller = await served.call()
         await caller.code()
-        wide, plain, to = (
-            "MAIL FROM:<grün@x.example>".encode(),
-            b"MAIL FROM:<a@x.example>",
-            "RCPT TO:<grün@y.example>".encode(),
-        )
-        return await caller.codes(b"EHLO me", wide, b"RSET", plain, to)
+        wide, to = "MAIL FROM:<grün@x.example>".encode(), "RCPT TO:<grün@y.example>".encode()
+        return await caller.codes(b"EHLO me", wide, b"RSET", b"MAIL FROM:<a@x.example>", to)
 
     assert run(tmp_path, talk, position=Position(position)) == [250, code, 250, 250, code]
 
@@ -102,36 +95,13 @@ def test_xforward_holds_for_one_message(tmp_path):
             b"MAIL FROM:<>",
         )
 
-    assert run(tmp_path, talk, proxy) == [
-        250,
-        250,
-        250,
-        250,
-        503,
-        250,
-        354,
-        250,
-        250,
-        250,
-        501,
-        501,
-        250,
-        250,
-    ]
+    codes = [250, 250, 250, 250, 503, 250, 354, 250, 250, 250, 501, 501, 250, 250]
+    assert run(tmp_path, talk, proxy) == codes
     first, second, third = [transaction.client for transaction in proxy.passed]
-    assert (first.name, first.address, first.port, first.helo) == (
-        "spike.example",
-        "2001:db8::1",
-        "25",
-        "a b",
-    )
-    assert (first.protocol, first.source, first.ident, first.peer, first.forwarded) == (
-        "ESMTP",
-        "REMOTE",
-        "ABC",
-        "127.0.0.1",
-        True,
-    )
+    assert (first.name, first.address) == ("spike.example", "2001:db8::1")
+    assert (first.port, first.helo, first.protocol) == ("25", "a b", "ESMTP")
+    assert (first.source, first.ident) == ("REMOTE", "ABC")
+    assert (first.peer, first.forwarded) == ("127.0.0.1", True)
     assert (second.address, second.helo, second.forwarded) == ("127.0.0.1", "me", False)
     assert (third.address, third.name, third.helo, third.forwarded) == ("", "", "", True)
 
@@ -155,17 +125,8 @@ def test_recipients_are_limited(tmp_path):
         await caller.say(MESSAGE + b".")
         return await caller.codes(b"MAIL FROM:<>", *[b"RCPT TO:<b@c>"] * 8)
 
-    assert run(tmp_path, talk, proxy, limits=DoorLimits(recipients=3, idle_commands=5)) == [
-        250,
-        250,
-        250,
-        250,
-        452,
-        452,
-        452,
-        452,
-        452,
-    ]
+    limits = DoorLimits(recipients=3, idle_commands=5)
+    assert run(tmp_path, talk, proxy, limits=limits) == [250] * 4 + [452] * 5
     assert len(proxy.passed[1].recipients) == 3
 
 
