@@ -315,7 +315,8 @@ class ScorerPool:
             scorer.check_deadline(self._seconds)
         while self._queue and monotonic() - self._queue[0].since >= _QUEUE_TIMEOUT:
             self._queue.popleft().finish(NotScanned("busy"))
-        if self._queue or sum(scorer.is_free for scorer in self._scorers) < self._size:
+        all_free = all(scorer.is_free for scorer in self._scorers)
+        if self._queue or not all_free or len(self._scorers) < self._size:
             self._dispatch()
 
     def _on_change(self, scorer: ScorerHandle) -> None:
