@@ -205,7 +205,7 @@ def _make_context(
         if entry.replies:  # not where another program delivers
             counters.add_seconds(_DELIVER_STAGE, entry.delivery_seconds)
         _log.info("%s", entry, extra={"event": "handled", "facts": entry.facts})
-        history.put(entry.row(signing_key()[1] if entry.scan else ""))
+        history.put(entry.row(signing_key()[1] if entry.copy else ""))
 
     users = UserResolver(settings.aliases) if settings.personal else None
     quarantine = Quarantine(settings.state / "quarantine")

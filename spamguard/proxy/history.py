@@ -39,13 +39,26 @@ _JOINERS = frozenset("\u200c\u200d")
 class HistoryRow:
     """What became of one message. Texts that are too long are cut when the row is kept.
 
-    id: as of `keys.new_id`. time: seconds since 1970. client: its address. reply: the next hop's.
-    recipients: the first `MAX_RECIPIENTS` are kept. size: bytes. label: of the verdict, or
-    "not-scanned", when digest and packed are b"". packed: the features (`ledger.codec`), made by
-    this `extractor` with the key of this `fingerprint`. words: strongest first. personal: users
-    with a decision that differs from that for all people, each with the own label. author: as
-    `mail.headers.format_author` writes it. sender_digest: of words about the sender, where that was
-    authenticated (`ledger.senders`). line: the beginning of its text.
+    Attributes
+    ----------
+    id
+        As of `keys.new_id`.
+    time
+        Seconds since 1970.
+    recipients
+        The first `MAX_RECIPIENTS` are kept.
+    label
+        Of the verdict, or "not-scanned"; then digest and packed are b"".
+    packed
+        The features (`ledger.codec`), made by `extractor` with the key of this `fingerprint`.
+    words
+        Strongest first.
+    personal
+        Users with a decision that differs from that for all people, each with the own label.
+    author
+        As `mail.headers.format_author` writes it.
+    sender_digest
+        Of words about the sender, where that was authenticated (`ledger.senders`).
     """
 
     id: str
@@ -245,8 +258,10 @@ class History(ClosedOnExit):
 
         Parameters
         ----------
-        size : bytes that its files may take together, at least `MIN_BYTES`.
-        days : how long a row is kept, by the time of `Database.trusted_time`.
+        size
+            Bytes that its files may take together, at least `MIN_BYTES`.
+        days
+            How long a row is kept, by the time of `Database.trusted_time`.
 
         Both take effect by and by, as rows are appended.
         """
@@ -271,7 +286,7 @@ class History(ClosedOnExit):
         self.append_values([row_values(row) for row in rows])
 
     def append_values(self, rows: Sequence[RowValues]) -> None:
-        """Keep rows that are encoded already, as `append` does."""
+        """`append` for rows that are encoded already."""
         if not rows:
             return
         with self._db.errors():

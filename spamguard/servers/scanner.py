@@ -180,18 +180,18 @@ class ScanService:
         if trusted:
             on_top = self._client_field(record, header, request.received_by)
             names = (request.user,) if request.user else request.recipients
-        judged = await self._policy_judge.judge(
+        copies = await self._policy_judge.judge(
             request.message, header, on_top, names, record, separate_copies=False
         )
-        if judged is None:
+        if not copies:
             return None
-        scan, (copy,) = judged
-        record.split([copy])
+        record.split(copies)
+        (copy,) = copies
         return ScanResult(
             id=record.id,
-            fields=self._policy_judge.header_fields(copy, scan, record.id),
+            fields=self._policy_judge.header_fields(copy, record.id),
             action=copy.decision.action,
-            words=self._format_words(scan),
+            words=self._format_words(copy.scan),
             label=copy.verdict.label,
             is_unwanted=copy.decision.is_unwanted,
             score=policy.reported_score(copy.verdict, copy.decision),
