@@ -230,22 +230,14 @@ class LessonService:
 
 
 class Learner:
-    """Teaches a filter what waits.
-
-    Parameters
-    ----------
-    settle
-        Asks for settling.
-    lessons_per_day
-        Of each user; 0 for no limit.
-    """
+    """Teaches a filter what waits."""
 
     def __init__(
         self,
         spam_filter: Filter,
         sources: Sequence[LessonSpool],
         settle: Callable[[], object],
-        lessons_per_day: int = 0,
+        lessons_per_day: int = 0,  # of each user; 0 for no limit
     ) -> None:
         self._service = LessonService(spam_filter, settle, logger=_log)
         self._sources = sources

@@ -175,9 +175,7 @@ class LessonQueue(LessonSpool):
 
 
 def _read_file(path: Path) -> tuple[bytes, int, float]:
-    """The bytes of a file, the uid of its owner, and the seconds since its last change of status:
-    the time of the last write is set by its owner at will.
-    """
+    """The bytes of a file, the uid of its owner, and its age, which no owner can set."""
     with open(path, "rb", opener=lambda name, _: os.open(name, _OPEN_FLAGS)) as file:
         status = os.fstat(file.fileno())
         if (

@@ -118,13 +118,7 @@ def read_watcher_status(state: Path) -> WatcherStatus | None:
 
 
 class StatusFile:
-    """The status file of one watcher.
-
-    Parameters
-    ----------
-    warnings
-        Those that the file tells; `list_troubles` makes troubles of them.
-    """
+    """The status file of one watcher; `list_troubles` says what its warnings mean to users."""
 
     def __init__(
         self, state: Path, warnings: WarnOnce, list_troubles: Callable[[], Iterable[WatcherTrouble]]

@@ -51,24 +51,13 @@ _opinion_key = attrgetter("label", "origin", "time")  # the same for a vote and 
 
 
 class VoteSelection(NamedTuple):
-    """Which votes to take back.
-
-    Attributes
-    ----------
-    since, until
-        Seconds since 1970, the second excluded; 0 for all.
-    origin
-        As in `ledger.queries.origin_patterns`; "" for any.
-    node
-        Id of the node that cast them, of which nothing stays, also not what it has undone; "" for
-        any.
-    """
+    """Which votes to take back."""
 
     user: str
-    since: int = 0
-    origin: str = ""
-    until: int = 0
-    node: str = ""
+    since: int = 0  # seconds since 1970
+    origin: str = ""  # as in `ledger.queries.origin_patterns`; "" for any
+    until: int = 0  # excluded; 0 for all
+    node: str = ""  # that cast them, of which nothing stays, also not what it has undone
 
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
@@ -159,8 +148,9 @@ def _votes_of_others(votes: Sequence[Vote], chosen: VoteSelection) -> list[Vote]
 
 
 def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
-    """What the user has said, oldest first, without what was taken back. The copy of an older vote
-    takes back all that came behind the original.
+    """What the user has said and not taken back, oldest first.
+
+    The copy of an older vote takes back all that came behind the original.
     """
     opinions: list[Vote] = []
     for vote in sorted(votes, key=attrgetter("version")):
@@ -218,12 +208,9 @@ def describe_outdated(number: int) -> str:
 def reextract_votes(
     spam_filter: Filter, examples: Sequence[Example], user: str | None = None
 ) -> list[bytes]:
-    """Cast the outdated votes on these messages once more, all or none; the digest of each.
+    """Cast a user's or everybody's outdated votes on these messages once more, all or none.
 
-    Parameters
-    ----------
-    user
-        Whose votes; None for everybody's.
+    Returns the digest of each.
     """
     outdated = [example for example in examples if _outdated_votes(spam_filter, example, user)]
     all_scores = spam_filter.first_scores(outdated)

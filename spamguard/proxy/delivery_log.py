@@ -47,23 +47,13 @@ _FROM = re.compile(rb"\nFrom[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
 
 
 class Copy(NamedTuple):
-    """The message as some recipients get it.
+    """The message as some recipients get it."""
 
-    Attributes
-    ----------
-    recipients
-        Their indices in the envelope, from 0, in order.
-    verdict
-        The mildest of those for these recipients.
-    personal
-        Users among them for whom the decision differs from that for all people, each with the own
-        label.
-    """
-
-    recipients: Sequence[int]
+    recipients: Sequence[int]  # their indices in the envelope, from 0, in order
     scan: Scan
-    verdict: Verdict
+    verdict: Verdict  # the mildest of those for these recipients
     decision: Decision
+    # Users among them with a decision that differs from that for all people, with the own label.
     personal: Mapping[str, str] = {}
 
 
@@ -103,38 +93,23 @@ def decide_copies(
 class DeliveryRecord:
     """Made when a message comes; `set_judged`, `split` or `set_failure`, and `finish` fill it.
 
-    Attributes
-    ----------
-    id
-        New, as of `keys.new_id`.
-    time
-        Of arrival, seconds since 1970.
-    reason
-        Why the message was not scanned.
-    copy, action
-        None before the decision.
-    copy_of
-        The id of the message, where this is a further copy of it.
-    queue_id
-        Its id at the server that asks, if any.
-    judging_seconds, delivery_seconds
-        From arrival to verdict, and from there to the final reply.
+    The record has a new id, as of `keys.new_id`, and the time of arrival in seconds since 1970.
     """
 
     listener: Listener | Scanner
     envelope: Envelope
     size: int
     oddities: frozenset[str] = frozenset()
-    reason: str = ""
+    reason: str = ""  # why the message was not scanned
     subject: str = ""
     author: str = ""
-    copy: Copy | None = None
+    copy: Copy | None = None  # this and the action are None before the decision
     action: Action | None = None
-    copy_of: str = ""
-    queue_id: str = ""
+    copy_of: str = ""  # the id of the message, where this is a further copy of it
+    queue_id: str = ""  # of the message at the server that asks, if any
     replies: Sequence[Reply] = ()
-    judging_seconds: float = 0.0
-    delivery_seconds: float = 0.0
+    judging_seconds: float = 0.0  # from arrival to verdict
+    delivery_seconds: float = 0.0  # from there to the final reply
 
     def __post_init__(self) -> None:
         self.time = time.time()
@@ -277,7 +252,7 @@ _ROW_BYTES = 4096  # of a row without its features
 
 
 class HistoryWriter:
-    """Takes rows from any thread. Start it after the last fork.
+    """Takes rows from any thread, and counts those that it drops. Start it after the last fork.
 
     Parameters
     ----------
@@ -285,11 +260,6 @@ class HistoryWriter:
         As in `History.open`.
     private
         Whether rows are kept only as `redact_row` leaves them.
-
-    Attributes
-    ----------
-    dropped
-        How many rows so far.
     """
 
     def __init__(self, path: Path, size: int, days: int, *, private: bool = False) -> None:

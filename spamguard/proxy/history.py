@@ -37,52 +37,31 @@ _JOINERS = frozenset("\u200c\u200d")
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """What became of one message. Texts that are too long are cut when the row is kept.
+    """What became of one message. Texts that are too long are cut when the row is kept."""
 
-    Attributes
-    ----------
-    id
-        As of `keys.new_id`.
-    time
-        Seconds since 1970.
-    recipients
-        The first `MAX_RECIPIENTS` are kept.
-    label
-        Of the verdict, or "not-scanned"; then digest and packed are b"".
-    packed
-        The features (`ledger.codec`), made by `extractor` with the key of this `fingerprint`.
-    words
-        Strongest first.
-    personal
-        Users with a decision that differs from that for all people, each with the own label.
-    author
-        As `mail.headers.format_author` writes it.
-    sender_digest
-        Of words about the sender, where that was authenticated (`ledger.senders`).
-    """
-
-    id: str
-    time: float
+    id: str  # as of `keys.new_id`
+    time: float  # seconds since 1970
     listener: str
     client: str
     sender: str
-    recipients: tuple[str, ...]
+    recipients: tuple[str, ...]  # the first `MAX_RECIPIENTS` are kept
     subject: str
     size: int
     digest: bytes
-    label: str
+    label: str  # of the verdict, or "not-scanned"; then digest and packed are b""
     probability: float
     log_odds: float
     action: str
     reply: str
-    packed: bytes
-    words: tuple[Word, ...]
-    extractor: int
-    fingerprint: str
+    packed: bytes  # the features (`ledger.codec`)
+    words: tuple[Word, ...]  # strongest first
+    extractor: int  # that made the features,
+    fingerprint: str  # with this key
+    # Users with a decision that differs from that for all people, each with the own label.
     personal: Mapping[str, str] = field(default_factory=dict)
-    author: str = ""
-    sender_digest: bytes = b""
-    line: str = ""
+    author: str = ""  # as `mail.headers.format_author` writes it
+    sender_digest: bytes = b""  # of words about the sender, if authenticated (`ledger.senders`)
+    line: str = ""  # the beginning of its text
 
     @property
     def message(self) -> str:
@@ -246,7 +225,6 @@ class History(ClosedOnExit):
     """
 
     def __init__(self, db: Database, size: int, days: int) -> None:
-        """Use `open`."""
         self.path = db.path
         self._db = db
         self._size = max(size, MIN_BYTES)

@@ -62,32 +62,20 @@ _SELECT_NAMED = (
 class HistoryFilter(NamedTuple):
     """Conditions of a search; a row must meet all that are not empty.
 
-    Attributes
-    ----------
-    sender, recipient, subject
-        Found anywhere in the field, whatever the case; a sender in the envelope's or in the author.
-    taught
-        A class, or "any", as `HistorySearch.set_lessons` was told.
-    since, until
-        Seconds since 1970, to the millisecond, the second excluded.
-    before
-        Only older ids.
-    parts
-        Patterns of recipients (`recipient_pattern`), one of which must be there.
-    words
-        Each is in the subject or in a sender, or, without parts, in the recipients: with parts, it
-        could be in the address of somebody else.
+    Sender, recipient and subject are found anywhere in the field, whatever the case; a sender in
+    the envelope's or in the author. Each word is in the subject or in a sender, or, without parts,
+    in the recipients: with parts, it could be in the address of somebody else.
     """
 
     sender: str = ""
     recipient: str = ""
     subject: str = ""
     label: str = ""
-    taught: str = ""
-    since: float = 0.0
-    until: float = 0.0
-    before: str = ""
-    parts: Sequence[str] = ()
+    taught: str = ""  # a class, or "any", as `HistorySearch.set_lessons` was told
+    since: float = 0.0  # seconds since 1970, to the millisecond
+    until: float = 0.0  # excluded
+    before: str = ""  # only older ids
+    parts: Sequence[str] = ()  # patterns of recipients (`recipient_pattern`); one must be there
     words: Sequence[str] = ()
 
     @property
@@ -161,7 +149,6 @@ class HistorySearch(History):
     """A history that can be searched."""
 
     def __init__(self, db: Database, size: int, days: int) -> None:
-        """Use `open`."""
         super().__init__(db, size, days)
         db.connection.create_function("fold", 1, fold_text, deterministic=True)
         for statement in _TEMP_TABLES:
@@ -232,12 +219,8 @@ class HistorySearch(History):
     def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
         """Set the classes of messages, for `HistoryFilter.taught`; None for no lesson.
 
-        Kept for this connection only, in a temporary file of SQLite's if they are many.
-
-        Parameters
-        ----------
-        replace_all
-            Whether to forget those set before.
+        Kept for this connection only, in a temporary file of SQLite's if they are many. With
+        `replace_all`, those set before are forgotten.
         """
         removed = [(digest,) for digest, label in labels.items() if label is None]
         # Sorted, they cost half.

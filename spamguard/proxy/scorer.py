@@ -207,12 +207,7 @@ def encode_answer(answer: Scan | str) -> bytes:
 
 
 def decode_answer(data: bytes | bytearray, users: Collection[str] = ()) -> Scan | str | None:
-    """The answer in what has come so far; None if more is to come.
-
-    Parameters
-    ----------
-    users
-        Those of the request.
+    """The answer to a request about these users in what has come; None if more is to come.
 
     Raises
     ------

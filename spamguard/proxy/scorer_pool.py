@@ -45,7 +45,7 @@ from spamguard.storage import Spool
 _log = logging.getLogger("spamguard.proxy")
 
 DEFAULT_OPTIONS = ScanOptions()
-SCORER_COMMAND = ("-m", "spamguard.proxy.scorer")
+SCORER_COMMAND = ("-m", "spamguard.proxy.scorer")  # arguments of Python
 _START_SECONDS = 60.0  # for a scorer to open the filter
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
@@ -77,35 +77,20 @@ class ScanJob:
 
 
 class ScorerHandle:
-    """One scorer process.
-
-    Parameters
-    ----------
-    on_change
-        Called when it has become ready, has answered, or has ended.
-
-    Attributes
-    ----------
-    job
-        The one that it works on.
-    since
-        When it got the job, or was started.
-    end_reason
-        "" while it lives.
-    """
+    """One scorer process. It calls `on_change` when it is ready, has answered, or has ended."""
 
     def __init__(self, command: Sequence[str], on_change: Callable[[ScorerHandle], None]) -> None:
         self._on_change = on_change
         self._received = bytearray()
         self.job: ScanJob | None = None
-        self.since = monotonic()
+        self.since = monotonic()  # it got the job, or was started
         self.is_ready = False
-        self.end_reason = ""
+        self.end_reason = ""  # while it lives
         self._socket, child_socket = socket.socketpair()
         with child_socket:
             try:
                 arguments = [*command, str(os.getpid())]
-                self._process = process.start_process(arguments, stdin=child_socket.fileno())
+                self.process = process.start_process(arguments, stdin=child_socket.fileno())
             except OSError:
                 self._socket.close()
                 raise
@@ -113,10 +98,6 @@ class ScorerHandle:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._on_readable)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def is_free(self) -> bool:
@@ -176,30 +157,15 @@ class ScorerHandle:
         self.end_reason = reason
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        self._process.kill()
+        self.process.kill()
         self._on_change(self)
-
-    async def wait(self) -> int:
-        """Wait until the process is gone; its exit status."""
-        while (status := self._process.poll()) is None:
-            await asyncio.sleep(0.01)  # between looks at whether a killed process is gone
-        return status
 
 
 class ScorerPool:
-    """The scorers of one worker.
-
-    Parameters
-    ----------
-    command
-        Of a scorer, as arguments of Python.
-    """
+    """The scorers of one worker."""
 
     def __init__(
-        self,
-        state: Path,
-        scoring: Scoring,
-        command: Sequence[str] = SCORER_COMMAND,
+        self, state: Path, scoring: Scoring, command: Sequence[str] = SCORER_COMMAND
     ) -> None:
         self._seconds = scoring.deadline
         self._size = scoring.scorers
@@ -342,15 +308,16 @@ class ScorerPool:
         Another scorer gets it once more if the first one died on the spot.
         """
         job, reason, died_on_the_spot = scorer.job, scorer.end_reason, not scorer.is_stuck
-        status = await scorer.wait()
+        while (status := scorer.process.poll()) is None:
+            await asyncio.sleep(0.01)  # between looks at whether the killed process is gone
         if job is None:
             return
         if not self._closing:
             text = "scorer %d %s while judging a message of %d bytes"
-            _log.error(text, scorer.pid, reason, job.message.size)
+            _log.error(text, scorer.process.pid, reason, job.message.size)
         if status == -signal.SIGBUS:  # the tables, which it maps
             text = "scorer %d could not read the tables (SIGBUS): %s"
-            _log.error(text, scorer.pid, "make room on their disk, or mend it")
+            _log.error(text, scorer.process.pid, "make room on their disk, or mend it")
             job.finish(NotScanned("no-model"))
             return
         times = _POISON_COUNT

@@ -119,25 +119,13 @@ Judge = Callable[[Spool, bytes, tuple[str, ...]], Awaitable[Scan | NotScanned]]
 
 
 class ProxyContext(NamedTuple):
-    """The parts that all listeners and scanners of one worker share.
-
-    Attributes
-    ----------
-    key
-        Returns the key that signs verdicts, or raises SpamguardError.
-    record
-        Keeps a finished record, without waiting.
-    settle
-        Called when lessons wait for settling.
-    user_resolver
-        None: all recipients are judged alike.
-    """
+    """The parts that all listeners and scanners of one worker share."""
 
     quarantine: Quarantine
-    key: Callable[[], bytes]
-    record: Callable[[DeliveryRecord], None]
-    settle: Callable[[], None]
-    user_resolver: UserResolver | None = None
+    key: Callable[[], bytes]  # that signs verdicts; raises SpamguardError without one
+    record: Callable[[DeliveryRecord], None]  # keeps a finished record, without waiting
+    settle: Callable[[], None]  # called when lessons wait for settling
+    user_resolver: UserResolver | None = None  # without it all recipients are judged alike
 
 
 @dataclass
