@@ -130,11 +130,11 @@ class ProxyContext(NamedTuple):
 
 @dataclass
 class PolicyJudge:
-    """A judge, and the policy of one listener or scanner about its verdicts."""
+    """Judges by the policy of one listener or scanner."""
 
-    _judge: Judge
-    _context: ProxyContext
-    _policy: Policy
+    scan: Judge
+    context: ProxyContext
+    policy: Policy
 
     async def judge(
         self,
@@ -157,38 +157,38 @@ class PolicyJudge:
         separate_copies
             As in `decide_copies`.
         """
-        resolver = self._context.user_resolver
+        resolver = self.context.user_resolver
         candidates = resolver.all_candidates(names) if resolver else ()
-        scan = await self._judge(message, on_top, candidates)
+        scan = await self.scan(message, on_top, candidates)
         record.set_judged(header)
         if scan.settle:
-            self._context.settle()
+            self.context.settle()
         if isinstance(scan, NotScanned):
             record.set_failure(scan.reason)
             return []
-        if keys.is_probe(self._context.key(), header, record.time):
+        if keys.is_probe(self.context.key(), header, record.time):
             verdict = replace(scan.verdict, label="spam")
             decision = Decision(Action.TAG, is_unwanted=True, spam_from=scan.threshold)
             return [Copy(range(len(names)), scan, verdict, decision)]
         users = [""] * len(names)
         if resolver and scan.personal:
             users = resolver.resolve(names, scan.personal)
-        return decide_copies(scan, users, self._policy, separate_copies=separate_copies)
+        return decide_copies(scan, users, self.policy, separate_copies=separate_copies)
 
     def header_fields(self, copy: Copy, copy_id: str) -> list[bytes]:
         """The signed header fields of a copy. Raises SpamguardError if there is no key."""
         verdict, decision = copy.verdict, copy.decision
         signed = keys.sign_verdict(
-            self._context.key(), verdict, decision.action, copy_id, copy.scan.digest
+            self.context.key(), verdict, decision.action, copy_id, copy.scan.digest
         )
         return policy.header_fields(
-            verdict, decision, signed, tell_probability=self._policy.tell_probability
+            verdict, decision, signed, tell_probability=self.policy.tell_probability
         )
 
     def record(self, record: DeliveryRecord) -> None:
         """Keep a finished record. A fault here must not change the reply: mail would come again."""
         try:
-            self._context.record(record)
+            self.context.record(record)
         except Exception:  # noqa: BLE001  see above
             _log.exception("%s: a fault in recording this message", record.id)
 
@@ -199,12 +199,8 @@ class FilterProxy:
 
     listener: Listener
     next_hop: NextHop
-    _judge: Judge
-    context: ProxyContext
+    judge: PolicyJudge
     hostname: str  # ours, in Received
-
-    def __post_init__(self) -> None:
-        self.policy_judge = PolicyJudge(self._judge, self.context, self.listener.policy)
 
     @property
     def answers_each(self) -> bool:
@@ -268,7 +264,7 @@ class FilterTransaction:
                 of_copy = await self._deliver(record, output, opened)
             finally:  # also if the worker is stopping
                 record.finish(of_copy)
-                self._proxy.policy_judge.record(record)
+                self._proxy.judge.record(record)
             recipients = record.copy.recipients if record.copy else range(len(self._accepted))
             replies.update(zip(recipients, repeat_reply(of_copy, len(recipients)), strict=True))
         count = len(self._accepted) if self._proxy.answers_each else 1
@@ -296,7 +292,7 @@ class FilterTransaction:
         if is_server or (self._client.forwarded and not has_received_on_top(header)):
             on_top = make_received("", "", record.time) + b"\r\n"
         names = [recipient.address for recipient in self._accepted]
-        judge, separate_copies = proxy.policy_judge, proxy.answers_each
+        judge, separate_copies = proxy.judge, proxy.answers_each
         try:
             copies = await judge.judge(
                 message, header, on_top, names, record, separate_copies=separate_copies
@@ -349,7 +345,8 @@ class FilterTransaction:
             return [Replies.LOCAL_ERROR]
 
     async def _hold(self, content: SpoolView, record: DeliveryRecord) -> Reply:
-        store = partial(self._proxy.context.quarantine.store, record.id, content, record.envelope)
+        quarantine = self._proxy.judge.context.quarantine
+        store = partial(quarantine.store, record.id, content, record.envelope)
         try:
             await run_in_thread(
                 partial(store, record.label, record.time, str(record.listener.listen))
