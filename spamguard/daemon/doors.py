@@ -26,7 +26,7 @@ from spamguard.log import hostname
 from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
 from spamguard.proxy.scorer import ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import FilterProxy, Judge, Proxy, ProxyContext
+from spamguard.proxy.transaction import FilterProxy, PolicyJudge, Proxy, ProxyContext
 from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
@@ -77,7 +77,7 @@ def open_doors(
         stack.push_async_callback(hop.close)
         stack.callback(asyncio.get_running_loop().create_task(_probe_until_known(hop)).cancel)
         proxy: Proxy = FilterProxy(
-            listener, hop, _judge_of(pool, settings, listener), context, name
+            listener, hop, _judge_of(pool, settings, context, listener), name
         )
         if listener.teach is not None:
             proxy = ForwardTrainingProxy(proxy, listener, listener.teach, lessons)
@@ -85,17 +85,19 @@ def open_doors(
         doors.append(open_door(listener, proxy, [listening], spool, name, count))
     first = len(settings.listeners)
     for scanner, listening in zip(settings.scanners, sockets[first:], strict=True):
-        judge = _judge_of(pool, settings, scanner)
-        service = ScanService(scanner, judge, context, lessons, machine)
+        judge = _judge_of(pool, settings, context, scanner)
+        service = ScanService(scanner, judge, lessons, machine)
         doors.append(open_scanner(service, [listening], spool))
     return doors
 
 
-def _judge_of(pool: ScorerPool, settings: Settings, door: Listener | Scanner) -> Judge:
+def _judge_of(
+    pool: ScorerPool, settings: Settings, context: ProxyContext, door: Listener | Scanner
+) -> PolicyJudge:
     servers = settings.authserv_ids if door.believes_results else ()
     stripped = bool(servers) and door.strips_authentication_results
     options = ScanOptions(door.policy.spam_threshold, servers, stripped)
-    return partial(pool.judge, options=options)
+    return PolicyJudge(partial(pool.judge, options=options), context, door.policy)
 
 
 def open_door(
@@ -200,7 +202,7 @@ def _make_context(
         if entry.replies:  # not where another program delivers
             counters.add_seconds(_DELIVER_STAGE, entry.delivery_seconds)
         _log.info("%s", entry, extra={"event": "handled", "facts": entry.facts})
-        history.put(entry.row(signing_key()[1] if entry.scan else ""))
+        history.put(entry.row(signing_key()[1] if entry.copy else ""))
 
     users = UserResolver(settings.aliases) if settings.personal else None
     quarantine = Quarantine(settings.state / "quarantine")

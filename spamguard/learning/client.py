@@ -40,7 +40,7 @@ EXAMPLE = "  spamguard teach-pipe --as spam --user anna@example.org < message.em
 
 
 def spool_lesson(directory: str, header: LessonHeader, raw: bytes) -> None:
-    """Return once a file with the lesson is on the disk. OSError.
+    """Return once a file with the lesson is on the disk.
 
     The daemon must be able to read the file: where the directory gives its group to new files (mode
     3733), the group may; else only the owner.
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command by itself, without loading the others; its exit status."""
+    """Run the command without loading the others; its exit status."""
     parser = argparse.ArgumentParser(
         "spamguard teach-pipe",
         description=ABOUT,

@@ -89,18 +89,14 @@ def unknown_class(label: str) -> UnknownClassError:
 
 @dataclass
 class LessonService:
-    """Teaches one filter, in its thread.
-
-    settle: asks for settling. pause: seconds between two calls of it. logger: gets a line for each
-    lesson of `submit` and `retract`; None where the caller answers a person, such as a command.
-    changed: votes that changed anything, so far.
-    """
+    """Teaches one filter, in its thread."""
 
     _filter: Filter
-    _settle: Callable[[], object] | None = None
-    pause: float = SETTLE_SECONDS
+    _settle: Callable[[], object] | None = None  # asks for settling
+    pause: float = SETTLE_SECONDS  # between two calls of `_settle`
+    # Gets a line for each lesson; None where the caller answers a person, such as a command.
     logger: logging.Logger | None = None
-    changed: int = 0
+    changed: int = 0  # votes that changed anything, so far
     _settled_at: float = -inf
     _settled_changes: int = 0
 
@@ -116,8 +112,11 @@ class LessonService:
     ) -> list[LessonOutcome]:
         """Teach messages as one class, in one transaction; what became of each.
 
-        UnknownClassError (there is no such class, and it may not be made), LedgerError: nothing is
-        taught.
+        Raises
+        ------
+        UnknownClassError
+            There is no such class, and it may not be made; as after a LedgerError, nothing is
+            taught.
         """
         self.open_class(label, new_class)
         votes = self._filter.make_votes(examples, label, user=user, origin=origin)
@@ -148,7 +147,8 @@ class LessonService:
         self, digests: Sequence[bytes], user: str, origin: str, old_label: str = ""
     ) -> list[bool]:
         """Take back what the user has said about messages; of each, whether there was anything.
-        There is no quota for this. old_label: for the log line, where it is known.
+
+        There is no quota for this. The old label is for the log line, where it is known.
         """
         retracted = self._filter.forget_digests(digests, user=user, origin=origin)
         self.changed += sum(retracted)
@@ -184,8 +184,16 @@ class LessonService:
         """Split lessons into those that the user may still teach within 24 hours, and the others.
 
         The ledger is what is counted, which no restart forgets. A lesson that stands already costs
-        nothing. The site's own word (user "") has no limit. lessons_per_day: 0: no limit. origins:
-        the ways of teaching that share this quota. vote: digest and class of a lesson.
+        nothing. The site's own word (user "") has no limit.
+
+        Parameters
+        ----------
+        lessons_per_day
+            0 for no limit.
+        origins
+            The ways of teaching that share this quota.
+        vote
+            Gives the digest and the class of a lesson.
         """
         if not lessons_per_day or not user:
             return list(lessons), []
@@ -196,9 +204,7 @@ class LessonService:
     def cast(
         self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
     ) -> list[bool]:
-        """Cast votes in one transaction; of each, whether it changed anything.
-        unless_voted_since: as of `SqliteLedger.append`.
-        """
+        """Cast votes in one transaction, as by `Filter.cast_votes`."""
         changed = self._filter.cast_votes(votes, unless_voted_since=unless_voted_since)
         self.changed += sum(changed)
         return changed
@@ -224,17 +230,14 @@ class LessonService:
 
 
 class Learner:
-    """Teaches a filter what waits.
-
-    settle: asks for settling. lessons_per_day: of each user; 0: no limit.
-    """
+    """Teaches a filter what waits."""
 
     def __init__(
         self,
         spam_filter: Filter,
         sources: Sequence[LessonSpool],
         settle: Callable[[], object],
-        lessons_per_day: int = 0,
+        lessons_per_day: int = 0,  # of each user; 0 for no limit
     ) -> None:
         self._service = LessonService(spam_filter, settle, logger=_log)
         self._sources = sources
@@ -246,7 +249,7 @@ class Learner:
         self._warnings = WarnOnce(_log, logging.ERROR)
 
     def run_once(self) -> int:
-        """Learn what waits and count it. SpamguardError: the rest still waits."""
+        """Learn what waits and count it. After a SpamguardError the rest still waits."""
         done = 0
         for name, source in self._list_waiting():
             if (lesson := self._take(source, name)) is None:
@@ -302,7 +305,6 @@ class Learner:
             )
 
     def _learn(self, lesson: QueuedLesson) -> None:
-        """Teach a lesson, or write down why it is dropped."""
         refusal = self._submit(lesson)
         if not refusal:
             return
@@ -371,12 +373,19 @@ class TrainingIntake:
         origin: str,
         digest: bytes | None = None,
     ) -> TrainingOutcome:
-        """Return once the lesson is on the disk (OSError: it is not). Class and quota are checked
-        when it is learnt.
+        """Return once the lesson is on the disk; OSError says that it is not.
 
-        message: its bytes, as many as the header says. origin: the way the lesson came. digest: of
-        the message; b"": it could not be read. A door that has read the message gives it; then a
-        lesson that is known is not queued, and a log line names the message.
+        Class and quota are checked when it is learnt.
+
+        Parameters
+        ----------
+        message
+            As many bytes as the header says.
+        origin
+            The way the lesson came.
+        digest
+            Of the message, from a door that has read it: then a lesson that is known is not queued,
+            and a log line names the message. b"" if the message could not be read.
         """
         label, _, user = header
         if not header.is_valid():

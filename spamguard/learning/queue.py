@@ -47,20 +47,17 @@ _UNMARKED_PREFIX = "x"  # of a mark, where the lesson has none
 
 @dataclass
 class LessonSpool:
-    """A directory in which lessons are left.
-
-    resolve_user: names the user of a lesson, from the uid of the file's owner and the name in its
-    first line. skipped: names that are not looked at again, because we may not read or remove the
-    files.
-    """
+    """A directory in which lessons are left."""
 
     _directory: Path
+    # The user of a lesson, from the uid of the file's owner and the name in its first line.
     _resolve_user: Callable[[int, str], str]
+    # Names that are not looked at again, because we may not read or remove the files.
     skipped: set[str] = field(default_factory=set)
     _name_form: ClassVar = re.compile(r"[0-9]{20}-[0-9a-f]{12}")
 
     def names(self) -> list[str]:
-        """The names of files that may be lessons, oldest first. OSError."""
+        """The names of files that may be lessons, oldest first."""
         skipped, names = set[str](), list[str]()
         with os.scandir(self._directory) as entries:
             for entry in entries:
@@ -72,7 +69,7 @@ class LessonSpool:
         return sorted(names)
 
     def take(self, name: str) -> QueuedLesson | None:
-        """Read a lesson, or None when unfinished or gone. ValueError: it is none; OSError."""
+        """Read a lesson; None if it is unfinished or gone. Raises ValueError if it is none."""
         if not self._name_form.fullmatch(name):
             raise ValueError("it has not the name of a lesson")
         try:
@@ -95,7 +92,7 @@ class LessonSpool:
         return QueuedLesson(header.label, self._resolve_user(owner, header.user), origin, raw)
 
     def remove(self, name: str) -> None:
-        """The lesson was learnt, or never can be. OSError: it stays, and is skipped."""
+        """Remove a lesson that was learnt, or never can be. What cannot be removed is skipped."""
         try:
             (self._directory / name).unlink(missing_ok=True)
         except OSError:
@@ -113,10 +110,16 @@ class LessonQueue(LessonSpool):
     def put(
         self, header: LessonHeader, origin: str, message: Iterable[bytes], mark: str = ""
     ) -> None:
-        """Return once the lesson is on the disk. OSError: it is not, or the queue is full.
+        """Return once the lesson is on the disk. Raises OSError if it is not.
 
-        origin: the way it came, in lower-case letters and dashes. message: `header.length` bytes
-        together. mark: 12 hexadecimal digits by which `find_marked` finds it; "": none are known.
+        Parameters
+        ----------
+        origin
+            The way it came, in lower-case letters and dashes.
+        message
+            `header.length` bytes together.
+        mark
+            12 hexadecimal digits by which `find_marked` finds it; "" if none are known.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
         newest = self._check_room(header.length)
@@ -125,9 +128,12 @@ class LessonQueue(LessonSpool):
         replace_private(self._directory / name, chain([header.encode()], message))
 
     def find_marked(self, mark: str) -> LessonHeader | None:
-        """The header of the newest lesson with this mark; None: there is none, or it was learnt
-        just now. LookupError: a lesson without a mark waits, which may be about the same message.
-        OSError: the queue cannot be read.
+        """The header of the newest lesson with this mark; None if there is none, or no longer.
+
+        Raises
+        ------
+        LookupError
+            A lesson without a mark waits, which may be about the same message.
         """
         marks = {name[_MARK_PART]: name for name in self.names()}
         if mark in marks:
@@ -147,7 +153,7 @@ class LessonQueue(LessonSpool):
             return []
 
     def _check_room(self, more: int) -> int:
-        """When the newest lesson was put in, in nanoseconds. OSError: the queue is full."""
+        """When the newest lesson was put in, in nanoseconds. OSError says that there is no room."""
         count, size, newest = 0, more, 0
         for entry in islice(os.scandir(self._directory), MAX_LESSONS + 1):
             count += 1
@@ -161,9 +167,7 @@ class LessonQueue(LessonSpool):
 
 
 def _read_file(path: Path) -> tuple[bytes, int, float]:
-    """The bytes of a file, the uid of its owner, and its age in seconds: since its last change of
-    status, as its owner sets the time of the last write at will.
-    """
+    """The bytes of a file, the uid of its owner, and its age, which no owner can set."""
     with open(path, "rb", opener=lambda name, _: os.open(name, _OPEN_FLAGS)) as file:
         status = os.fstat(file.fileno())
         if (
@@ -177,7 +181,7 @@ def _read_file(path: Path) -> tuple[bytes, int, float]:
 
 
 def split_lesson(data: bytes) -> tuple[LessonHeader, bytes]:
-    """Header and message of a file. ValueError: it is no lesson, or cut off.
+    """Header and message of a file. Raises ValueError if it is no lesson, or cut off.
 
     >>> split_lesson(b"TEACH spam 5 anna\\nhello")
     (LessonHeader(label='spam', length=5, user='anna'), b'hello')

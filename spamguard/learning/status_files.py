@@ -40,14 +40,12 @@ _MAX_USERS = 10_000
 
 @dataclass(frozen=True)
 class RefusedLessons:
-    """Refused lessons of a user. number: on that day, local time. last: time of the last one,
-    seconds since 1970; folder: of the last one, or its origin.
-    """
+    """Refused lessons of a user."""
 
-    day: str
-    number: int
-    last: int
-    folder: str
+    day: str  # local time
+    number: int  # on that day
+    last: int  # time of the last one, seconds since 1970
+    folder: str  # of the last one, or its origin
     why: str = OVER_QUOTA
 
 
@@ -84,7 +82,7 @@ def read_dropped(state: Path) -> dict[str, RefusedLessons]:
 
 
 def write_dropped(state: Path, refusals: RefusalLog) -> None:
-    """Write the refusals of the learner. OSError."""
+    """Write the refusals of the learner."""
     _write(state / DROPPED_FILE, refusals.recent())
 
 
@@ -93,26 +91,20 @@ def write_dropped(state: Path, refusals: RefusalLog) -> None:
 
 @dataclass(frozen=True)
 class WatcherTrouble:
-    """Why something teaches nothing.
+    """Why something teaches nothing."""
 
-    user: whose; "": everybody's. since: seconds since 1970.
-    """
-
-    user: str
+    user: str  # "" for everybody
     text: str
-    since: int
+    since: int  # seconds since 1970
 
 
 @dataclass(frozen=True)
 class WatcherStatus:
-    """The whole file.
+    """The whole file."""
 
-    began, seen: first and last sign of life, seconds since 1970. mailboxes: how many are watched.
-    """
-
-    began: int
-    seen: int
-    mailboxes: int
+    began: int  # first sign of life, seconds since 1970
+    seen: int  # the last one
+    mailboxes: int  # how many are watched
     refused: Mapping[str, RefusedLessons] = field(default_factory=dict)
     troubles: tuple[WatcherTrouble, ...] = ()
 
@@ -121,16 +113,12 @@ class WatcherStatus:
 
 
 def read_watcher_status(state: Path) -> WatcherStatus | None:
-    """The status file of a state directory; None: there is none, or it cannot be read."""
+    """The status file of a state directory; None if there is none, or it cannot be read."""
     return _read(state / WATCHER_FILE, WatcherStatus)
 
 
 class StatusFile:
-    """The status file of one watcher.
-
-    state: the state directory. warnings: those that the file tells, of which `list_troubles` makes
-    troubles.
-    """
+    """The status file of one watcher; `list_troubles` says what its warnings mean to users."""
 
     def __init__(
         self, state: Path, warnings: WarnOnce, list_troubles: Callable[[], Iterable[WatcherTrouble]]

@@ -51,18 +51,13 @@ _opinion_key = attrgetter("label", "origin", "time")  # the same for a vote and 
 
 
 class VoteSelection(NamedTuple):
-    """Which votes to take back.
-
-    since, until: seconds since 1970, the second excluded; 0: all. origin: as in
-    `ledger.queries.origin_patterns`; "": any. node: id of the node that cast them, of which nothing
-    stays, also not what it has undone; "": any.
-    """
+    """Which votes to take back."""
 
     user: str
-    since: int = 0
-    origin: str = ""
-    until: int = 0
-    node: str = ""
+    since: int = 0  # seconds since 1970
+    origin: str = ""  # as in `ledger.queries.origin_patterns`; "" for any
+    until: int = 0  # excluded; 0 for all
+    node: str = ""  # that cast them, of which nothing stays, also not what it has undone
 
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
@@ -74,7 +69,7 @@ class VoteSelection(NamedTuple):
 
 
 class UndoneVote(NamedTuple):
-    """What the user said about a message before and after undoing; None: nothing."""
+    """What the user said about a message before and after undoing; None for nothing."""
 
     digest: bytes
     old_label: str | None
@@ -84,9 +79,9 @@ class UndoneVote(NamedTuple):
 def undo_votes(
     spam_filter: Filter, digests: Sequence[bytes], chosen: VoteSelection, *, dry_run: bool = False
 ) -> Iterator[list[UndoneVote]]:
-    """Take back the chosen votes on these messages (`voted_digests` of the ledger's users), in
-    batches; yields what has changed. Does not settle. LedgerError, UsageError: batches that were
-    yielded before are undone.
+    """Take back the chosen votes on these messages, in batches; yields what has changed.
+
+    Does not settle. After a LedgerError or UsageError, batches that were yielded before are undone.
     """
     users = spam_filter.ledger.users
     for batch in batches(digests):
@@ -114,11 +109,15 @@ def undo_votes(
 
 
 def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> list[NewVote]:
-    """Votes that leave in force what would be without the chosen ones, for good: no later undoing
-    brings the chosen ones back; none if the chosen votes are gone already. A vote that comes back
-    has all that it had, its time too.
+    """Votes that leave in force what would be without the chosen ones; none if these have gone.
 
-    votes: all known votes of one user on one message, at least one.
+    They do so for good: no later undoing brings the chosen ones back. A vote that comes back has
+    all that it had, its time too.
+
+    Parameters
+    ----------
+    votes
+        All known votes of one user on one message, at least one.
     """
     opinions = _current_opinions(votes)
     if chosen.node:
@@ -149,8 +148,9 @@ def _votes_of_others(votes: Sequence[Vote], chosen: VoteSelection) -> list[Vote]
 
 
 def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
-    """What the user has said, oldest first, without what was taken back. The copy of an older vote
-    takes back all that came behind the original.
+    """What the user has said and not taken back, oldest first.
+
+    The copy of an older vote takes back all that came behind the original.
     """
     opinions: list[Vote] = []
     for vote in sorted(votes, key=attrgetter("version")):
@@ -208,10 +208,9 @@ def describe_outdated(number: int) -> str:
 def reextract_votes(
     spam_filter: Filter, examples: Sequence[Example], user: str | None = None
 ) -> list[bytes]:
-    """Cast the outdated votes on these messages once more; the digest of each. LedgerError: no vote
-    was cast.
+    """Cast a user's or everybody's outdated votes on these messages once more, all or none.
 
-    user: whose votes; None: everybody's.
+    Returns the digest of each.
     """
     outdated = [example for example in examples if _outdated_votes(spam_filter, example, user)]
     all_scores = spam_filter.first_scores(outdated)
@@ -243,8 +242,8 @@ _SLACK = 20  # a number may be exceeded by this part of it
 def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
     """Take back the votes that are too old, in batches; how many. Does not settle.
 
-    now: seconds since 1970; a clock that has jumped ahead is not believed (`trusted_time`).
-    LedgerError, TableError: some batches may be cast; the next call goes on.
+    A clock that has jumped ahead is not believed (`trusted_time`). After a LedgerError or
+    TableError some batches may be cast; the next call goes on.
     """
     ledger = spam_filter.ledger
     trusted, upto = ledger.trusted_time(now), ledger.last_seq()
@@ -259,9 +258,7 @@ def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
 
 
 def find_old_votes(ledger: SqliteLedger, kept: KeptLessons, now: int, upto_seq: int) -> list[int]:
-    """Events that are the votes to take back, a function of the events up to `upto_seq` and the
-    arguments alone.
-    """
+    """The numbers of events that are the votes to take back, whatever comes after `upto_seq`."""
     if kept.days:
         return ledger.ages.oldest_votes(upto_seq, before=now - kept.days * _DAY_SECONDS)
     by_user = ledger.users.count_lessons().values()

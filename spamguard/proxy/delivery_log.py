@@ -18,7 +18,6 @@ import os
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ from spamguard.log import WarnOnce, message_name, quote_value
 from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.headers import format_author
 from spamguard.proxy.history import History, HistoryRow, RowValues, row_values
-from spamguard.proxy.scorer import NotScanned
 from spamguard.records import EXTRACTOR, Scan, Verdict
 from spamguard.smtp.envelope import Envelope, Reply
 
@@ -49,15 +47,13 @@ _FROM = re.compile(rb"\nFrom[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
 
 
 class Copy(NamedTuple):
-    """The message as some recipients get it.
+    """The message as some recipients get it."""
 
-    recipients: their indices in the envelope, from 0, in order. personal: users among them for whom
-    the decision differs from that for all people, each with the own label.
-    """
-
-    recipients: Sequence[int]
-    verdict: Verdict
+    recipients: Sequence[int]  # their indices in the envelope, from 0, in order
+    scan: Scan
+    verdict: Verdict  # the mildest of those for these recipients
     decision: Decision
+    # Users among them with a decision that differs from that for all people, with the own label.
     personal: Mapping[str, str] = {}
 
 
@@ -68,14 +64,16 @@ def decide_copies(
 
     Parameters
     ----------
-    users : for each recipient a user in `scan.personal`, or "".
-    separate_copies : whether recipients can get different copies. Otherwise there is one, and the
-        mildest of their verdicts decides.
+    users
+        For each recipient a user in `scan.personal`, or "".
+    separate_copies
+        Whether recipients can get different copies. Otherwise there is one, and the mildest of
+        their verdicts decides.
     """
     verdicts = {"": scan.verdict, **scan.personal}
     decisions = {user: decide(it, policy, scan.threshold) for user, it in verdicts.items()}
     if not any(users):
-        return [Copy(range(len(users)), scan.verdict, decisions[""])]
+        return [Copy(range(len(users)), scan, scan.verdict, decisions[""])]
     keys = {user: (verdicts[user].label, decisions[user].rule) for user in verdicts}
     members: dict[tuple[str, Rule | None], list[int]] = {keys[""]: []}
     for index, user in enumerate(users):
@@ -87,50 +85,45 @@ def decide_copies(
         if keys[mildest] == keys[""]:
             mildest = ""
         personal = {user: verdicts[user].label for user in group if keys[user] != keys[""]}
-        copies.append(Copy(recipients, verdicts[mildest], decisions[mildest], personal))
+        copies.append(Copy(recipients, scan, verdicts[mildest], decisions[mildest], personal))
     return copies
 
 
 @dataclass(eq=False)
 class DeliveryRecord:
-    """Made when a message comes; `set_scan`, `split` or `set_failure`, and `finish` fill it.
+    """Made when a message comes; `set_judged`, `split` or `set_failure`, and `finish` fill it.
 
-    id: new, as of `keys.new_id`. time: of arrival, seconds since 1970. reason: why it was not
-    scanned. copy, action: None before the decision. copy_of: the id of the message, where this is a
-    further copy of it. queue_id: its id at the server that asks, if any.
+    The record has a new id, as of `keys.new_id`, and the time of arrival in seconds since 1970.
     """
 
     listener: Listener | Scanner
     envelope: Envelope
     size: int
     oddities: frozenset[str] = frozenset()
-    scan: Scan | None = None
-    reason: str = ""
+    reason: str = ""  # why the message was not scanned
     subject: str = ""
     author: str = ""
-    copy: Copy | None = None
+    copy: Copy | None = None  # this and the action are None before the decision
     action: Action | None = None
-    copy_of: str = ""
-    queue_id: str = ""
+    copy_of: str = ""  # the id of the message, where this is a further copy of it
+    queue_id: str = ""  # of the message at the server that asks, if any
     replies: Sequence[Reply] = ()
+    judging_seconds: float = 0.0  # from arrival to verdict
+    delivery_seconds: float = 0.0  # from there to the final reply
 
     def __post_init__(self) -> None:
         self.time = time.time()
         self.id = new_id(self.time, os.urandom(RANDOM_BYTES))
-        self._started_at = self._judged_at = self._finished_at = time.perf_counter()
+        self._started_at = time.perf_counter()
 
-    def set_scan(self, scan: Scan | NotScanned, header: bytes) -> None:
-        """Note the judge's answer, and subject and author from the header section."""
-        self._judged_at = time.perf_counter()
-        if isinstance(scan, NotScanned):
-            self.reason = scan.reason
-        else:
-            self.scan = scan
+    def set_judged(self, header: bytes) -> None:
+        """Note that the judge has answered, and subject and author from the header section."""
+        self.judging_seconds = time.perf_counter() - self._started_at
         self.subject, self.author = decode_subject(header), decode_author(header)
 
     def set_failure(self, reason: str) -> None:
-        """Note that the message was not judged after all."""
-        self.scan = self.copy = self.action = None
+        """Note that the message was not judged, or not after all."""
+        self.copy = self.action = None
         self.reason = reason
 
     def split(self, copies: Sequence[Copy]) -> list[DeliveryRecord]:
@@ -151,26 +144,17 @@ class DeliveryRecord:
 
     def finish(self, replies: Sequence[Reply]) -> None:
         self.replies = replies
-        self._finished_at = time.perf_counter()
+        self.delivery_seconds = time.perf_counter() - self._started_at - self.judging_seconds
 
     @property
     def label(self) -> str:
         """The label of the verdict, or `NOT_SCANNED`."""
         return self.copy.verdict.label if self.copy else NOT_SCANNED
 
-    @property
-    def judging_seconds(self) -> float:
-        """From arrival to verdict."""
-        return self._judged_at - self._started_at
-
-    @property
-    def delivery_seconds(self) -> float:
-        """From verdict to final reply."""
-        return self._finished_at - self._judged_at
-
     def row(self, fingerprint: str) -> HistoryRow:
-        """The row of the history. fingerprint: of the installation's key."""
-        scan, copy = self.scan, self.copy
+        """The row of the history, with the fingerprint of the installation's key."""
+        copy = self.copy
+        scan = copy.scan if copy else None
         return HistoryRow(
             id=self.id,
             time=self.time,
@@ -207,7 +191,7 @@ class DeliveryRecord:
             "id": self.id,
             "copy-of": self.copy_of,
             "queue": self.queue_id,
-            "message": message_name(self.scan.digest) if self.scan else "",
+            "message": message_name(self.copy.scan.digest) if self.copy else "",
             "listener": self.listener.listen.text,
             "client": client.address,
             "helo": client.helo,
@@ -223,15 +207,15 @@ class DeliveryRecord:
         return {key: value for key, value in facts.items() if value or key not in _OPTIONAL_FACTS}
 
     def _verdict_facts(self) -> Mapping[str, str]:
-        if self.scan is None or self.copy is None:
+        copy = self.copy
+        if copy is None:
             return {"verdict": NOT_SCANNED, "reason": self.reason}
-        verdict, personal = self.copy.verdict, self.copy.personal
         return {
-            "verdict": verdict.label,
-            "probability": f"{verdict.probability:.6f}",
-            "personal": _join_first([f"{user}:{label}" for user, label in personal.items()]),
+            "verdict": copy.verdict.label,
+            "probability": f"{copy.verdict.probability:.6f}",
+            "personal": _join_first([f"{user}:{label}" for user, label in copy.personal.items()]),
             "action": self.action or "",
-            "words": ", ".join([f"{word.text} {word.part:+.2f}" for word in self.scan.words[:6]]),
+            "words": ", ".join([f"{word.text} {word.part:+.2f}" for word in copy.scan.words[:6]]),
         }
 
     def _reply_text(self) -> str:
@@ -263,23 +247,25 @@ def _join_first(texts: Sequence[str]) -> str:
 
 # ---- the writer
 
-BATCH_ROWS = 256
-"""Rows of one transaction."""
 _MAX_QUEUE_BYTES = 32 << 20
 _ROW_BYTES = 4096  # of a row without its features
 
 
 class HistoryWriter:
-    """Takes rows from any thread. Start it after the last fork.
+    """Takes rows from any thread, and counts those that it drops. Start it after the last fork.
 
-    path, size, days: as in `History.open`. private: rows are kept as `redact_row` leaves them.
-    dropped: how many rows so far.
+    Parameters
+    ----------
+    path, size, days
+        As in `History.open`.
+    private
+        Whether rows are kept only as `redact_row` leaves them.
     """
 
     def __init__(self, path: Path, size: int, days: int, *, private: bool = False) -> None:
         self._open_arguments = path, size, days
         self._private = private
-        self._rows: deque[RowValues] = deque()
+        self._rows: list[RowValues] = []
         self._bytes = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -296,7 +282,7 @@ class HistoryWriter:
         would wait.
         """
         values = row_values(redact_row(row) if self._private else row)
-        size = _row_bytes(values)
+        size = len(row.packed) + _ROW_BYTES
         with self._lock:
             if self._closing.is_set() or self._bytes + size > _MAX_QUEUE_BYTES:
                 self.dropped += 1
@@ -333,19 +319,11 @@ class HistoryWriter:
 
     def _next_batch(self) -> list[RowValues]:
         """Rows that have come together within half a second; none at the end."""
-        is_closing = False
-        while not is_closing and len(self._rows) < BATCH_ROWS:
-            is_closing = self._closing.wait(0.5)
-            if self._rows:
-                break
+        while not self._closing.wait(0.5) and not self._rows:
+            pass
         with self._lock:
-            batch = [self._rows.popleft() for _ in range(min(len(self._rows), BATCH_ROWS))]
-            self._bytes -= sum(map(_row_bytes, batch))
+            batch, self._rows, self._bytes = self._rows, [], 0
         return batch
-
-
-def _row_bytes(values: RowValues) -> int:
-    return len(values["packed"]) + _ROW_BYTES
 
 
 def redact_row(row: HistoryRow) -> HistoryRow:

@@ -37,39 +37,31 @@ _JOINERS = frozenset("\u200c\u200d")
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """What became of one message. Texts that are too long are cut when the row is kept.
+    """What became of one message. Texts that are too long are cut when the row is kept."""
 
-    id: as of `keys.new_id`. time: seconds since 1970. client: its address. reply: the next hop's.
-    recipients: the first `MAX_RECIPIENTS` are kept. size: bytes. label: of the verdict, or
-    "not-scanned", when digest and packed are b"". packed: the features (`ledger.codec`), made by
-    this `extractor` with the key of this `fingerprint`. words: strongest first. personal: users
-    with a decision that differs from that for all people, each with the own label. author: as
-    `mail.headers.format_author` writes it. sender_digest: of words about the sender, where that was
-    authenticated (`ledger.senders`). line: the beginning of its text.
-    """
-
-    id: str
-    time: float
+    id: str  # as of `keys.new_id`
+    time: float  # seconds since 1970
     listener: str
     client: str
     sender: str
-    recipients: tuple[str, ...]
+    recipients: tuple[str, ...]  # the first `MAX_RECIPIENTS` are kept
     subject: str
     size: int
     digest: bytes
-    label: str
+    label: str  # of the verdict, or "not-scanned"; then digest and packed are b""
     probability: float
     log_odds: float
     action: str
     reply: str
-    packed: bytes
-    words: tuple[Word, ...]
-    extractor: int
-    fingerprint: str
+    packed: bytes  # the features (`ledger.codec`)
+    words: tuple[Word, ...]  # strongest first
+    extractor: int  # that made the features,
+    fingerprint: str  # with this key
+    # Users with a decision that differs from that for all people, each with the own label.
     personal: Mapping[str, str] = field(default_factory=dict)
-    author: str = ""
-    sender_digest: bytes = b""
-    line: str = ""
+    author: str = ""  # as `mail.headers.format_author` writes it
+    sender_digest: bytes = b""  # of words about the sender, if authenticated (`ledger.senders`)
+    line: str = ""  # the beginning of its text
 
     @property
     def message(self) -> str:
@@ -233,7 +225,6 @@ class History(ClosedOnExit):
     """
 
     def __init__(self, db: Database, size: int, days: int) -> None:
-        """Use `open`."""
         self.path = db.path
         self._db = db
         self._size = max(size, MIN_BYTES)
@@ -245,8 +236,10 @@ class History(ClosedOnExit):
 
         Parameters
         ----------
-        size : bytes that its files may take together, at least `MIN_BYTES`.
-        days : how long a row is kept, by the time of `Database.trusted_time`.
+        size
+            Bytes that its files may take together, at least `MIN_BYTES`.
+        days
+            How long a row is kept, by the time of `Database.trusted_time`.
 
         Both take effect by and by, as rows are appended.
         """
@@ -271,7 +264,7 @@ class History(ClosedOnExit):
         self.append_values([row_values(row) for row in rows])
 
     def append_values(self, rows: Sequence[RowValues]) -> None:
-        """Keep rows that are encoded already, as `append` does."""
+        """`append` for rows that are encoded already."""
         if not rows:
             return
         with self._db.errors():

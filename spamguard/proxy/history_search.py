@@ -62,23 +62,20 @@ _SELECT_NAMED = (
 class HistoryFilter(NamedTuple):
     """Conditions of a search; a row must meet all that are not empty.
 
-    sender, recipient, subject: found anywhere in the field, whatever the case; a sender in the
-    envelope's or in the author. since, until: seconds since 1970, to the millisecond, the second
-    excluded. before: only older ids. taught: a class, or "any", as `HistorySearch.set_lessons` was
-    told. parts: patterns of recipients (`recipient_pattern`), one of which must be there. words:
-    each is in the subject or in a sender, or, without parts, in the recipients: with parts, it
-    could be in the address of somebody else.
+    Sender, recipient and subject are found anywhere in the field, whatever the case; a sender in
+    the envelope's or in the author. Each word is in the subject or in a sender, or, without parts,
+    in the recipients: with parts, it could be in the address of somebody else.
     """
 
     sender: str = ""
     recipient: str = ""
     subject: str = ""
     label: str = ""
-    taught: str = ""
-    since: float = 0.0
-    until: float = 0.0
-    before: str = ""
-    parts: Sequence[str] = ()
+    taught: str = ""  # a class, or "any", as `HistorySearch.set_lessons` was told
+    since: float = 0.0  # seconds since 1970, to the millisecond
+    until: float = 0.0  # excluded
+    before: str = ""  # only older ids
+    parts: Sequence[str] = ()  # patterns of recipients (`recipient_pattern`); one must be there
     words: Sequence[str] = ()
 
     @property
@@ -91,7 +88,7 @@ class HistoryFilter(NamedTuple):
         return min(self.before or _ABOVE_ALL_IDS, end)
 
     def where_clause(self, lowest: str = "") -> tuple[str, list[object]]:
-        """lowest: of the ids to look at."""
+        """The conditions in SQL, and their values, for ids from the lowest on."""
         terms = ["id >= ? AND id < ?"]
         values: list[object] = [max(lowest, self.first_id), self.end_id]
         is_labelled = "" if self.taught == "any" else self.taught
@@ -142,20 +139,16 @@ def first_id(seconds: float) -> str:
 
 
 class HistoryRows(NamedTuple):
-    """The rows of one search, newest first, without features.
-
-    next_before: `HistoryFilter.before` of the next search; "": all rows were seen.
-    """
+    """The rows of one search, newest first, without features."""
 
     rows: Sequence[HistoryRow]
-    next_before: str
+    next_before: str  # `HistoryFilter.before` of the next search; "" once all rows were seen
 
 
 class HistorySearch(History):
     """A history that can be searched."""
 
     def __init__(self, db: Database, size: int, days: int) -> None:
-        """Use `open`."""
         super().__init__(db, size, days)
         db.connection.create_function("fold", 1, fold_text, deterministic=True)
         for statement in _TEMP_TABLES:
@@ -190,9 +183,7 @@ class HistorySearch(History):
     def count_verdicts_and_lessons(
         self, conditions: HistoryFilter
     ) -> list[tuple[str, str, tuple[str, ...], int]]:
-        """How many rows with a lesson (`set_lessons`) there are by label of the verdict, class of
-        the lesson and recipients, as above.
-        """
+        """How many rows with a lesson there are by label, class of the lesson and recipients."""
         return self._count(_COUNT_VERDICTS_AND_LESSONS, conditions, [])
 
     def _count(self, query: str, conditions: HistoryFilter, values: list[object]) -> list[Any]:
@@ -216,8 +207,9 @@ class HistorySearch(History):
         return dict(self._db.query(query + _marks(names), names))
 
     def find_verdicts(self, digests: Sequence[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
-        """The rows of these messages: digest, label, and labels by user where they differ; looks at
-        all rows. SQLite takes 32,766 digests at most.
+        """Digest, label, and labels by user where they differ, of these messages' rows.
+
+        Looks at all rows. SQLite takes 32,766 digests at most.
         """
         query = "SELECT digest, label, personal FROM judgements WHERE digest IN "
         rows = self._db.query(query + _marks(digests), digests)
@@ -225,10 +217,10 @@ class HistorySearch(History):
             return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
 
     def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
-        """Set the classes of messages, for `HistoryFilter.taught`. None: no lesson.
+        """Set the classes of messages, for `HistoryFilter.taught`; None for no lesson.
 
-        Kept for this connection only, in a temporary file of SQLite's if they are many.
-        replace_all: forget those set before.
+        Kept for this connection only, in a temporary file of SQLite's if they are many. With
+        `replace_all`, those set before are forgotten.
         """
         removed = [(digest,) for digest, label in labels.items() if label is None]
         # Sorted, they cost half.

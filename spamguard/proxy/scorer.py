@@ -3,7 +3,7 @@
 Each side sends frames: four bytes of length, then MessagePack. A request is a message, or the
 descriptor of its file, with header fields that count as on top of it, users whose mail it may be,
 and how to judge. An answer is a scan, or the reason why there is none. The arguments of the process
-are STATE FD PARENT.
+are STATE PARENT; its standard input is a socket to the worker.
 
 A scorer is killed when a message takes too long: it must hold nothing that would be missed, write
 nothing but its answers, and never outlive its worker. It has read hostile mail and is not trusted:
@@ -50,7 +50,7 @@ _CHUNK_BYTES = 64 << 10
 
 
 class ScanOptions(NamedTuple):
-    """How to judge: as in `Filter.open`, and how many words to report."""
+    """How to judge (as in `Filter.open`), and how many words to report."""
 
     spam_threshold: float = SPAM_THRESHOLD
     authserv_ids: tuple[str, ...] = ()
@@ -59,11 +59,9 @@ class ScanOptions(NamedTuple):
 
 
 class ScorerRequest(NamedTuple):
-    """message: None: it is the file whose descriptor comes with the request. on_top: header fields,
-    as on top of it. users: whose mail it may be.
-    """
+    """What is judged, and how; the parameters are those of `Filter.scan`."""
 
-    message: bytes | None
+    message: bytes | None  # None: the file whose descriptor comes with the request
     on_top: bytes
     users: tuple[str, ...]
     options: ScanOptions
@@ -96,10 +94,7 @@ class Scorer:
     def answer(self, request: ScorerRequest) -> bytes:
         """The answer to one request.
 
-        Raises
-        ------
-        MemoryError
-            Whatever it left behind is in no known state.
+        Raises MemoryError, which must end the process: what it left behind is in no known state.
         """
         spam_filter = self.open(request.options)
         if spam_filter is None:
@@ -154,7 +149,7 @@ def confine(parent: int) -> None:
 
 
 def _limit_memory() -> None:
-    """Limit memory to what is used now, with the tables, and `_MAX_MEMORY_BYTES`."""
+    """Allow `_MAX_MEMORY_BYTES` above what is used now, with the tables."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + _MAX_MEMORY_BYTES
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -165,12 +160,12 @@ def _limit_memory() -> None:
 
 def main(arguments: list[str]) -> None:
     """Answer requests until the worker closes the connection."""
-    state, descriptor, parent = arguments
+    state, parent = arguments
     confine(int(parent))
     scorer = Scorer(Path(state))
     scorer.open(ScanOptions())
     _limit_memory()
-    with socket.socket(fileno=int(descriptor)) as connection, suppress(ConnectionError):
+    with socket.socket(fileno=sys.stdin.fileno()) as connection, suppress(ConnectionError):
         connection.sendall(encode_answer(READY))
         for request in read_requests(connection):
             answer = scorer.answer(request)
@@ -187,12 +182,9 @@ _decode_answer = msgpack.Decoder(Scan | Label).decode
 
 
 class NotScanned(NamedTuple):
-    """A message that could not be judged.
+    """A message that could not be judged."""
 
-    reason: a word such as "timeout", "crashed", "no-model", "poison".
-    """
-
-    reason: str
+    reason: str  # such as "timeout", "crashed", "no-model", "poison"
 
     @property
     def settle(self) -> bool:
@@ -215,7 +207,7 @@ def encode_answer(answer: Scan | str) -> bytes:
 
 
 def decode_answer(data: bytes | bytearray, users: Collection[str] = ()) -> Scan | str | None:
-    """The answer in what has come so far; None: more is to come. users: of the request.
+    """The answer to a request about these users in what has come; None if more is to come.
 
     Raises
     ------

@@ -3,8 +3,8 @@
 A message that hangs or crashes a scorer costs that scorer and nothing else: the pool kills it at
 the deadline, another one takes its place, and the message is remembered as poison. While a scorer
 is stuck at one message, spare scorers judge the others. Everything here runs in the worker's event
-loop; `ScorerPool._watch` looks at the clock for all, ten times a second while there is work. A
-scorer is started by exec, never by a bare fork.
+loop; `ScorerPool._watch` looks at the clock for all, ten times a second while there is work.
+
 It is written by hand because pools of `concurrent.futures` cannot kill one process and keep the
 others.
 
@@ -19,7 +19,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -46,7 +45,7 @@ from spamguard.storage import Spool
 _log = logging.getLogger("spamguard.proxy")
 
 DEFAULT_OPTIONS = ScanOptions()
-SCORER_COMMAND = ("-m", "spamguard.proxy.scorer")
+SCORER_COMMAND = ("-m", "spamguard.proxy.scorer")  # arguments of Python
 _START_SECONDS = 60.0  # for a scorer to open the filter
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
@@ -56,20 +55,20 @@ _POISON_COUNT = 2  # times that a message may end a scorer
 # Until poison is tried again: the machine may have been too slow, and deferred mail comes again.
 _POISON_SECONDS = 3600.0
 _MAX_POISON_RECORDS = 1000
-# A larger message goes to the scorer as a file: a socket that is empty takes any other at once.
+# A larger message goes to the scorer as a file. The rest of a request is small, so an empty socket
+# takes it whole; the machine's default for the buffer (net.core.wmem_default) may be less.
 _MAX_INLINE_BYTES = 64 << 10
+_SEND_BUFFER_BYTES = 256 << 10
 
 
 @dataclass(eq=False)
 class ScanJob:
-    """A message that waits for its verdict. since: when it came."""
+    """A message that waits for its verdict, and the request without the message."""
 
     message: Spool
-    on_top: bytes
-    users: tuple[str, ...]
-    options: ScanOptions
+    request: ScorerRequest
     result: asyncio.Future[Scan | NotScanned]
-    since: float = field(default_factory=monotonic)
+    came_at: float = field(default_factory=monotonic)
 
     def finish(self, result: Scan | NotScanned) -> None:
         """Set the result, if anybody still waits for it."""
@@ -78,35 +77,27 @@ class ScanJob:
 
 
 class ScorerHandle:
-    """One scorer process.
-
-    on_change: called when it has become ready, has answered, or has ended. job: the one that it
-    works on. since: when it got the job, or was started. end_reason: "" while it lives.
-    """
+    """One scorer process. It calls `on_change` when it is ready, has answered, or has ended."""
 
     def __init__(self, command: Sequence[str], on_change: Callable[[ScorerHandle], None]) -> None:
         self._on_change = on_change
         self._received = bytearray()
         self.job: ScanJob | None = None
-        self.since = monotonic()
+        self.since = monotonic()  # it got the job, or was started
         self.is_ready = False
-        self.end_reason = ""
+        self.end_reason = ""  # while it lives
         self._socket, child_socket = socket.socketpair()
         with child_socket:
             try:
-                descriptor = child_socket.fileno()
-                arguments = [*command, str(descriptor), str(os.getpid())]
-                self._process = process.start_process(arguments, [descriptor], subprocess.DEVNULL)
+                arguments = [*command, str(os.getpid())]
+                self.process = process.start_process(arguments, stdin=child_socket.fileno())
             except OSError:
                 self._socket.close()
                 raise
         self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._on_readable)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def is_free(self) -> bool:
@@ -118,34 +109,25 @@ class ScorerHandle:
         return self.job is not None and monotonic() - self.since >= _STUCK_SECONDS
 
     def submit(self, job: ScanJob) -> None:
-        """Have a message judged.
-
-        Raises
-        ------
-        OSError
-            It cannot be read.
-        """
+        """Have a message judged. Raises OSError if it cannot be read."""
         message = job.message
         if message.descriptor is not None:
-            self._send(job, None, message.descriptor)
+            self._send(job, job.request, [message.descriptor])
         elif message.size <= _MAX_INLINE_BYTES:
-            self._send(job, message.read())
+            self._send(job, job.request._replace(message=message.read()))
         else:
             with os.fdopen(os.memfd_create("message"), "wb") as file:
                 file.writelines(message.chunks())
                 file.flush()
-                self._send(job, None, file.fileno())
+                self._send(job, job.request, [file.fileno()])
 
-    def _send(self, job: ScanJob, raw: bytes | None, descriptor: int | None = None) -> None:
-        request = encode_frame(ScorerRequest(raw, job.on_top, job.users, job.options))
+    def _send(self, job: ScanJob, request: ScorerRequest, descriptors: Sequence[int] = ()) -> None:
+        frame = encode_frame(request)
         self.job, self.since = job, monotonic()
         sent = 0
         with suppress(OSError):  # it has gone
-            if descriptor is None:
-                sent = self._socket.send(request)
-            else:
-                sent = socket.send_fds(self._socket, [request], [descriptor])
-        if sent < len(request):
+            sent = socket.send_fds(self._socket, [frame], descriptors)
+        if sent < len(frame):
             self.kill()
 
     def _on_readable(self) -> None:
@@ -154,7 +136,7 @@ class ScorerHandle:
             if not data:
                 raise ConnectionError
             self._received += data
-            answer = decode_answer(self._received, self.job.users if self.job else ())
+            answer = decode_answer(self._received, self.job.request.users if self.job else ())
             if answer is None:
                 return
             if self.job is None and (self.is_ready or answer != READY):
@@ -168,38 +150,22 @@ class ScorerHandle:
         self.is_ready, self.job = True, None
         self._on_change(self)
 
-    def check_deadline(self, message_seconds: float) -> None:
-        """Kill it if a message takes longer, or if it does not become ready."""
-        if not self.is_free:
-            limit = message_seconds if self.is_ready else _START_SECONDS
-            if monotonic() - self.since >= limit:
-                self.kill("timeout")
-
     def kill(self, reason: str = "crashed") -> None:
-        """End it at once; idempotent."""
+        """End it at once. Idempotent."""
         if self.end_reason:
             return
         self.end_reason = reason
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        self._process.kill()
+        self.process.kill()
         self._on_change(self)
-
-    async def wait(self) -> int:
-        """The exit status, once the process is gone."""
-        while (status := self._process.poll()) is None:
-            await asyncio.sleep(0.01)  # between looks at whether a killed process is gone
-        return status
 
 
 class ScorerPool:
-    """The scorers of one worker. command: of a scorer, as arguments of Python."""
+    """The scorers of one worker."""
 
     def __init__(
-        self,
-        state: Path,
-        scoring: Scoring,
-        command: Sequence[str] = SCORER_COMMAND,
+        self, state: Path, scoring: Scoring, command: Sequence[str] = SCORER_COMMAND
     ) -> None:
         self._seconds = scoring.deadline
         self._size = scoring.scorers
@@ -251,8 +217,10 @@ class ScorerPool:
 
         Parameters
         ----------
-        on_top : header fields, each with CRLF, that count as if they stood on top of the message.
-        users : whose mail it may be; `Scan.personal` has only these.
+        on_top
+            Header fields, each with CRLF, that count as if they stood on top of the message.
+        users
+            Whose mail it may be; `Scan.personal` has only these.
         """
         if self._poison_records:
             with suppress(OSError):  # it cannot be read, which `_dispatch` finds too
@@ -262,7 +230,8 @@ class ScorerPool:
         if self._closing:
             return NotScanned("stopping")
         result: asyncio.Future[Scan | NotScanned] = asyncio.get_running_loop().create_future()
-        self._queue.append(ScanJob(message, on_top, users, options, result))
+        request = ScorerRequest(None, on_top, users, options)
+        self._queue.append(ScanJob(message, request, result))
         self._dispatch()
         return await result
 
@@ -290,7 +259,7 @@ class ScorerPool:
             self._timer = loop.call_later(_WATCH_SECONDS, self._watch)
 
     def _start_scorers(self) -> None:
-        """Start scorers up to the usual number; while messages wait, stuck ones do not count."""
+        """Start those that are missing; while messages wait, stuck ones do not count."""
         if self._closing or monotonic() < self._starts_after:
             return
         missing = self._size - (self._count_able() if self._queue else len(self._scorers))
@@ -309,17 +278,18 @@ class ScorerPool:
         return sum(not scorer.is_stuck for scorer in self._scorers)
 
     def _watch(self) -> None:
-        """Look at all that must not last for ever, while there is anything of that kind."""
         self._timer = None
         for scorer in list(self._scorers):
-            scorer.check_deadline(self._seconds)
-        while self._queue and monotonic() - self._queue[0].since >= _QUEUE_TIMEOUT:
+            limit = self._seconds if scorer.is_ready else _START_SECONDS
+            if not scorer.is_free and monotonic() - scorer.since >= limit:
+                scorer.kill("timeout")
+        while self._queue and monotonic() - self._queue[0].came_at >= _QUEUE_TIMEOUT:
             self._queue.popleft().finish(NotScanned("busy"))
-        if self._queue or sum(scorer.is_free for scorer in self._scorers) < self._size:
+        all_free = all(scorer.is_free for scorer in self._scorers)
+        if self._queue or not all_free or len(self._scorers) < self._size:
             self._dispatch()
 
     def _on_change(self, scorer: ScorerHandle) -> None:
-        """It is ready, has answered, or has ended."""
         if scorer.end_reason:
             self._scorers.remove(scorer)
             if not scorer.is_ready:
@@ -338,15 +308,16 @@ class ScorerPool:
         Another scorer gets it once more if the first one died on the spot.
         """
         job, reason, died_on_the_spot = scorer.job, scorer.end_reason, not scorer.is_stuck
-        status = await scorer.wait()
+        while (status := scorer.process.poll()) is None:
+            await asyncio.sleep(0.01)  # between looks at whether the killed process is gone
         if job is None:
             return
         if not self._closing:
             text = "scorer %d %s while judging a message of %d bytes"
-            _log.error(text, scorer.pid, reason, job.message.size)
+            _log.error(text, scorer.process.pid, reason, job.message.size)
         if status == -signal.SIGBUS:  # the tables, which it maps
             text = "scorer %d could not read the tables (SIGBUS): %s"
-            _log.error(text, scorer.pid, "make room on their disk, or mend it")
+            _log.error(text, scorer.process.pid, "make room on their disk, or mend it")
             job.finish(NotScanned("no-model"))
             return
         times = _POISON_COUNT
@@ -366,8 +337,6 @@ class ScorerPool:
 
 
 async def _fingerprint(message: Spool) -> bytes:
-    """A digest of the bytes. OSError: they cannot be read."""
-
     def digest() -> bytes:
         state = blake2b(digest_size=16)
         for chunk in message.chunks():

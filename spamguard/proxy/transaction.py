@@ -75,9 +75,7 @@ _CANCELLED = Reply.from_text(421, "4.3.2 Cut off, nobody knows whether the next 
 
 
 class MailTransaction(Protocol):
-    """A mail transaction, as a door sees it: `mail`, `recipient` …, `data` at most once, `end`
-    always.
-    """
+    """A mail transaction, as a door calls it: `mail`, `recipient` …, `data` once at most, `end`."""
 
     async def mail(self, sender: Sender) -> Reply:
         """The reply to MAIL."""
@@ -89,12 +87,16 @@ class MailTransaction(Protocol):
         """Judge the message and deliver it.
 
         One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
-        oddities: odd bytes that the door has normalised (`DataReader`). The door closes the spool
-        afterwards.
+        The door closes the spool afterwards.
+
+        Parameters
+        ----------
+        oddities
+            Odd bytes that the door has normalised (`DataReader`).
         """
 
     async def end(self) -> None:
-        """Release everything; idempotent."""
+        """Release everything. Always called; idempotent."""
 
 
 class Proxy(Protocol):
@@ -117,27 +119,22 @@ Judge = Callable[[Spool, bytes, tuple[str, ...]], Awaitable[Scan | NotScanned]]
 
 
 class ProxyContext(NamedTuple):
-    """The parts that all listeners and scanners of one worker share.
-
-    quarantine: for messages that are held. key: returns the installation key, which signs verdicts;
-    SpamguardError. record: keeps a finished record, without waiting. settle: called when lessons
-    wait for settling. user_resolver: if recipients are judged for themselves.
-    """
+    """The parts that all listeners and scanners of one worker share."""
 
     quarantine: Quarantine
-    key: Callable[[], bytes]
-    record: Callable[[DeliveryRecord], None]
-    settle: Callable[[], None]
-    user_resolver: UserResolver | None = None
+    key: Callable[[], bytes]  # that signs verdicts; raises SpamguardError without one
+    record: Callable[[DeliveryRecord], None]  # keeps a finished record, without waiting
+    settle: Callable[[], None]  # called when lessons wait for settling
+    user_resolver: UserResolver | None = None  # without it all recipients are judged alike
 
 
 @dataclass
 class PolicyJudge:
-    """A judge, and the policy of one listener or scanner about its verdicts."""
+    """Judges by the policy of one listener or scanner."""
 
-    _judge: Judge
-    _context: ProxyContext
-    _policy: Policy
+    scan: Judge
+    context: ProxyContext
+    policy: Policy
 
     async def judge(
         self,
@@ -148,69 +145,62 @@ class PolicyJudge:
         record: DeliveryRecord,
         *,
         separate_copies: bool,
-    ) -> tuple[Scan, list[Copy]] | None:
-        """The scan and the copies; None, with a reason in the record, if there is no scan.
+    ) -> list[Copy]:
+        """The copies; none, with a reason in the record, if the message could not be judged.
 
         Parameters
         ----------
-        header : of the message.
-        on_top : as in `ScorerPool.judge`.
-        names : addresses or users whose mail it is, as far as known.
-        separate_copies : as in `decide_copies`.
+        on_top
+            As in `ScorerPool.judge`.
+        names
+            Addresses or users whose mail it is, as far as known.
+        separate_copies
+            As in `decide_copies`.
         """
-        resolver = self._context.user_resolver
+        resolver = self.context.user_resolver
         candidates = resolver.all_candidates(names) if resolver else ()
-        scan = await self._judge(message, on_top, candidates)
-        record.set_scan(scan, header)
+        scan = await self.scan(message, on_top, candidates)
+        record.set_judged(header)
         if scan.settle:
-            self._context.settle()
+            self.context.settle()
         if isinstance(scan, NotScanned):
-            return None
-        if keys.is_probe(self._context.key(), header, record.time):
+            record.set_failure(scan.reason)
+            return []
+        if keys.is_probe(self.context.key(), header, record.time):
             verdict = replace(scan.verdict, label="spam")
             decision = Decision(Action.TAG, is_unwanted=True, spam_from=scan.threshold)
-            return scan, [Copy(range(len(names)), verdict, decision)]
+            return [Copy(range(len(names)), scan, verdict, decision)]
         users = [""] * len(names)
         if resolver and scan.personal:
             users = resolver.resolve(names, scan.personal)
-        return scan, decide_copies(scan, users, self._policy, separate_copies=separate_copies)
+        return decide_copies(scan, users, self.policy, separate_copies=separate_copies)
 
-    def header_fields(self, copy: Copy, scan: Scan, name: str) -> list[bytes]:
-        """The signed header fields of a copy. name: its id.
-
-        Raises
-        ------
-        SpamguardError
-            There is no key.
-        """
+    def header_fields(self, copy: Copy, copy_id: str) -> list[bytes]:
+        """The signed header fields of a copy. Raises SpamguardError if there is no key."""
         verdict, decision = copy.verdict, copy.decision
-        signed = keys.sign_verdict(self._context.key(), verdict, decision.action, name, scan.digest)
+        signed = keys.sign_verdict(
+            self.context.key(), verdict, decision.action, copy_id, copy.scan.digest
+        )
         return policy.header_fields(
-            verdict, decision, signed, tell_probability=self._policy.tell_probability
+            verdict, decision, signed, tell_probability=self.policy.tell_probability
         )
 
     def record(self, record: DeliveryRecord) -> None:
-        """Keep a finished record. A fault here must not change the reply: the message would come
-        again.
-        """
+        """Keep a finished record. A fault here must not change the reply: mail would come again."""
         try:
-            self._context.record(record)
+            self.context.record(record)
         except Exception:  # noqa: BLE001  see above
             _log.exception("%s: a fault in recording this message", record.id)
 
 
 @dataclass
 class FilterProxy:
-    """The proxy behind one listener. hostname: ours, in Received."""
+    """The proxy behind one listener."""
 
     listener: Listener
     next_hop: NextHop
-    _judge: Judge
-    context: ProxyContext
-    hostname: str
-
-    def __post_init__(self) -> None:
-        self.policy_judge = PolicyJudge(self._judge, self.context, self.listener.policy)
+    judge: PolicyJudge
+    hostname: str  # ours, in Received
 
     @property
     def answers_each(self) -> bool:
@@ -254,10 +244,6 @@ class FilterTransaction:
         return reply
 
     async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
-        """Judge the message, do what the policy says, and return the replies.
-
-        One for each accepted recipient where the next hop answers each, else one.
-        """
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
         record = DeliveryRecord(self._proxy.listener, envelope, message.size, oddities)
         try:
@@ -278,7 +264,7 @@ class FilterTransaction:
                 of_copy = await self._deliver(record, output, opened)
             finally:  # also if the worker is stopping
                 record.finish(of_copy)
-                self._proxy.policy_judge.record(record)
+                self._proxy.judge.record(record)
             recipients = record.copy.recipients if record.copy else range(len(self._accepted))
             replies.update(zip(recipients, repeat_reply(of_copy, len(recipients)), strict=True))
         count = len(self._accepted) if self._proxy.answers_each else 1
@@ -306,20 +292,19 @@ class FilterTransaction:
         if is_server or (self._client.forwarded and not has_received_on_top(header)):
             on_top = make_received("", "", record.time) + b"\r\n"
         names = [recipient.address for recipient in self._accepted]
-        judge, separate_copies = proxy.policy_judge, proxy.answers_each
+        judge, separate_copies = proxy.judge, proxy.answers_each
         try:
-            judged = await judge.judge(
+            copies = await judge.judge(
                 message, header, on_top, names, record, separate_copies=separate_copies
             )
-            if judged is not None:
-                scan, copies = judged
-                outputs: list[Output] = []
-                for copy, part in zip(copies, record.split(copies), strict=True):
-                    output: SpoolView | Reply | None = REFUSAL_REPLIES.get(copy.decision.action)
-                    if output is None:
-                        fields = judge.header_fields(copy, scan, part.id)
-                        output = outgoing.tag(fields, copy.decision.subject_prefix)
-                    outputs.append((part, output))
+            outputs: list[Output] = []
+            for copy, part in zip(copies, record.split(copies), strict=True):
+                output: SpoolView | Reply | None = REFUSAL_REPLIES.get(copy.decision.action)
+                if output is None:
+                    fields = judge.header_fields(copy, part.id)
+                    output = outgoing.tag(fields, copy.decision.subject_prefix)
+                outputs.append((part, output))
+            if outputs:
                 return outputs
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in judging this message", record.id)
@@ -333,8 +318,8 @@ class FilterTransaction:
     ) -> Sequence[Reply]:
         """Deliver a copy; a reply for each recipient, or one for all. Never raises.
 
-        opened: a transaction in which exactly the copy's recipients were accepted. None: the copy
-        gets one of its own.
+        `opened` is a transaction in which exactly the copy's recipients were accepted; without it
+        the copy gets one of its own.
         """
         envelope = record.envelope
         try:
@@ -363,7 +348,7 @@ class FilterTransaction:
         """Quarantine the message: a yes once it is on the disk."""
         try:
             await run_in_thread(
-                self._proxy.context.quarantine.store,
+                self._proxy.judge.context.quarantine.store,
                 record.id,
                 content,
                 record.envelope,

@@ -28,7 +28,7 @@ from spamguard.log import printable
 from spamguard.mail.message import has_received_on_top, read_header_section
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import Judge, PolicyJudge, ProxyContext
+from spamguard.proxy.transaction import PolicyJudge
 from spamguard.records import Scan
 from spamguard.servers import listener
 from spamguard.servers.listener import (
@@ -131,16 +131,13 @@ class ScanService:
     def __init__(
         self,
         scanner: Scanner,
-        judge: Judge,
-        context: ProxyContext,
+        judge: PolicyJudge,
         training: TrainingIntake,
         hostname: str,
     ) -> None:
         self.scanner = scanner
         self._policy = scanner.policy
         self._judge = judge
-        self._policy_judge = PolicyJudge(judge, context, self._policy)
-        self._user_resolver = context.user_resolver
         self._training = training
         self._hostname = hostname
         self._trusted = Networks(scanner.trusted)
@@ -176,7 +173,7 @@ class ScanService:
             fields = policy.not_scanned_fields(record.reason)
             result = ScanResult(record.id, fields, record.action, record.reason)
         record.finish(())
-        self._policy_judge.record(record)
+        self._judge.record(record)
         return result
 
     async def _judge_message(
@@ -188,18 +185,18 @@ class ScanService:
         if trusted:
             on_top = self._client_field(record, header, request.received_by)
             names = (request.user,) if request.user else request.recipients
-        judged = await self._policy_judge.judge(
+        copies = await self._judge.judge(
             request.message, header, on_top, names, record, separate_copies=False
         )
-        if judged is None:
+        if not copies:
             return None
-        scan, (copy,) = judged
-        record.split([copy])
+        record.split(copies)
+        (copy,) = copies
         return ScanResult(
             id=record.id,
-            fields=self._policy_judge.header_fields(copy, scan, record.id),
+            fields=self._judge.header_fields(copy, record.id),
             action=copy.decision.action,
-            words=self._format_words(scan),
+            words=self._format_words(copy.scan),
             label=copy.verdict.label,
             is_unwanted=copy.decision.is_unwanted,
             score=policy.reported_score(copy.verdict, copy.decision),
@@ -243,11 +240,11 @@ class ScanService:
         user = ""
         if self.trusts(request.peer) and request.user:
             # The name under which this user's mail is judged.
-            resolver = self._user_resolver
+            resolver = self._judge.context.user_resolver
             candidates = resolver.candidates(request.user) if resolver else ()
             user = candidates[0] if candidates else request.user
         try:
-            scan = await self._judge(request.message, b"", ())
+            scan = await self._judge.scan(request.message, b"", ())
             if isinstance(scan, NotScanned) and scan.reason in _OUTCOME_BY_REASON:
                 return _OUTCOME_BY_REASON[scan.reason]
             digest = b"" if isinstance(scan, NotScanned) else scan.digest

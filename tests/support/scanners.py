@@ -19,7 +19,7 @@ from spamguard.learning.lessons import TrainingIntake
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import ProxyContext
+from spamguard.proxy.transaction import PolicyJudge, ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.servers.listener import Door
 from spamguard.servers.scanner import ScanService
@@ -135,7 +135,8 @@ def scan_service(
         lambda: settled.append(True),
         resolver,
     )
-    return ScanService(scanner, judge.judge, context, TrainingIntake(state), "mx.example.org")
+    policy_judge = PolicyJudge(judge.judge, context, scanner.policy)
+    return ScanService(scanner, policy_judge, TrainingIntake(state), "mx.example.org")
 
 
 def scanner(protocol: Protocol, **settings: Any) -> Scanner:

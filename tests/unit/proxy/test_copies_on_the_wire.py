@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spamguard.config.options import Endpoint, Hop, Position, Protocol
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import SmtpNextHop
-from spamguard.proxy.transaction import FilterProxy, ProxyContext
+from spamguard.proxy.transaction import FilterProxy, PolicyJudge, ProxyContext
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool
 from spamguard.users import UserResolver
@@ -57,9 +57,9 @@ async def sent(script: dict[str, list[Answer]]) -> Came:
                 lambda: None,
                 UserResolver(()),
             )
-            message = FilterProxy(
-                at(Position.STANDALONE), hop, FakeJudge(FOUND).judge, tools, "mx.example.net"
-            ).message(Client())
+            listener = at(Position.STANDALONE)
+            judge = PolicyJudge(FakeJudge(FOUND).judge, tools, listener.policy)
+            message = FilterProxy(listener, hop, judge, "mx.example.net").message(Client())
             spool = Spool(Path(place))
             spool.write(RAW)
             try:

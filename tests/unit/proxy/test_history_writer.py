@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
+from spamguard.config.options import Policy
+from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter, decide_copies
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.proxy.scorer import decode_answer, encode_answer
 from spamguard.records import MAX_LINE, Scan
@@ -68,7 +69,7 @@ def test_a_line_of_the_text_is_kept_unless_it_is_private(
         scan = decode_answer(encode_answer(spam_filter.scan(raw)))
     record = DeliveryRecord(before_queue(), Envelope(Sender("a@x"), (), Client()), 9)
     assert isinstance(scan, Scan)
-    record.set_scan(scan, b"Subject: offer\n")
+    record.split(decide_copies(scan, [], Policy(), separate_copies=False))
     writer = HistoryWriter(place, 64 << 20, 30, private=private)
     assert writer.put(record.row("0123456789abcdef"))
     assert writer.close(30)

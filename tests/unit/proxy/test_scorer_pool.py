@@ -90,7 +90,7 @@ def test_a_message_that_harms_a_scorer_costs_that_scorer_only(
     state: Path, order: str, reason: str | None
 ) -> None:
     async def work() -> None:
-        async with pool(state, seconds=1.0) as judge:
+        async with pool(state, seconds=4.0) as judge:
             odd, *others = await asyncio.gather(
                 judge(order.encode()), *(judge(raw) for _, raw in MAIL[:20])
             )

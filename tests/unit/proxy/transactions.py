@@ -11,7 +11,7 @@ from spamguard.config.options import Endpoint, Hop, Listener, Policy, Position, 
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import FilterProxy, ProxyContext
+from spamguard.proxy.transaction import FilterProxy, PolicyJudge, ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool, SpoolView
@@ -140,9 +140,8 @@ class Case:
             lambda: self.settled.append(True),
             self.people,
         )
-        message = FilterProxy(
-            self.listener, self.hop, self.judge.judge, tools, "mx.example.net"
-        ).message(self.client)
+        judge = PolicyJudge(self.judge.judge, tools, self.listener.policy)
+        message = FilterProxy(self.listener, self.hop, judge, "mx.example.net").message(self.client)
         spool = Spool(self.place)
         spool.write(raw)
         try:

@@ -88,8 +88,8 @@ def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
         status == b"X-Spam-Status: Yes, score=%.1f required=5.0 tests=SPAMGUARD_SPAM" % result.score
     )
     (entry,) = case.entries
-    assert entry.scan is not None
-    verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], entry.scan.digest)
+    assert entry.copy is not None
+    verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], entry.copy.scan.digest)
     assert verified is not None
     assert (verified.id, verified.label) == (result.id, "spam")
     row = entry.row("f")
