@@ -109,7 +109,7 @@ def test_a_courier_that_is_killed_forgets_nothing(site):
     a.teach(MAIL[0], "ham")
     os.kill(a.courier_pid(), signal.SIGKILL)
     a.proxy.pass_on()
-    a.running.lines("the courier has ended")
+    a.running.lines("SIGKILL: replaced")
     eventually(lambda: a.status().position == last + 1, "it is back")
     site.converge()
     assert a.events() == b.events()
