@@ -136,6 +136,8 @@ def batch_features(messages: Sequence[Features], bits: int) -> Evidence:
 
 def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
     """Sums of columns (K-1, n) over each token set, (K-1, ..., SETS)."""
+    if evidence.sizes.ndim == 1:
+        return run_sums(terms, evidence.starts, evidence.sizes)
     sums = run_sums(terms, evidence.starts.ravel(), evidence.sizes.ravel())
     return sums.reshape(len(terms), *evidence.sizes.shape)
 
