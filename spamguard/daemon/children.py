@@ -133,6 +133,7 @@ class Child:
         self.generation = service.generation
         self.started_at = self.last_heard = time.monotonic()
         self.message = Message()  # the last one that says how it is
+        self.counters = Counters()
         self.draining = False
         self._service = service
         self._channel, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
@@ -202,7 +203,7 @@ class Child:
         if message.task:
             self._service.heard[message.task] = self.last_heard
         if message.counters is not None:
-            self.message = message
+            self.message, self.counters = message, message.counters
         return True
 
 
@@ -357,13 +358,10 @@ class Service:
         now = time.monotonic()
         return [(child, now - child.last_heard) for child in self.children if child.message.ready]
 
-    def count(self) -> Counters:
-        """What all children have counted so far."""
-        total = Counters()
-        for counters in (self.counted, *(child.message.counters for child in self.children)):
-            if counters is not None:
-                total.add(counters)
-        return total
+    def count(self, total: Counters) -> None:
+        """Add what all children have counted so far."""
+        for counters in (self.counted, *(child.counters for child in self.children)):
+            total.add(counters)
 
     def _current(self) -> list[Child]:
         return [child for child in self.children if child.generation == self.generation]
@@ -391,8 +389,7 @@ class Service:
 
     def _close(self, child: Child) -> None:
         child.end()
-        if child.message.counters is not None:
-            self.counted.add(child.message.counters)
+        self.counted.add(child.counters)
 
     def _remove_ended(self, child: Child, now: float) -> None:
         self.children.remove(child)

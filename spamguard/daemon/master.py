@@ -284,10 +284,9 @@ class Master:
             }
             for child in self._workers.children
         ]
-        stopping = self._workers.stopping
         return {
             **status.describe_daemon(self._settings, report),
-            "stopping": stopping,
+            "stopping": self._workers.stopping,
             "workers": workers,
             "report": report,
         }
@@ -295,7 +294,7 @@ class Master:
     def _report(self) -> DaemonReport:
         counters, now = Counters(), time.monotonic()
         for service in self._services:
-            counters.add(service.count())
+            service.count(counters)
         silent = [
             f"worker {child.process.pid}: not heard for {seconds:.0f} s"
             for child, seconds in self._workers.silences()
