@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.errors import QuarantineError, UsageError
-from spamguard.log import local_time, printable, rfc3339
+from spamguard.log import printable
 from spamguard.storage import as_directory_owner
+from spamguard.times import local_time, rfc3339
 from spamguard.users import RELEASE_ORIGIN
 
 if TYPE_CHECKING:

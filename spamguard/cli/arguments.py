@@ -15,11 +15,14 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from spamguard import __version__, native
+from spamguard.errors import UsageError
+from spamguard.times import parse_time
 
 Commands = Any  # what argparse's `add_subparsers` returns has no public name
 
@@ -233,10 +236,29 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_period(parser: argparse.ArgumentParser) -> None:
-    """Add the options --since and --until, which `recovery.parse_period` reads."""
+    """Add the options --since and --until, which `parse_period` reads."""
     about = "only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)"
     parser.add_argument("--since", metavar="WHEN", help=about)
     parser.add_argument("--until", metavar="WHEN", help="only before then")
+
+
+_FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
+
+
+def parse_period(options: argparse.Namespace) -> tuple[int, int]:
+    """--since and --until in seconds since 1970; 0 where one is left out. UsageError: a text names
+    no time, or one in the future.
+    """
+    now, period = datetime.now(), []  # local time
+    for text in (options.since, options.until):
+        try:
+            moment = 0 if text is None else int(parse_time(text, now))
+        except ValueError:
+            raise UsageError(f"{text!r} is no time: {_FORMS}") from None
+        if moment > now.timestamp():
+            raise UsageError(f"{text!r} is still to come: {_FORMS}")
+        period.append(moment)
+    return period[0], period[1]
 
 
 def add_user(parser: argparse.ArgumentParser) -> None:

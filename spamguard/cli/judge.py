@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.errors import MemoryLimitError, QuarantineError, SourceError, UsageError
-from spamguard.log import local_time, message_name, printable, rfc3339
+from spamguard.log import message_name, printable
+from spamguard.times import local_time, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.engine.explain_text import ExplainedFeature
@@ -380,12 +381,11 @@ def add_history(parser: argparse.ArgumentParser) -> None:
 
 def run_history(options: argparse.Namespace) -> int:
     """List the messages that were judged."""
-    from spamguard.cli.recovery import parse_period
     from spamguard.engine.policy import UNSURE
     from spamguard.proxy.delivery_log import NOT_SCANNED
     from spamguard.proxy.history_search import HistoryFilter
 
-    since, until = parse_period(options)
+    since, until = arguments.parse_period(options)
     if options.verdict:
         with common.open_existing(options, load=False) as spam_filter:
             labels = (*sorted(spam_filter.classes), UNSURE, NOT_SCANNED)

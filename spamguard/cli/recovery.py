@@ -14,18 +14,16 @@ backup under its name, and never restore under a running daemon.
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard.cli import arguments, common
 from spamguard.errors import UsageError
-from spamguard.log import local_time, printable
+from spamguard.log import printable
 from spamguard.storage import BATCH_SIZE
+from spamguard.times import local_time
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
@@ -65,7 +63,7 @@ def run_undo(options: argparse.Namespace) -> int:
 
     if not all(options.users):  # as of a variable that is not set
         raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
-    since, until = parse_period(options)
+    since, until = arguments.parse_period(options)
     selections = [
         VoteSelection(arguments.parse_teacher(user), since, options.origin, until)
         for user in options.users
@@ -114,53 +112,6 @@ def undo_selections(
                 bar.update(BATCH_SIZE)
                 undone[-1] += batch
     return undone
-
-
-# ---- times
-
-_AGO = re.compile(r"([0-9]{1,5})([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
-_FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
-
-
-def parse_period(options: argparse.Namespace) -> tuple[int, int]:
-    """--since and --until in seconds since 1970; 0 where one is left out."""
-    now = datetime.now()
-    since, until = (
-        0 if text is None else parse_time(text, now) for text in (options.since, options.until)
-    )
-    return since, until
-
-
-def parse_time(text: str, now: datetime) -> int:
-    """The time that a text names, in seconds since 1970.
-
-    A day means its beginning, a weekday the last such day, which may be today. now: local time,
-    without a zone. UsageError: the text names no time, or one in the future.
-    """
-    moment = _find_time(text.strip().lower(), now)
-    if moment is None:
-        raise UsageError(f"{text!r} is no time: {_FORMS}")
-    if moment > now:
-        raise UsageError(f"{text!r} is still to come: {_FORMS}")
-    return int(moment.timestamp())
-
-
-def _find_time(text: str, now: datetime) -> datetime | None:
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if ago := _AGO.fullmatch(text):
-        return max(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}), datetime(1971, 1, 1))
-    if text in _WEEKDAYS:
-        return midnight - timedelta(days=(now.weekday() - _WEEKDAYS.index(text)) % 7)
-    if text in ("today", "yesterday"):
-        return midnight - timedelta(days=int(text == "yesterday"))
-    if _DATE.fullmatch(text.upper()):
-        with suppress(ValueError):  # no such day
-            moment = datetime.fromisoformat(text.upper())
-            return moment if moment.year > 1970 else None
-    return None
 
 
 # ---- backup

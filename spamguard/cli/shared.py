@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 from spamguard import keys
 from spamguard.cli import arguments, common
 from spamguard.errors import StartError, UsageError
-from spamguard.log import duration_text, local_time, printable
+from spamguard.log import printable
 from spamguard.storage import KEY_FILE, as_directory_owner
+from spamguard.times import duration_text, local_time
 
 if TYPE_CHECKING:
     from spamguard.config.shared import SharedSettings
@@ -321,10 +322,10 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
 
 def _undo(options: argparse.Namespace) -> int:
     """Take back what one node has cast, user by user. Classes stay."""
-    from spamguard.cli.recovery import parse_period, undo_selections
+    from spamguard.cli.recovery import undo_selections
     from spamguard.learning.undo import VoteSelection
 
-    since, until = parse_period(options)
+    since, until = arguments.parse_period(options)
     with common.open_existing(options) as spam_filter:
         _shared_log(spam_filter)
         node = _find_node(spam_filter, options.node)

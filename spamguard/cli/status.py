@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard import __version__
 from spamguard.cli import arguments, common
-from spamguard.log import duration_text, local_time, printable
+from spamguard.log import printable
+from spamguard.times import duration_text, local_time
 from spamguard.users import PIPE_ORIGIN
 
 if TYPE_CHECKING:

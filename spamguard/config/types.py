@@ -22,6 +22,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
+from spamguard import times
 from spamguard.config import values
 from spamguard.config.values import Endpoint, HostPort, describe_value
 from spamguard.users import RESERVED_CLASSES, is_class_name
@@ -144,7 +145,7 @@ def _probability_option(minimum: float, maximum: float) -> Option:
 _DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
 _KEPT_SCHEMA = _text_schema(values.KEPT_PATTERN) | {"type": ["integer", "string"], "minimum": 1000}
 
-Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, values.duration_text)]
+Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, times.format_duration)]
 Days = Annotated[int, Option(values.parse_days, _DURATION_SCHEMA, lambda value: f"{value}d")]
 Size = Annotated[
     int, Option(values.parse_size, _text_schema(values.SIZE_PATTERN), values.size_text)

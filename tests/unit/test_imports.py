@@ -22,6 +22,7 @@ ROOMS = (
     "errors",
     "users",
     "records",
+    "times",
     "log",
     "storage",
     "database",
