@@ -115,7 +115,7 @@ def run_setup(options: argparse.Namespace) -> int:
                 f"`useradd --system --home-dir /var/lib/spamguard {ACCOUNT}`"
             ) from None
     text = make_config(path, old, answers, is_root=is_root)
-    if answers.position == "milter" and old and any(door.policy.rules for door in old.listeners):
+    if answers.position == "milter" and old and any(door.rules for door in old.listeners):
         print("The rules of the listener go: a milter has its own.\n")
     settings = check_config(path, text, read)
     one_recipient = bool(settings.listeners) and (

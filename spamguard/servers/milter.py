@@ -235,7 +235,7 @@ class MilterSession(Conversation):
 
     def _negotiate(self, data: bytes) -> None:
         holds = any(
-            rule.action is Action.QUARANTINE for rule in self._context.service.scanner.policy.rules
+            rule.action is Action.QUARANTINE for rule in self._context.service.scanner.rules
         )
         optional = Actions.QUARANTINE if holds else Actions(0)
         self._negotiated = milter_protocol.negotiate(milter_protocol.parse_offer(data), optional)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spamguard import keys
-from spamguard.config.options import Action, Policy, Protocol, Rule
+from spamguard.config.options import Action, Protocol, Rule
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
@@ -127,7 +127,7 @@ def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
 def test_nothing_is_refused_unless_it_was_asked_for(
     tmp_path: Path, rules: tuple[Rule, ...], verdict: Any, action: Action
 ) -> None:
-    case = ServiceCase(tmp_path, ScriptedJudge(verdict), policy=Policy(rules))
+    case = ServiceCase(tmp_path, ScriptedJudge(verdict), rules=rules)
     assert case.judged().action is action
     assert case.entries[0].action is action
 
