@@ -66,7 +66,18 @@ def prove(spam_filter: Filter, mailbox: ProofMailbox, hint: str) -> Iterator[Ste
                 spam_filter.forget_digests([digest], user=vote.user, origin="doctor")[0]
                 for vote in _find_votes(spam_filter, digest)
             )
-    yield _check_taken_back(spam_filter, digest, before, retracted)
+    counts, events = _learned_state(spam_filter)
+    detail = "message and lesson were removed"
+    if votes := _find_votes(spam_filter, digest):
+        remedy = "spamguard undo --user NAME --since 1h"
+        yield failed("taking back", f"{len(votes)} votes are left", remedy)
+    elif counts == before[0]:
+        detail += "; all counts are as before, bit for bit"
+        yield ok("taking back", detail if retracted else "the message was removed")
+    elif events != before[1] + 2 * retracted:
+        yield ok("taking back", f"{detail}; others have taught meanwhile")
+    else:
+        yield failed("taking back", "the counts are not as before", _REBUILD_REMEDY)
 
 
 def _prove_lesson(
@@ -115,23 +126,6 @@ def _prove_lesson(
 
 def _find_votes(spam_filter: Filter, digest: bytes) -> list[Vote]:
     return list(spam_filter.ledger.users.votes_on_message(digest))
-
-
-def _check_taken_back(
-    spam_filter: Filter, digest: bytes, before: tuple[bytes, int], retracted: int
-) -> Step:
-    """retracted: number of votes that were taken back."""
-    if votes := _find_votes(spam_filter, digest):
-        remedy = "spamguard undo --user NAME --since 1h"
-        return failed("taking back", f"{len(votes)} votes are left", remedy)
-    counts, events = _learned_state(spam_filter)
-    detail = "message and lesson were removed"
-    if counts == before[0]:
-        detail += "; all counts are as before, bit for bit"
-        return ok("taking back", detail if retracted else "the message was removed")
-    if events != before[1] + 2 * retracted:
-        return ok("taking back", f"{detail}; others have taught meanwhile")
-    return failed("taking back", "the counts are not as before", _REBUILD_REMEDY)
 
 
 def _learned_state(spam_filter: Filter) -> tuple[bytes, int]:
