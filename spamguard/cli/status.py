@@ -115,6 +115,10 @@ def _status_text(values: dict[str, Any]) -> str:
     keeping += f" (keep: {keep})" if keep else ""  # as the running daemon says it
     if kept["aged"]:
         keeping += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
+    shared = []
+    if values["shared"]:
+        shared = [f"{values['shared']['position']:,} of {values['shared']['last']:,} events"]
+        shared += [note.removeprefix("shared log: ") for note in values["shared"]["notes"]]
     watching = "nobody has watched folders here"
     if watcher := values["watcher"]:
         mailboxes = common.count_text(watcher["mailboxes"], "mailbox")
@@ -132,7 +136,7 @@ def _status_text(values: dict[str, Any]) -> str:
         f"kept       {keeping}",
         f"watcher    {watching}",
         *daemon_lines(values["daemon"]),
-        *_shared_lines(values["shared"]),
+        *(f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(shared)),
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
         f"tables {sizes['tables'] / 1e6:,.1f} MB",
     ]
@@ -296,14 +300,6 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
 
 
 # ---- the shared log
-
-
-def _shared_lines(values: dict[str, Any] | None) -> list[str]:
-    if values is None:
-        return []
-    lines = [f"{values['position']:,} of {values['last']:,} events"]
-    lines += [note.removeprefix("shared log: ") for note in values["notes"]]
-    return [f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(lines)]
 
 
 def shared_values(spam_filter: Filter) -> dict[str, Any] | None:
