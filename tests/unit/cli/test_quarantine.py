@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.cli import main
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
@@ -160,23 +159,3 @@ def test_an_unknown_id_is_an_error_before_anything_is_done(run, held, tmp_path, 
     assert run(held, "quarantine", action, "../../key", *more).failed("../../key", "is no id")
     assert len(list((held / DIRECTORY).iterdir())) == 4
     assert not (tmp_path / "Maildir").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["look"],
-        ["list", FIRST],
-        ["show"],
-        ["release"],
-        ["delete"],
-        ["release", FIRST],
-        ["release", FIRST, "--next-hop", "smtp:25"],
-    ],
-)
-def test_wrong_usage(held, capsys, arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["--state", str(held), "quarantine", *arguments])
-    assert stop.value.code == 2
-    assert "usage: spamguard" in capsys.readouterr().err

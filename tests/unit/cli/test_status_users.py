@@ -72,26 +72,6 @@ def test_dropped_lessons_of_programs(status_of, taught, one_day):
     assert status_of(taught)["warnings"] == []
 
 
-def test_unknown_classes_are_a_warning_for_a_day(status_of, taught, one_day):
-    an_hour_ago = RefusedLessons(
-        one_day.isoformat(),
-        2,
-        int(time.time()) - 3600,
-        "teach-pipe",
-        "there is no class 'letters' here",
-    )
-    (taught / DROPPED_FILE).write_text(json.dumps({"ben": asdict(an_hour_ago)}))
-    say(taught, "ben", "spam", 2, "mail")  # which makes none
-    (warning,) = status_of(taught)["warnings"]
-    assert re.fullmatch(
-        (
-            r"ben: 2 lessons of \S+ were dropped, the last one by teach-pipe at .*: there "
-            r"is no class 'letters' here"
-        ),
-        warning,
-    )
-
-
 def test_trouble_is_a_warning_if_it_lasts(status_of, taught):
     now = int(time.time())
     note(
