@@ -81,7 +81,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def run_run(options: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
-    from spamguard.config import schema
     from spamguard.daemon.master import Master
 
     read = common.config_reader(
@@ -93,6 +92,8 @@ def run_run(options: argparse.Namespace) -> int:
     )
 
     def read_and_warn() -> Settings:
+        from spamguard.config import schema
+
         settings = read()
         unknown = [text for _, text in schema.unknown_classes(settings, None)]
         for warning in (*schema.find_warnings(settings), *unknown):

@@ -114,7 +114,7 @@ class Master:
         ConfigError, StartError: nothing has been started.
         """
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
-        settings = self._read()
+        settings = startup.read_apart(self._read)
         if shortage := process.memory_shortage(serving=True):
             raise ConfigError(shortage)
         self._notifier = Notifier.from_environment(os.environ)
@@ -237,7 +237,7 @@ class Master:
         self._notifier.reloading()
         try:
             process.check_installation()
-            settings = self._read()
+            settings = startup.read_apart(self._read)
             if (settings.state, settings.user) != (self._settings.state, self._settings.user):
                 # this process has given up the rights that it would need
                 raise StartError("`state` and `user` cannot change while running: restart for that")
