@@ -23,10 +23,16 @@ from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.log import hostname
-from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
+from spamguard.proxy.history import HistoryWriter
 from spamguard.proxy.scorer import ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import FilterProxy, PolicyJudge, Proxy, ProxyContext
+from spamguard.proxy.transaction import (
+    DeliveryRecord,
+    FilterProxy,
+    PolicyJudge,
+    Proxy,
+    ProxyContext,
+)
 from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession

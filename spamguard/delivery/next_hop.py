@@ -190,11 +190,3 @@ def drop_unsupported(step: Step, extensions: Mapping[str, str]) -> Step:
         if _EXTENSION_BY_PARAMETER.get(parameter.keyword) in extensions
     )
     return step if supported == step.parameters else replace(step, parameters=supported)
-
-
-def needs_smtputf8(step: Sender | Recipient) -> bool:
-    """Whether only a hop with SMTPUTF8 can have it.
-
-    An address beyond ASCII without that parameter is for the hop to judge.
-    """
-    return any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)

@@ -47,7 +47,6 @@ from spamguard.delivery.next_hop import (
     describe_error,
     drop_unsupported,
     ignore_error,
-    needs_smtputf8,
 )
 from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforward_commands
 from spamguard.smtp.envelope import (
@@ -516,10 +515,10 @@ class SmtpTransaction:
         if step is None:
             return await session.request(b"DATA\r\n", positive=3)
         extensions = session.extensions
-        if "SMTPUTF8" not in extensions and needs_smtputf8(step):
-            return NO_SMTPUTF8
         if isinstance(step, Recipient):
             return await session.request(rcpt_command(drop_unsupported(step, extensions)))
+        if step.needs_smtputf8 and "SMTPUTF8" not in extensions:
+            return NO_SMTPUTF8
         command = mail_command(drop_unsupported(step, extensions))
         # XFORWARD, whose refusal does not matter, and MAIL; together where the hop accepts that.
         announced = extensions.get("XFORWARD")

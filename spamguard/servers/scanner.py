@@ -26,9 +26,8 @@ from spamguard.engine import policy
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import printable
 from spamguard.mail.message import has_received_on_top, read_header_section
-from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import PolicyJudge
+from spamguard.proxy.transaction import DeliveryRecord, PolicyJudge
 from spamguard.records import Scan
 from spamguard.servers import listener
 from spamguard.servers.listener import (

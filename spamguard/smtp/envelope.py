@@ -126,6 +126,14 @@ class Sender:
     address: str
     parameters: tuple[EsmtpParameter, ...] = ()
 
+    @property
+    def needs_smtputf8(self) -> bool:
+        """Whether only a hop with SMTPUTF8 can have it.
+
+        An address beyond ASCII without that parameter is for the hop to judge.
+        """
+        return any(parameter.keyword == "SMTPUTF8" for parameter in self.parameters)
+
 
 @dataclass(frozen=True)
 class Recipient:

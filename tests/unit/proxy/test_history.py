@@ -16,7 +16,7 @@ from spamguard.proxy.history import (
     HistoryRow,
 )
 from spamguard.proxy.history_search import HistorySearch
-from tests.unit.proxy.history_rows import recent, row
+from tests.unit.proxy.history_rows import append, recent, row
 
 
 def opened(directory: Path, size: int = 64 << 20, days: int = 30) -> HistorySearch:
@@ -29,8 +29,7 @@ def taken(directory: Path) -> int:
 
 def test_what_was_kept_is_found_as_it_was(tmp_path: Path) -> None:
     with opened(tmp_path) as history:
-        history.append([row(1), row(2)])
-        history.append([])
+        append(history, row(1), row(2))
         assert history.find(row(2).id) == row(2)
         assert history.find(row(3).id) is None
     with opened(tmp_path) as history:
@@ -47,10 +46,10 @@ def test_the_table_has_a_column_for_everything() -> None:
 def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) -> None:
     """A machine may start in 1970 until its clock is set: earlier rows are no older for it."""
     with opened(tmp_path, days=30) as history:
-        history.append([row(number, time=1e9 + number) for number in range(300)])
-        history.append([row(number, time=number) for number in range(300, 600)])
+        append(history, *(row(number, time=1e9 + number) for number in range(300)))
+        append(history, *(row(number, time=number) for number in range(300, 600)))
         for number in range(600, 700):
-            history.append([row(number, time=1e9 + number)])
+            append(history, row(number, time=1e9 + number))
         kept = {int(row.time - 1e9) for row in recent(history, 1000)}
     assert kept >= set(range(300)) | set(range(600, 700))
 
@@ -59,13 +58,13 @@ def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) 
 def test_a_file_that_has_become_too_large_shrinks_step_by_step(tmp_path: Path) -> None:
     with opened(tmp_path) as history:
         for start in range(0, 10_000, 500):
-            history.append([row(number) for number in range(start, start + 500)])
+            append(history, *(row(number) for number in range(start, start + 500)))
     before = taken(tmp_path)
     assert before > 30 << 20
     with opened(tmp_path, MIN_BYTES) as history:
         sizes = []
         for number in range(10_000, 10_000 + 400):
-            history.append([row(number)])
+            append(history, row(number))
             sizes.append(taken(tmp_path))
         assert sizes[0] > before / 2  # not at once: each step is short
         assert sizes[-1] <= MIN_BYTES
@@ -103,7 +102,7 @@ def test_a_file_that_is_no_history_is_one_line_of_error(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     with opened(tmp_path) as history:
-        history.append([row(1)])
+        append(history, row(1))
     spoil(tmp_path / "history.sqlite")
 
     def use() -> None:

@@ -13,7 +13,7 @@ from spamguard.errors import HistoryError
 from spamguard.proxy import history_search
 from spamguard.proxy.history import HISTORY_FILE
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
-from tests.unit.proxy.history_rows import START, row
+from tests.unit.proxy.history_rows import START, append, row
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def numbers(history: HistorySearch, limit: int = 50, **wanted: Any) -> list[int]
 
 
 def test_search_by_lesson(history: HistorySearch) -> None:
-    history.append([row(number, label="unsure") for number in range(10)])
+    append(history, *(row(number, label="unsure") for number in range(10)))
     history.set_lessons(
         {row(1).digest: "spam", row(2).digest: "ham", row(3).digest: "spam", b"other": "ham"}
     )
@@ -56,7 +56,7 @@ def test_damaged_rows_are_errors(
     history: HistorySearch, tmp_path: Path, ask: Callable[[history_search.HistorySearch], object]
 ) -> None:
     """In one line, as everywhere: else it would be called a fault of the program."""
-    history.append([row(1)])
+    append(history, row(1))
     db = sqlite3.connect(tmp_path / HISTORY_FILE)
     db.execute("UPDATE judgements SET recipients = '[\"b@example.org', personal = '{'")
     db.commit()

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Policy
-from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter, decide_copies
+from spamguard.proxy.history import HistoryWriter
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.proxy.scorer import decode_answer, encode_answer
+from spamguard.proxy.transaction import DeliveryRecord, decide_copies
 from spamguard.records import MAX_LINE, Scan
 from spamguard.smtp.envelope import Client, Envelope, Sender
 from tests.support.waiting import eventually

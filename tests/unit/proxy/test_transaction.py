@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Action, OnError, Position, Rule
-from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import MAX_HOPS
+from spamguard.proxy.transaction import MAX_HOPS, DeliveryRecord
 from spamguard.smtp.envelope import Client, EsmtpParameter, Reply, Sender
 from spamguard.storage import SpoolView
 from tests.support.waiting import PATIENCE

@@ -13,8 +13,8 @@ from spamguard.config.options import Action, Policy, Protocol, Rule
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
-from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
+from spamguard.proxy.transaction import DeliveryRecord
 from spamguard.servers.scanner import ScanRequest, ScanResult, ScanService
 from spamguard.smtp.envelope import Client
 from spamguard.storage import Spool
