@@ -1,9 +1,9 @@
 """Scorers: processes that judge messages for one worker, and that can be killed.
 
-A message that hangs or crashes a scorer costs that scorer and nothing else: the pool kills it at
-the deadline, another one takes its place, and the message is remembered as poison. While a scorer
-is stuck at one message, spare scorers judge the others. Everything here runs in the worker's event
-loop; `ScorerPool._watch` looks at the clock for all, ten times a second while there is work.
+A message that hangs or crashes a scorer costs that scorer and nothing else: it is killed at the
+deadline, another one takes its place, and the message is remembered as poison. While a scorer is
+stuck at one message, spare scorers judge the others. `_dispatch` gives messages to scorers and
+starts what is missing, and `_serve`, a task for each scorer, takes the answers.
 
 It is written by hand because pools of `concurrent.futures` cannot kill one process and keep the
 others.
@@ -20,8 +20,8 @@ import os
 import signal
 import socket
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -77,88 +77,55 @@ class ScanJob:
 
 
 class ScorerHandle:
-    """One scorer process. It calls `on_change` when it is ready, has answered, or has ended."""
+    """One scorer process, and the message at which it works. OSError if it cannot be started."""
 
-    def __init__(self, command: Sequence[str], on_change: Callable[[ScorerHandle], None]) -> None:
-        self._on_change = on_change
-        self._received = bytearray()
+    def __init__(self, command: Sequence[str]) -> None:
         self.job: ScanJob | None = None
         self.since = monotonic()  # it got the job, or was started
         self.is_ready = False
-        self.end_reason = ""  # while it lives
-        self._socket, child_socket = socket.socketpair()
+        self.deadline = asyncio.timeout(_START_SECONDS)  # for its answer; none while it is free
+        self.socket, child_socket = socket.socketpair()
         with child_socket:
             try:
                 arguments = [*command, str(os.getpid())]
                 self.process = process.start_process(arguments, stdin=child_socket.fileno())
             except OSError:
-                self._socket.close()
+                self.socket.close()
                 raise
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket, self._on_readable)
+        self.socket.setblocking(False)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
 
     @property
     def is_free(self) -> bool:
-        return self.is_ready and self.job is None and not self.end_reason
+        return self.is_ready and self.job is None
 
     @property
     def is_stuck(self) -> bool:
         """Whether it has worked on one message for so long that others do not count on it."""
         return self.job is not None and monotonic() - self.since >= _STUCK_SECONDS
 
-    def submit(self, job: ScanJob) -> None:
-        """Have a message judged. Raises OSError if it cannot be read."""
-        message = job.message
-        if message.descriptor is not None:
-            self._send(job, job.request, [message.descriptor])
-        elif message.size <= _MAX_INLINE_BYTES:
-            self._send(job, job.request._replace(message=message.read()))
-        else:
-            with os.fdopen(os.memfd_create("message"), "wb") as file:
+    def submit(self, job: ScanJob, seconds: float) -> None:
+        """Have a message judged within so many seconds. Raises OSError if it cannot be read."""
+        message, request = job.message, job.request
+        with ExitStack() as stack:
+            descriptors = []
+            if message.descriptor is not None:
+                descriptors = [message.descriptor]
+            elif message.size <= _MAX_INLINE_BYTES:
+                request = request._replace(message=message.read())
+            else:
+                file = stack.enter_context(os.fdopen(os.memfd_create("message"), "wb"))
                 file.writelines(message.chunks())
                 file.flush()
-                self._send(job, job.request, [file.fileno()])
-
-    def _send(self, job: ScanJob, request: ScorerRequest, descriptors: Sequence[int] = ()) -> None:
-        frame = encode_frame(request)
-        self.job, self.since = job, monotonic()
-        sent = 0
-        with suppress(OSError):  # it has gone
-            sent = socket.send_fds(self._socket, [frame], descriptors)
+                descriptors = [file.fileno()]
+            frame = encode_frame(request)
+            self.job, self.since = job, monotonic()
+            self.deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+            sent = 0
+            with suppress(OSError):  # it has gone
+                sent = socket.send_fds(self.socket, [frame], descriptors)
         if sent < len(frame):
-            self.kill()
-
-    def _on_readable(self) -> None:
-        try:
-            data = self._socket.recv(64 << 10)
-            if not data:
-                raise ConnectionError
-            self._received += data
-            answer = decode_answer(self._received, self.job.request.users if self.job else ())
-            if answer is None:
-                return
-            if self.job is None and (self.is_ready or answer != READY):
-                raise ValueError("nothing was asked")
-        except (OSError, ValueError):  # it has gone, or does not keep to the protocol
-            self.kill()
-            return
-        self._received.clear()
-        if self.job is not None:
-            self.job.finish(answer if isinstance(answer, Scan) else NotScanned(answer))
-        self.is_ready, self.job = True, None
-        self._on_change(self)
-
-    def kill(self, reason: str = "crashed") -> None:
-        """End it at once. Idempotent."""
-        if self.end_reason:
-            return
-        self.end_reason = reason
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        self.process.kill()
-        self._on_change(self)
+            self.process.kill()
 
 
 class ScorerPool:
@@ -174,7 +141,7 @@ class ScorerPool:
         self._queue: deque[ScanJob] = deque()
         # How often a message has ended a scorer, and when last.
         self._poison_records: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        self._ends: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._starts_after = 0.0
         self._start_errors = log.WarnOnce(_log, logging.ERROR)
@@ -188,11 +155,11 @@ class ScorerPool:
     async def close(self) -> None:
         """End all scorers, and answer the messages that wait."""
         self._closing = True
-        for scorer in list(self._scorers):
-            scorer.kill()
+        for scorer in self._scorers:
+            scorer.process.kill()
         self._dispatch()
-        while self._ends:
-            await asyncio.gather(*self._ends)
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -240,81 +207,98 @@ class ScorerPool:
 
         Without any scorer they fail: the next start is due later.
         """
-        for scorer in list(self._scorers):
+        loop = asyncio.get_running_loop()
+        for scorer in self._scorers:
             while self._queue and scorer.is_free:
                 job = self._queue.popleft()
                 if job.result.done():  # nobody waits any more
                     continue
                 try:
-                    scorer.submit(job)
+                    scorer.submit(job, self._seconds)
                 except OSError as error:
                     _log.error("a message cannot be read to be judged: %s", error)
                     job.finish(NotScanned("unreadable"))
-        if self._queue or len(self._scorers) < self._size:
-            self._start_scorers()
-        while self._queue and not self._scorers:
-            self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
-        if self._timer is None and not self._closing:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_WATCH_SECONDS, self._watch)
-
-    def _start_scorers(self) -> None:
-        """Start those that are missing; while messages wait, stuck ones do not count."""
-        if self._closing or monotonic() < self._starts_after:
-            return
+        # While messages wait, stuck scorers do not count, and there may be two more than usual.
         missing = self._size - (self._count_able() if self._queue else len(self._scorers))
-        # Two more than usual while others are stuck.
+        if self._closing or monotonic() < self._starts_after:
+            missing = 0
         for _ in range(min(missing, self._size + 2 - len(self._scorers))):
             try:
-                self._scorers.append(ScorerHandle(self._command, self._on_change))
+                scorer = ScorerHandle(self._command)
             except OSError as error:
                 self._start_errors.report("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)
                 self._starts_after = monotonic() + _RETRY_SECONDS
-                return
+                break
             self._start_errors.clear()
+            self._scorers.append(scorer)
+            task = loop.create_task(self._serve(scorer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        while self._queue and not self._scorers:
+            self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
+        is_waiting = self._queue or len(self._scorers) < self._size
+        if is_waiting and self._timer is None and not self._closing:
+            self._timer = loop.call_later(_WATCH_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        while self._queue and monotonic() - self._queue[0].came_at >= _QUEUE_TIMEOUT:
+            self._queue.popleft().finish(NotScanned("busy"))
+        self._dispatch()
 
     def _count_able(self) -> int:
         return sum(not scorer.is_stuck for scorer in self._scorers)
 
-    def _watch(self) -> None:
-        self._timer = None
-        for scorer in list(self._scorers):
-            limit = self._seconds if scorer.is_ready else _START_SECONDS
-            if not scorer.is_free and monotonic() - scorer.since >= limit:
-                scorer.kill("timeout")
-        while self._queue and monotonic() - self._queue[0].came_at >= _QUEUE_TIMEOUT:
-            self._queue.popleft().finish(NotScanned("busy"))
-        all_free = all(scorer.is_free for scorer in self._scorers)
-        if self._queue or not all_free or len(self._scorers) < self._size:
-            self._dispatch()
-
-    def _on_change(self, scorer: ScorerHandle) -> None:
-        if scorer.end_reason:
+    async def _serve(self, scorer: ScorerHandle) -> None:
+        """Take the answers of a scorer, to its end."""
+        loop = asyncio.get_running_loop()
+        received, reason = bytearray(), "crashed"
+        try:
+            async with scorer.deadline:
+                while data := await loop.sock_recv(scorer.socket, 64 << 10):
+                    received += data
+                    job = scorer.job
+                    answer = decode_answer(received, job.request.users if job else ())
+                    if answer is None:
+                        continue
+                    if job is None and (scorer.is_ready or answer != READY):
+                        break  # nothing was asked
+                    received.clear()
+                    scorer.deadline.reschedule(None)
+                    if job is not None:
+                        job.finish(answer if isinstance(answer, Scan) else NotScanned(answer))
+                    scorer.is_ready, scorer.job = True, None
+                    if not self._queue and self._count_able() > self._size:
+                        break  # those that were stuck can judge again
+                    self._dispatch()
+        except (OSError, ValueError) as error:  # it does not keep to time or to the protocol
+            reason = "timeout" if isinstance(error, TimeoutError) else reason
+        finally:
             self._scorers.remove(scorer)
-            if not scorer.is_ready:
-                self._starts_after = monotonic() + _RETRY_SECONDS
-            task = asyncio.get_running_loop().create_task(self._blame_message(scorer))
-            self._ends.add(task)
-            task.add_done_callback(self._ends.discard)
-        elif not self._queue and self._count_able() > self._size:
-            scorer.kill()  # those that were stuck can judge again
-            return
+            scorer.socket.close()
+            scorer.process.kill()
+        if not scorer.is_ready:
+            self._starts_after = monotonic() + _RETRY_SECONDS
         self._dispatch()
+        await self._blame_message(scorer, reason)
 
-    async def _blame_message(self, scorer: ScorerHandle) -> None:
+    async def _blame_message(self, scorer: ScorerHandle, reason: str) -> None:
         """Remember the message at which a scorer ended, unless the disk is to blame.
 
-        Another scorer gets it once more if the first one died on the spot.
+        Another scorer gets it once more if the first one died on the spot: it may be chance.
         """
-        job, reason, died_on_the_spot = scorer.job, scorer.end_reason, not scorer.is_stuck
+        job = scorer.job
+        died_on_the_spot = reason == "crashed" and not scorer.is_stuck
         while (status := scorer.process.poll()) is None:
             await asyncio.sleep(0.01)  # between looks at whether the killed process is gone
         if job is None:
             return
-        if not self._closing:
-            text = "scorer %d %s while judging a message of %d bytes"
-            _log.error(text, scorer.process.pid, reason, job.message.size)
+        if self._closing:
+            job.finish(NotScanned("stopping"))
+            return
+        text = "scorer %d %s while judging a message of %d bytes"
+        _log.error(text, scorer.process.pid, reason, job.message.size)
         if status == -signal.SIGBUS:  # the tables, which it maps
             text = "scorer %d could not read the tables (SIGBUS): %s"
             _log.error(text, scorer.process.pid, "make room on their disk, or mend it")
@@ -327,9 +311,7 @@ class ScorerPool:
             self._poison_records[name] = times, monotonic()
             if len(self._poison_records) > _MAX_POISON_RECORDS:
                 self._poison_records.popitem(last=False)
-        if self._closing:
-            job.finish(NotScanned("stopping"))
-        elif times < _POISON_COUNT and reason == "crashed" and died_on_the_spot:
+        if times < _POISON_COUNT and died_on_the_spot and not self._closing:
             self._queue.appendleft(job)
             self._dispatch()
         else:
