@@ -48,7 +48,7 @@ from spamguard.delivery.next_hop import (
     drop_unsupported,
     ignore_error,
 )
-from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforward_commands
+from spamguard.smtp.commands import dot_stuff, write_command, xforward_commands
 from spamguard.smtp.envelope import (
     MAX_REPLY_BYTES,
     Client,
@@ -516,10 +516,10 @@ class SmtpTransaction:
             return await session.request(b"DATA\r\n", positive=3)
         extensions = session.extensions
         if isinstance(step, Recipient):
-            return await session.request(rcpt_command(drop_unsupported(step, extensions)))
+            return await session.request(write_command(drop_unsupported(step, extensions)))
         if step.needs_smtputf8 and "SMTPUTF8" not in extensions:
             return NO_SMTPUTF8
-        command = mail_command(drop_unsupported(step, extensions))
+        command = write_command(drop_unsupported(step, extensions))
         # XFORWARD, whose refusal does not matter, and MAIL; together where the hop accepts that.
         announced = extensions.get("XFORWARD")
         forwards = [] if announced is None else xforward_commands(self._client, announced)

@@ -2,8 +2,8 @@
 
 A message that hangs or crashes a scorer costs that scorer and nothing else: it is killed at the
 deadline, another one takes its place, and the message is remembered as poison. While a scorer is
-stuck at one message, spare scorers judge the others. `_dispatch` gives messages to scorers and
-starts what is missing, and `_serve`, a task for each scorer, takes the answers.
+stuck at one message, spare scorers judge the others. Everything here runs in callbacks of the
+worker's event loop: tasks that wait for sockets cost twice as much.
 
 It is written by hand because pools of `concurrent.futures` cannot kill one process and keep the
 others.
@@ -20,7 +20,7 @@ import os
 import signal
 import socket
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -28,7 +28,7 @@ from pathlib import Path
 from time import monotonic
 
 from spamguard import log, process
-from spamguard.aio import run_in_thread
+from spamguard.aio import DeadlineTimer, run_in_thread
 from spamguard.config.options import Scoring
 from spamguard.process import ReplacedError
 from spamguard.proxy.scorer import (
@@ -76,28 +76,36 @@ class ScanJob:
             self.result.set_result(result)
 
 
-class ScorerHandle:
-    """One scorer process, and the message at which it works. OSError if it cannot be started."""
+class ScorerHandle(DeadlineTimer):
+    """One scorer process. It calls `on_change` when it is ready, has answered, or has ended.
 
-    def __init__(self, command: Sequence[str]) -> None:
+    OSError if it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], on_change: Callable[[ScorerHandle], None]) -> None:
+        self._on_change = on_change
+        self._received = bytearray()
+        self._loop = asyncio.get_running_loop()
         self.job: ScanJob | None = None
-        self.since = monotonic()  # it got the job, or was started
+        self.since = 0.0  # it got the job
         self.is_ready = False
-        self.deadline = asyncio.timeout(_START_SECONDS)  # for its answer; none while it is free
-        self.socket, child_socket = socket.socketpair()
+        self.end_reason = ""  # while it lives
+        self._socket, child_socket = socket.socketpair()
         with child_socket:
             try:
                 arguments = [*command, str(os.getpid())]
                 self.process = process.start_process(arguments, stdin=child_socket.fileno())
             except OSError:
-                self.socket.close()
+                self._socket.close()
                 raise
-        self.socket.setblocking(False)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        self._loop.add_reader(self._socket, self._on_readable)
+        self.set_deadline(self._loop.time() + _START_SECONDS)
 
     @property
     def is_free(self) -> bool:
-        return self.is_ready and self.job is None
+        return self.is_ready and self.job is None and not self.end_reason
 
     @property
     def is_stuck(self) -> bool:
@@ -120,12 +128,47 @@ class ScorerHandle:
                 descriptors = [file.fileno()]
             frame = encode_frame(request)
             self.job, self.since = job, monotonic()
-            self.deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+            self.set_deadline(self._loop.time() + seconds)
             sent = 0
             with suppress(OSError):  # it has gone
-                sent = socket.send_fds(self.socket, [frame], descriptors)
+                sent = socket.send_fds(self._socket, [frame], descriptors)
         if sent < len(frame):
-            self.process.kill()
+            self.kill()
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._socket.recv(64 << 10)
+            if not data:
+                raise ConnectionError
+            self._received += data
+            answer = decode_answer(self._received, self.job.request.users if self.job else ())
+            if answer is None:
+                return
+            if self.job is None and (self.is_ready or answer != READY):
+                raise ValueError("nothing was asked")
+        except (OSError, ValueError):  # it has gone, or does not keep to the protocol
+            self.kill()
+            return
+        self._received.clear()
+        self.clear_deadline()
+        if self.job is not None:
+            self.job.finish(answer if isinstance(answer, Scan) else NotScanned(answer))
+        self.is_ready, self.job = True, None
+        self._on_change(self)
+
+    def deadline_passed(self) -> None:
+        self.kill("timeout")
+
+    def kill(self, reason: str = "crashed") -> None:
+        """End it at once. Idempotent."""
+        if self.end_reason:
+            return
+        self.end_reason = reason
+        self.cancel_deadline()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self.process.kill()
+        self._on_change(self)
 
 
 class ScorerPool:
@@ -141,7 +184,7 @@ class ScorerPool:
         self._queue: deque[ScanJob] = deque()
         # How often a message has ended a scorer, and when last.
         self._poison_records: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
         self._closing = False
         self._starts_after = 0.0
         self._start_errors = log.WarnOnce(_log, logging.ERROR)
@@ -155,11 +198,11 @@ class ScorerPool:
     async def close(self) -> None:
         """End all scorers, and answer the messages that wait."""
         self._closing = True
-        for scorer in self._scorers:
-            scorer.process.kill()
+        for scorer in list(self._scorers):
+            scorer.kill()
         self._dispatch()
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
+        while self._ends:
+            await asyncio.gather(*self._ends)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -207,8 +250,7 @@ class ScorerPool:
 
         Without any scorer they fail: the next start is due later.
         """
-        loop = asyncio.get_running_loop()
-        for scorer in self._scorers:
+        for scorer in list(self._scorers):
             while self._queue and scorer.is_free:
                 job = self._queue.popleft()
                 if job.result.done():  # nobody waits any more
@@ -224,21 +266,18 @@ class ScorerPool:
             missing = 0
         for _ in range(min(missing, self._size + 2 - len(self._scorers))):
             try:
-                scorer = ScorerHandle(self._command)
+                self._scorers.append(ScorerHandle(self._command, self._on_change))
             except OSError as error:
                 self._start_errors.report("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)
                 self._starts_after = monotonic() + _RETRY_SECONDS
                 break
             self._start_errors.clear()
-            self._scorers.append(scorer)
-            task = loop.create_task(self._serve(scorer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
         while self._queue and not self._scorers:
             self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
         is_waiting = self._queue or len(self._scorers) < self._size
         if is_waiting and self._timer is None and not self._closing:
+            loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_WATCH_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
@@ -250,45 +289,25 @@ class ScorerPool:
     def _count_able(self) -> int:
         return sum(not scorer.is_stuck for scorer in self._scorers)
 
-    async def _serve(self, scorer: ScorerHandle) -> None:
-        """Take the answers of a scorer, to its end."""
-        loop = asyncio.get_running_loop()
-        received, reason = bytearray(), "crashed"
-        try:
-            async with scorer.deadline:
-                while data := await loop.sock_recv(scorer.socket, 64 << 10):
-                    received += data
-                    job = scorer.job
-                    answer = decode_answer(received, job.request.users if job else ())
-                    if answer is None:
-                        continue
-                    if job is None and (scorer.is_ready or answer != READY):
-                        break  # nothing was asked
-                    received.clear()
-                    scorer.deadline.reschedule(None)
-                    if job is not None:
-                        job.finish(answer if isinstance(answer, Scan) else NotScanned(answer))
-                    scorer.is_ready, scorer.job = True, None
-                    if not self._queue and self._count_able() > self._size:
-                        break  # those that were stuck can judge again
-                    self._dispatch()
-        except (OSError, ValueError) as error:  # it does not keep to time or to the protocol
-            reason = "timeout" if isinstance(error, TimeoutError) else reason
-        finally:
+    def _on_change(self, scorer: ScorerHandle) -> None:
+        if scorer.end_reason:
             self._scorers.remove(scorer)
-            scorer.socket.close()
-            scorer.process.kill()
-        if not scorer.is_ready:
-            self._starts_after = monotonic() + _RETRY_SECONDS
+            if not scorer.is_ready:
+                self._starts_after = monotonic() + _RETRY_SECONDS
+            task = asyncio.get_running_loop().create_task(self._blame_message(scorer))
+            self._ends.add(task)
+            task.add_done_callback(self._ends.discard)
+        elif not self._queue and self._count_able() > self._size:
+            scorer.kill()  # those that were stuck can judge again
+            return
         self._dispatch()
-        await self._blame_message(scorer, reason)
 
-    async def _blame_message(self, scorer: ScorerHandle, reason: str) -> None:
+    async def _blame_message(self, scorer: ScorerHandle) -> None:
         """Remember the message at which a scorer ended, unless the disk is to blame.
 
         Another scorer gets it once more if the first one died on the spot: it may be chance.
         """
-        job = scorer.job
+        job, reason = scorer.job, scorer.end_reason
         died_on_the_spot = reason == "crashed" and not scorer.is_stuck
         while (status := scorer.process.poll()) is None:
             await asyncio.sleep(0.01)  # between looks at whether the killed process is gone

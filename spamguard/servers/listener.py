@@ -26,12 +26,9 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from functools import partial
-from math import inf
-from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -177,7 +174,12 @@ class Door:
         session = self._make_session(host, port)
         task = loop.create_task(session.serve(connected, self._admit(session, host)))
         self._tasks[session] = task
-        task.add_done_callback(partial(self._end_session, session))
+
+        def forget(_: object) -> None:
+            del self._tasks[session]
+            self._clients.pop(session, None)
+
+        task.add_done_callback(forget)
 
     def _admit(self, session: ServerSession, host: str) -> Refusal | None:
         """Count a connection, or say why it is refused.
@@ -192,23 +194,17 @@ class Door:
         is_full = len(rivals) >= self._limits.connections_per_client
         if not is_full:
             is_full, rivals = len(self._clients) >= self._limits.connections, list(self._clients)
-        if is_full and not self._evict_longest_idle(rivals):
-            return Refusal.TOO_MANY
+        if is_full:
+            idle_from = {other: other.evictable_from for other in rivals}
+            now = time.monotonic()  # the clock of the event loop
+            times = {other: at for other, at in idle_from.items() if at is not None and at <= now}
+            longest = min(times, key=times.__getitem__, default=None)
+            if longest is None:
+                return Refusal.TOO_MANY
+            del self._clients[longest]  # closing it may take a moment
+            self._end(longest.cancel, self._tasks[longest])
         self._clients[session] = client
         return None
-
-    def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
-        times = [(since, other) for other in rivals if (since := other.evictable_from) is not None]
-        since, longest = min(times, key=itemgetter(0), default=(inf, None))
-        if longest is None or since > time.monotonic():  # the clock of the event loop
-            return False
-        del self._clients[longest]  # closing it may take a moment
-        self._end(longest.cancel, self._tasks[longest])
-        return True
-
-    def _end_session(self, session: ServerSession, _task: asyncio.Task[None]) -> None:
-        del self._tasks[session]
-        self._clients.pop(session, None)
 
 
 # ---- the end of a conversation

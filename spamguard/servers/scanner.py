@@ -28,7 +28,6 @@ from spamguard.log import printable
 from spamguard.mail.message import has_received_on_top, read_header_section
 from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.transaction import DeliveryRecord, PolicyJudge
-from spamguard.records import Scan
 from spamguard.servers import listener
 from spamguard.servers.listener import (
     CHUNK_BYTES,
@@ -178,12 +177,16 @@ class ScanService:
     async def _judge_message(
         self, request: ScanRequest, record: DeliveryRecord, *, trusted: bool
     ) -> ScanResult | None:
-        header = read_header_section(request.message)
+        header, client = read_header_section(request.message), record.envelope.client
         on_top = b""
         names: Sequence[str] = ()
         if trusted:
-            on_top = self._client_field(record, header, request.received_by)
             names = (request.user,) if request.user else request.recipients
+            # A Received field about the client, unless a server has written one already.
+            is_missing = bool(request.received_by) or not has_received_on_top(header)
+            if is_missing and (client.address or client.name or client.helo):
+                by = request.received_by or self._hostname
+                on_top = received_field(client, by, "", "", record.time) + b"\r\n"
         copies = await self._judge.judge(
             request.message, header, on_top, names, record, separate_copies=False
         )
@@ -191,29 +194,18 @@ class ScanService:
             return None
         record.split(copies)
         (copy,) = copies
+        # Without weights, unless the policy tells them: they would help spammers to write.
+        form = "{} {:+.2f}" if self._policy.tell_probability else "{}"
+        words = copy.scan.words[:_MAX_WORDS_TOLD]
         return ScanResult(
             id=record.id,
             fields=self._judge.header_fields(copy, record.id),
             action=copy.decision.action,
-            words=self._format_words(copy.scan),
+            words=[form.format(printable(word.text, lambda _: "?"), word.part) for word in words],
             label=copy.verdict.label,
             is_unwanted=copy.decision.is_unwanted,
             score=policy.reported_score(copy.verdict, copy.decision),
         )
-
-    def _format_words(self, scan: Scan) -> Sequence[str]:
-        """Without weights, unless the policy tells them: they would help spammers to write."""
-        form = "{} {:+.2f}" if self._policy.tell_probability else "{}"
-        words = scan.words[:_MAX_WORDS_TOLD]
-        return [form.format(printable(word.text, lambda _: "?"), word.part) for word in words]
-
-    def _client_field(self, record: DeliveryRecord, header: bytes, received_by: str) -> bytes:
-        """A Received field about the client; b"" where a server has written one already."""
-        client = record.envelope.client
-        is_recorded = not received_by and has_received_on_top(header)
-        if is_recorded or not (client.address or client.name or client.helo):
-            return b""
-        return received_field(client, received_by or self._hostname, "", "", record.time) + b"\r\n"
 
     async def _may_teach(self, peer: str, password: str) -> bool:
         """Wrong passwords wait for each other; a listed client, or a right password, never does."""
@@ -332,10 +324,6 @@ class Conversation(ABC):
     async def refuse(self, answer: Any) -> None:
         """Send an answer of `answers`, or of a `RefusedError`."""
 
-    async def reject(self, refusal: Refusal) -> None:
-        """Answer a client that is not served."""
-        await self.refuse(self.answers[refusal])
-
     async def handle(self, request: Awaitable[None]) -> None:
         """Have one request answered, whatever happens; ConnectionClosed if it cannot be."""
         try:
@@ -370,7 +358,7 @@ class Conversation(ABC):
             if refused is None:
                 await self.handle_requests()
             else:
-                await self.reject(refused)
+                await self.refuse(self.answers[refused])
         except ConversationEnded:
             pass
         except Exception:  # noqa: BLE001  a fault of ours must not end the door

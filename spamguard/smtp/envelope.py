@@ -145,32 +145,18 @@ class Recipient:
 
 @dataclass(frozen=True)
 class Client:
-    """The host that a message comes from, as far as known; "" means unknown.
+    """The host that a message comes from, as far as known; "" means unknown."""
 
-    A trusted peer overrides the fields by XFORWARD or XCLIENT, and `forwarded` is then true.
-
-    Attributes
-    ----------
-    address
-        IPv4 or IPv6 in plain text.
-    protocol
-        SMTP, ESMTP, LMTP and the like (RFC 3848).
-    source
-        LOCAL or REMOTE (XFORWARD).
-    peer
-        Address of the connection itself.
-    """
-
-    address: str = ""
+    address: str = ""  # IPv4 or IPv6 in plain text
     name: str = ""
     port: str = ""
     helo: str = ""
-    protocol: str = ""
+    protocol: str = ""  # SMTP, ESMTP, LMTP and the like (RFC 3848)
     ident: str = ""
-    source: str = ""
+    source: str = ""  # LOCAL or REMOTE (XFORWARD)
     login: str = ""
-    peer: str = ""
-    forwarded: bool = False
+    peer: str = ""  # address of the connection itself
+    forwarded: bool = False  # a trusted peer has overridden the fields (XFORWARD, XCLIENT)
 
 
 @dataclass(frozen=True)
@@ -206,22 +192,18 @@ _RECEIVED = re.compile(rb"^received[ \t]*:", re.IGNORECASE | re.MULTILINE)
 def received_field(client: Client, hostname: str, name: str, recipient: str, now: float) -> bytes:
     """A Received field, folded, without its last line end.
 
-    Parameters
-    ----------
-    name
-        Of the message, for `id`.
-    recipient
-        For `for`; "" when there are several.
-    now
-        Seconds since 1970.
+    The name is that of the message, and the recipient "" when there are several.
     """
     comment = ""
     if literal := _address_literal(client.address):
         name_of_client = f"{client.name} " if _DOMAIN.fullmatch(client.name) else ""
         comment = f" ({name_of_client}{literal})"
+    protocol, name = (
+        text if _ATOM.fullmatch(text) else "unknown" for text in (client.protocol, name)
+    )
     parts = [
         f"Received: from {_host_name(client.helo)}{comment}",
-        f"by {_host_name(hostname)} with {_safe_atom(client.protocol)} id {_safe_atom(name)}",
+        f"by {_host_name(hostname)} with {protocol} id {name}",
     ]
     if _PATH.fullmatch(recipient):
         parts.append(f"for <{recipient}>")
@@ -251,10 +233,6 @@ def _address_literal(address: str) -> str:
     except ValueError:
         return ""
     return f"[IPv6:{parsed}]" if parsed.version == 6 else f"[{parsed}]"
-
-
-def _safe_atom(text: str) -> str:
-    return text if _ATOM.fullmatch(text) else "unknown"
 
 
 # ---- replies of a next hop
@@ -297,10 +275,7 @@ class ReplyReader:
     def next_reply(self) -> Reply | None:
         """The next reply, None while it is not complete.
 
-        Raises
-        ------
-        ReplyError
-            The bytes are no reply, or one that is too long. The reader is of no more use.
+        Raises ReplyError if the bytes are no reply, or one that is too long.
         """
         while (end := self._unread.find(b"\n")) >= 0:
             line = bytes(self._unread[:end])

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 
-from spamguard.servers.milter_protocol import MilterCommand
+from spamguard.servers.milter import MilterCommand
 from tests.support.waiting import until
 from tests.unit.servers.milter.support import RAW, ScriptedService, run
 

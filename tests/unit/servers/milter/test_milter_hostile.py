@@ -2,7 +2,7 @@
 
 import pytest
 
-from spamguard.servers.milter_protocol import MilterCommand
+from spamguard.servers.milter import MilterCommand
 from tests.unit.servers.milter.mta import ALL
 from tests.unit.servers.milter.support import RAW, ScriptedService, run
 

@@ -6,7 +6,7 @@ import pytest
 
 from spamguard.config.options import Action, Policy, Rule
 from spamguard.servers import milter
-from spamguard.servers.milter_protocol import MilterCommand
+from spamguard.servers.milter import MilterCommand
 from spamguard.servers.scanner import ScanResult
 from tests.unit.servers.milter.mta import ALL, OLD
 from tests.unit.servers.milter.support import FIELDS, RAW, ScriptedService, run
