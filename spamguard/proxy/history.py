@@ -153,10 +153,7 @@ def fold_text(text: str) -> str:
 def row_from_values(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> HistoryRow:
     """The row of these columns; large values that are not among them are empty.
 
-    Raises
-    ------
-    ValueError, TypeError
-        The values are damaged.
+    Raises ValueError or TypeError if the values are damaged.
     """
     fields = {"packed": b"", "words": b""} | dict(zip(names, values, strict=True))
     fields["recipients"] = tuple(json.loads(fields["recipients"]))
@@ -271,14 +268,8 @@ class History(ClosedOnExit):
     def open(cls, path: Path, size: int, days: int) -> Self:
         """The history at `path`, created (mode 0600) when there is none.
 
-        Parameters
-        ----------
-        size
-            Bytes that its files may take together, at least `MIN_BYTES`.
-        days
-            How long a row is kept, by the time of `Database.trusted_time`.
-
-        Both take effect by and by, as rows are appended.
+        Its files may take `size` bytes together, at least `MIN_BYTES`; a row is kept for so many
+        days of `Database.trusted_time`. Both take effect by and by, as rows are appended.
         """
         db = Database.open(path, HISTORY_SCHEMA, durable=False)
         db.query(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
@@ -336,12 +327,7 @@ _ROW_BYTES = 4096  # of a row without its features
 class HistoryWriter:
     """Takes rows from any thread, and counts those that it drops. Start it after the last fork.
 
-    Parameters
-    ----------
-    path, size, days
-        As in `History.open`.
-    private
-        Whether rows are kept only as `redact_row` leaves them.
+    Path, size and days are as in `History.open`. Private rows are kept as `redact_row` leaves them.
     """
 
     def __init__(self, path: Path, size: int, days: int, *, private: bool = False) -> None:

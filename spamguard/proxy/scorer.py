@@ -193,10 +193,7 @@ def encode_answer(answer: Scan | str) -> bytes:
 def decode_answer(data: bytes | bytearray, users: Collection[str] = ()) -> Scan | str | None:
     """The answer to a request about these users in what has come; None if more is to come.
 
-    Raises
-    ------
-    ValueError
-        It is not of the right form, or not an answer to this request.
+    Raises ValueError if it is not of the right form, or not an answer to this request.
     """
     end = _end_of_frame(data)
     if end > _MAX_ANSWER_BYTES:

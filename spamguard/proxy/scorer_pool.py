@@ -225,12 +225,8 @@ class ScorerPool:
     ) -> Scan | NotScanned:
         """The scan of a message, or the reason why there is none; never raises.
 
-        Parameters
-        ----------
-        on_top
-            Header fields, each with CRLF, that count as if they stood on top of the message.
-        users
-            Whose mail it may be; `Scan.personal` has only these.
+        `on_top` are header fields, each with CRLF, that count as if they stood on top of the
+        message. The users are those whose mail it may be; `Scan.personal` has only these.
         """
         if self._poison_records:
             with suppress(OSError):  # it cannot be read, which `_dispatch` finds too

@@ -104,12 +104,8 @@ def decide_copies(
 ) -> list[Copy]:
     """The copies; the first is that of recipients judged as for all people.
 
-    Parameters
-    ----------
-    users
-        For each recipient a user in `scan.personal`, or "".
-    separate_copies
-        False: there is one copy, and the mildest of the verdicts decides.
+    Users are those of the recipients, in `scan.personal` or "". Without separate copies there is
+    one, and the mildest of the verdicts decides.
     """
     verdicts = {"": scan.verdict, **scan.personal}
     decisions = {user: decide(it, policy, scan.threshold) for user, it in verdicts.items()}
@@ -294,12 +290,7 @@ class MailTransaction(Protocol):
         """Judge the message and deliver it.
 
         One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
-        The door closes the spool afterwards.
-
-        Parameters
-        ----------
-        oddities
-            Odd bytes that the door has normalised (`DataReader`).
+        The door closes the spool afterwards. The oddities are odd bytes that it has normalised.
         """
 
     async def end(self) -> None:

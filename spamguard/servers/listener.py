@@ -1,10 +1,8 @@
 """How connections come in at a door: accepting, limits, TLS, and an orderly end.
 
 A `Door` takes connections from the listening sockets of one listener or scanner and starts a
-session for each, within limits in all and for each client. Silent clients must not keep others out,
-so when there is no room, the one that has been idle for longest is evicted. Commands
-that lead nowhere do not end idleness, so nobody stays by sending them. In a transaction a client is
-idle once it has sent nothing for `SILENT_SECONDS`, and never while its data is being delivered. An
+session for each, within limits in all and for each client. When there is no room, the client that
+has been idle for longest is evicted; commands that lead nowhere do not end idleness. An
 `IncomingMessage` keeps a message within the limits of its door, and `CertificateReloader` the
 operator's certificate, which may change while we run. Nothing here knows a protocol.
 
@@ -12,10 +10,8 @@ It is written by hand because the servers of asyncio accept connections without 
 semaphores make a new client wait, and cannot evict an idle one.
 
 Must never close or reconfigure a listening socket (it belongs to the master, and other workers
-accept from it too), hold more than a few pieces for a client, evict a client for which we work, or
-let the fault of one session end a door. Must never lose room: whoever takes bytes of `ByteQuota`
-gives them back in a `finally`. Must never ask for the password of a key, or lose a good certificate
-to a bad file.
+accept from it too), evict a client for which we work, or let the fault of one session end a door.
+Whoever takes bytes of `ByteQuota` gives them back in a `finally`.
 """
 
 from __future__ import annotations
@@ -86,12 +82,8 @@ class ServerSession(Protocol):
 class Door:
     """One listener in one process. All methods belong to the event loop that started it.
 
-    Parameters
-    ----------
-    make_session
-        Called with the address ("" on a Unix socket) and the port of a client.
-    sockets
-        Bound and listening; they stay the caller's.
+    `make_session` is called with the address ("" on a Unix socket) and the port of a client. The
+    sockets are bound and listening; they stay the caller's.
     """
 
     def __init__(

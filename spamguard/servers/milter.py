@@ -99,10 +99,7 @@ class PacketReader:
     def next_packet(self) -> Packet | None:
         """The next packet, None while it is incomplete.
 
-        Raises
-        ------
-        MilterProtocolError
-            As soon as the bytes can be no packet.
+        Raises MilterProtocolError as soon as the bytes can be no packet.
         """
         if len(self._unread) < _HEAD.size:
             return None
@@ -321,24 +318,14 @@ _PROGRESS = encode_packet(b"p")
 
 @dataclass
 class MilterMessage:
-    """What the server has said of one message so far.
-
-    Attributes
-    ----------
-    content
-        None before the first field.
-    deadline
-        For all of the content, a time of the event loop's clock.
-    removals
-        The packets that remove fields that claim a verdict, in order.
-    """
+    """What the server has said of one message so far."""
 
     sender: str | None = None
     recipients: list[str] = field(default_factory=list)
     macros: dict[str, str] = field(default_factory=dict)
-    content: IncomingMessage | None = None
-    deadline: float = 0.0
-    removals: list[bytes] = field(default_factory=list)
+    content: IncomingMessage | None = None  # before the first field
+    deadline: float = 0.0  # for all of the content, a time of the event loop's clock
+    removals: list[bytes] = field(default_factory=list)  # packets that remove forged fields
     _forged: Counter[bytes] = field(default_factory=Counter)
 
     def add_field(self, name: bytes) -> None:

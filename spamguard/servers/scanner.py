@@ -70,51 +70,31 @@ _MAX_WORDS_TOLD = 16
 
 
 class ScanRequest(NamedTuple):
-    """A message, and what its client says about it, as far as known.
-
-    Attributes
-    ----------
-    peer
-        Address of the connection, "" for a Unix socket.
-    client, user
-        Where the message comes from and whose it is; believed only of a trusted peer.
-    received_by
-        The server that got the message from that client and adds its own Received field later.
-    """
+    """A message, and what its client says about it, as far as known."""
 
     message: Spool
-    peer: str
+    peer: str  # address of the connection, "" for a Unix socket
     sender: str = ""
     recipients: Sequence[str] = ()
+    # Where it comes from and whose it is; believed only of a trusted peer.
     client: Client = Client()
     user: str = ""
-    received_by: str = ""
+    received_by: str = ""  # the server that got it, and adds its own Received field later
     queue_id: str = ""
     problem: str = ""
 
 
 class ScanResult(NamedTuple):
-    """The answer to a request.
+    """The answer to a request."""
 
-    Attributes
-    ----------
-    id
-        For `explain` and `learn --id`.
-    fields
-        Of the header, to be put on top; without line ends.
-    reason
-        Why it was not judged, else "".
-    score
-        As in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without verdict.
-    """
-
-    id: str
-    fields: Sequence[bytes]
+    id: str  # for `explain` and `learn --id`
+    fields: Sequence[bytes]  # of the header, to be put on top; without line ends
     action: Action
-    reason: str = ""
+    reason: str = ""  # why it was not judged
     words: Sequence[str] = ()
     label: str = ""
     is_unwanted: bool = False
+    # As in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without verdict.
     score: float = 0.0
 
     @property
@@ -416,9 +396,7 @@ class Conversation(ABC):
     async def read_more(self) -> bytes:
         """The next piece of a request; b"" when the client sends no more.
 
-        Raises
-        ------
-        ConnectionClosed, ClientTimeout
+        Raises ConnectionClosed and ClientTimeout.
         """
         now = asyncio.get_running_loop().time()
         deadline = min(now + self._context.limits.data_timeout, self._request_deadline)

@@ -117,43 +117,32 @@ class DoorContext(NamedTuple):
 
 
 class ClientSession(Session):
-    """What is known of a client, and how far it has come.
-
-    Attributes
-    ----------
-    connected, client, forwarded
-        The client as the connection shows it, as it introduced itself, and that of the next message
-        as XFORWARD describes it.
-    rcpt_count
-        Of RCPT commands, refused ones too.
-    budget
-        So many commands that lead nowhere the client may send before its next message.
-    idle_since
-        A time of the loop's clock; None in a transaction, which ends when its last reply is sent
-        and the next hop is done with it, and before and after `SmtpSession.serve`.
-    """
+    """What is known of a client, and how far it has come."""
 
     def __init__(
         self, context: DoorContext, loop: asyncio.AbstractEventLoop, address: str, port: str
     ) -> None:
         super().__init__(loop)
         self.peer = address
-        self.connected = Client(address=address, port=port, peer=address)
+        self.connected = Client(address=address, port=port, peer=address)  # as the connection shows
         self.is_trusted = address in context.trusted
         self.quota_key = "" if self.is_trusted else client_prefix(address)
         self.transaction: MailTransaction | None = None
         self.sender = Sender("")
-        self.rcpt_count = self.accepted = 0
+        self.rcpt_count = self.accepted = 0  # of RCPT commands, refused ones too, and recipients
+        # A time of the loop's clock; None in a transaction, which ends when its last reply is sent
+        # and the next hop is done with it, and before and after `SmtpSession.serve`.
         self.idle_since: float | None = None
         self.last_message_end: float | None = None
+        # So many commands that lead nowhere the client may send before its next message.
         self.budget = context.limits.idle_commands
         self.forget(is_encrypted=False)
 
     def forget(self, *, is_encrypted: bool) -> None:
         """Begin again: what came before TLS may be another's (RFC 3207, section 4.2)."""
         self.is_encrypted = is_encrypted
-        self.client = self.connected
-        self.forwarded: Client | None = None
+        self.client = self.connected  # as it introduces itself
+        self.forwarded: Client | None = None  # of the next message, as XFORWARD describes it
         self.host_name = None
 
     def refuse(self, reply: Reply) -> Reply:
@@ -646,15 +635,10 @@ class LmtpSession(SmtpSession, LMTP):
 
 
 class ClientReader(DeadlineTimer, asyncio.StreamReader):
-    """The bytes of one client.
+    """The bytes of one client; `before_wait` returns the deadline of a wait, by the loop's clock.
 
     Beside asyncio's public methods it uses `_wait_for_data`, which they all call before they wait,
     and `_buffer`, to put bytes back. `asyncio.timeout` costs ten times as much as `DeadlineTimer`.
-
-    Parameters
-    ----------
-    before_wait
-        Returns the deadline of a wait, by the loop's clock.
     """
 
     _buffer: bytearray

@@ -77,24 +77,14 @@ class SpamdCode(StrEnum):
 
 
 class SpamdRequest(NamedTuple):
-    """A request without its message.
-
-    Attributes
-    ----------
-    version
-        1 to 5, behind "1.".
-    length
-        Of the message as it comes; None: until the client sends no more.
-    label
-        The class for TELL; "" takes the lesson back.
-    """
+    """A request without its message."""
 
     method: SpamdMethod
-    version: int
-    length: int | None = None
+    version: int  # 1 to 5, behind "1."
+    length: int | None = None  # of the message as it comes; None: until the client sends no more
     user: str = ""
     compressed: bool = False
-    label: str = ""
+    label: str = ""  # the class for TELL; "" takes the lesson back
 
 
 def parse_request(line: bytes) -> SpamdRequest:

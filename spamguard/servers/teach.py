@@ -34,10 +34,7 @@ _log = logging.getLogger("spamguard.teaching")
 class TrainingAccounts:
     """Accounts of this machine, and the users whose lessons they bring.
 
-    Parameters
-    ----------
-    for_others
-        Names of accounts that may name another user; root and our own always may.
+    Those `for_others` may name another user; root and our own always may.
     """
 
     def __init__(self, for_others: Iterable[str]) -> None:
@@ -130,10 +127,7 @@ class ForwardTrainingProxy:
     def submit(self, message: Spool, label: str, sender: Sender) -> int:
         """Submit the attached messages; how many were accepted.
 
-        Raises
-        ------
-        OSError
-            Not all of them are in the queue.
+        Raises OSError if not all of them are in the queue.
         """
         user = sender.address.lower()
         if self._teach.user is TeachingUser.LOCAL_PART:

@@ -155,10 +155,11 @@ def test_all_recipients_or_none(
 def test_a_file_in_the_way_is_never_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 0)
+    monkeypatch.setattr("secrets.token_hex", lambda _: "0")
     hop = MaildirNextHop(tmp_path, "mx")
     deliver(hop, content(TEXT))
     (there,) = (tmp_path / "new").iterdir()
-    monkeypatch.setattr(hop, "_unique_name", lambda: there.name)
     before = there.read_bytes()
     assert deliver(hop, content(b"Other: x\r\n\r\n"))[0].code == 451
     assert [there.read_bytes()] == [before] == files(tmp_path)

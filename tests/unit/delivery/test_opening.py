@@ -73,10 +73,7 @@ def test_a_hop_that_refuses_helo_too_is_down() -> None:
     ],
 )
 def test_opportunistic_tls_is_for_other_machines(peer: str, local: bool) -> None:
-    assert smtp.wants_tls(Tls.OPPORTUNISTIC, True, peer) is not local
-    assert not smtp.wants_tls(Tls.OPPORTUNISTIC, False, peer)
-    assert not smtp.wants_tls(Tls.OFF, True, peer)
-    assert smtp.wants_tls(Tls.REQUIRED, True, peer)
+    assert smtp.is_local(peer) is local
 
 
 @pytest.fixture
