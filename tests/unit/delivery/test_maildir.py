@@ -6,10 +6,8 @@ import asyncio
 import mailbox
 import os
 import re
-import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,9 +17,7 @@ from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool, SpoolView
 from tests.support import disks
 from tests.support.waiting import PATIENCE
-from tests.unit.filters import python
 
-run = partial(python, module=__name__)
 HEAD = b"X-Spam-Status: No, score=-3.1 required=5.0 tests=SPAMGUARD_HAM\r\nX-Spamguard: ham\r\n"
 SPAM = b"X-Spam-Flag: YES\r\n" + HEAD
 TEXT = b"Subject: x\r\n\r\nline\r\n.dot\r\n\r\n"
@@ -180,22 +176,3 @@ def test_a_full_disk(small_disk: Path) -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     with disks.small_disk(tmp_path / "disk", "128k") as place:
         yield place
-
-
-def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    code = """
-place = Path(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-spool = Spool(place)
-spool.write(b"x" * 20_000)
-hop = MaildirNextHop(place / "Maildir", "mx")
-async def send():
-    running = hop.transaction(Client())
-    await running.mail(Sender("a@x"))
-    await running.recipient(Recipient("b@x"))
-    return await running.send(SpoolView(b"A: b\\r\\n\\r\\n", spool, 0))
-print(asyncio.run(send())[0].code)
-"""
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    assert run(code, str(tmp_path)).stdout == "451\n"
-    assert files(tmp_path / "Maildir") == []

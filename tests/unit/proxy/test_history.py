@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from spamguard.errors import HistoryError
 from spamguard.proxy.history import (
-    COLUMNS,
     MIN_BYTES,
-    HistoryRow,
 )
 from spamguard.proxy.history_search import HistorySearch
 from tests.unit.proxy.history_rows import append, recent, row
@@ -34,10 +31,6 @@ def test_what_was_kept_is_found_as_it_was(tmp_path: Path) -> None:
         assert history.find(row(3).id) is None
     with opened(tmp_path) as history:
         assert history.find(row(1).id) == row(1)
-
-
-def test_the_table_has_a_column_for_everything() -> None:
-    assert tuple(each.name for each in fields(HistoryRow)) == COLUMNS
 
 
 # ---- bounds

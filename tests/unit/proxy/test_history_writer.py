@@ -118,8 +118,3 @@ def test_a_row_that_cannot_be_written_is_no_end(writing: HistoryWriter, place: P
     writing.put(row(2))
     writing.close(30)
     assert kept(place) == 1
-
-
-def test_a_writer_that_was_given_nothing_makes_no_file(writing: HistoryWriter, place: Path) -> None:
-    assert writing.close(30)
-    assert not place.exists()

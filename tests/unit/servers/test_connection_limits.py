@@ -5,7 +5,6 @@ import socket
 
 from spamguard.config.options import DoorLimits
 from spamguard.daemon.doors import open_door
-from spamguard.smtp.envelope import normalise_address
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import ScriptedProxy, listener, serving
 
@@ -43,9 +42,3 @@ def test_nobody_is_evicted_before_being_greeted(tmp_path):
     address = ("127.0.0.1", 0)
     with socket.create_server(address) as one, socket.create_server(address) as other:
         assert asyncio.run(main([one, other])) == [b"220", b"421"]
-
-
-def test_addresses_are_plain():
-    assert normalise_address("::ffff:192.0.2.7") == "192.0.2.7"
-    assert normalise_address("fe80::1%eth0") == "fe80::1"
-    assert normalise_address("2001:DB8::0:1") == "2001:db8::1"

@@ -157,9 +157,3 @@ def test_a_lesson_is_confirmed_only_once_it_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("spamguard.learning.queue.MAX_LESSONS", 0)
     outcome = send(tmp_path, "spam@example.org")
     assert [reply.code for reply in outcome.replies] == [451]
-
-
-def test_it_offers_what_the_other_proxy_offers(tmp_path):
-    proxy = ForwardTrainingProxy(Behind(), listener(), TEACH, LessonQueue(tmp_path))
-    assert proxy.answers_each
-    assert proxy.extensions == {"8BITMIME": ""}

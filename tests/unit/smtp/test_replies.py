@@ -62,16 +62,6 @@ def test_what_is_no_reply(wire: bytes) -> None:
         reader.next_reply()
 
 
-def test_what_is_pending() -> None:
-    reader = ReplyReader()
-    reader.feed(b"250-a\r\n250")
-    assert reader.next_reply() is None
-    assert reader.pending_bytes == len(b"250-a\r\n250")
-    reader.feed(b" b\r\n")
-    assert reader.next_reply() == Reply(250, (b"a", b"b"))
-    assert reader.pending_bytes == 0
-
-
 def test_what_a_hop_offers_can_be_offered_to_others() -> None:
     """Such clients got a 451: the reply could not be encoded."""
     offered = parse_extensions(
