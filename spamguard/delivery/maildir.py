@@ -35,10 +35,7 @@ _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\
 
 @dataclass
 class MaildirNextHop:
-    """Delivers into the Maildir `directory`, made when missing, and spam into its folder `Junk`.
-
-    The hostname is for the names of files.
-    """
+    """Delivers into a Maildir, made when missing, and spam into its folder `Junk`."""
 
     _directory: Path
     _hostname: str

@@ -77,10 +77,7 @@ class QuarantineEntry:
 
 @dataclass
 class Quarantine:
-    """The messages in one directory, which is made when the first one comes.
-
-    Any number of processes may use it.
-    """
+    """The messages in one directory, made when the first one comes; for any number of processes."""
 
     _directory: Path
     _is_tidy: bool = False
@@ -184,8 +181,7 @@ class Quarantine:
         """Deliver a message to all recipients that have not got it yet; the reply for each.
 
         A recipient is noted, durably, after the next hop has said yes. When this process dies in
-        between, the next release delivers once more: at least once, never not at all. Both copies
-        have the same id in X-Spamguard. Once all have it, nothing is done and the answer is empty.
+        between, the next release delivers once more. Once all have it, the answer is empty.
 
         Raises QuarantineError if there is none of that id, or another process works with it now.
         """

@@ -1,12 +1,11 @@
 """Delivery by SMTP (RFC 5321), with one reply for all recipients, or by LMTP (RFC 2033), with one
 for each.
 
-`NextHopSession` is one connection: one task at a time waits on it, each wait has a deadline and
-ends with the awaited event, a `DeliveryError` or a cancellation, and nothing else. `SmtpNextHop`
-opens a session: connection, greeting, EHLO or LHLO, STARTTLS (RFC 3207). `SessionPool` keeps idle
-sessions for the next message. `SmtpTransaction` is one message. Until the hop has said 354, a
-transaction that lost its session begins again on a new one, once, and goes on only if it gets the
-same replies.
+`SmtpNextHop` opens a `NextHopSession`: connection, greeting, EHLO or LHLO, STARTTLS (RFC 3207).
+Each wait of it ends with the awaited event, a `DeliveryError` or a cancellation. `SessionPool`
+keeps idle sessions for the next message. `SmtpTransaction` is one message. Until the hop has said
+354, a transaction that lost its session begins again on a new one, once, and goes on only if it
+gets the same replies.
 
 It is written by hand because aiosmtplib has no LMTP and no XFORWARD, holds whole messages in
 memory, and rewrites a bare CR or LF.

@@ -35,13 +35,20 @@ from spamguard.config.options import (
     Rule,
     Scanner,
 )
+from spamguard.counters import DELIVER_STAGE, JUDGE_STAGE, Counters
 from spamguard.delivery.next_hop import NextHop, NextHopTransaction, deliver
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine import policy
 from spamguard.engine.policy import Decision, decide
 from spamguard.log import message_name, quote_value
 from spamguard.mail.message import OutgoingMessage, has_received_on_top
-from spamguard.proxy.history import NOT_SCANNED, HistoryRow, decode_author, decode_subject
+from spamguard.proxy.history import (
+    NOT_SCANNED,
+    HistoryRow,
+    HistoryWriter,
+    decode_author,
+    decode_subject,
+)
 from spamguard.proxy.scorer import NotScanned
 from spamguard.records import EXTRACTOR, Scan, Verdict
 from spamguard.smtp.envelope import (
@@ -59,6 +66,7 @@ from spamguard.storage import Spool, SpoolView
 from spamguard.users import UserResolver
 
 _log = logging.getLogger("spamguard.proxy")
+_mail_log = logging.getLogger("spamguard.mail")
 
 REFUSAL_REPLIES: Mapping[Action, Reply] = {
     Action.REJECT: Reply.from_text(550, "5.7.1 Message refused as unsolicited"),
@@ -267,6 +275,25 @@ class DeliveryRecord:
 
     def _reply_text(self) -> str:
         return "; ".join(dict.fromkeys(map(str, self.replies)))
+
+
+def record_delivery(
+    counters: Counters,
+    history: HistoryWriter,
+    fingerprint: Callable[[], str],
+    record: DeliveryRecord,
+) -> None:
+    """Count a finished record, log it and have it written, without waiting.
+
+    The fingerprint is that of the installation's key, which is there once a message was judged.
+    """
+    counters.count_message(record.label, record.action or "none", record.size)
+    if not record.copy_of:  # copies of a message are judged once
+        counters.add_seconds(JUDGE_STAGE, record.judging_seconds)
+    if record.replies:  # not where another program delivers
+        counters.add_seconds(DELIVER_STAGE, record.delivery_seconds)
+    _mail_log.info("%s", record, extra={"event": "handled", "facts": record.facts})
+    history.put(record.row(fingerprint() if record.copy else ""))
 
 
 def _join_first(texts: Sequence[str]) -> str:

@@ -70,9 +70,6 @@ def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender:
 
     With `smtputf8` it may go beyond ASCII without that parameter, as from a server that has let its
     client do so.
-
-    >>> parse_mail(b"FROM:<a@example.org> SIZE=12")
-    Sender(address='a@example.org', parameters=(EsmtpParameter(keyword='SIZE', value='12'),))
     """
     path = _argument_after(argument, b"FROM:")
     address, rest = ("", path[2:]) if path.startswith("<>") else _parse_address(path)
@@ -137,11 +134,7 @@ def _check_ascii(address: str, parameters: Iterable[EsmtpParameter], *, smtputf8
 
 
 def write_command(path: Sender | Recipient) -> bytes:
-    """The MAIL or RCPT command with its line end; ValueError if it holds a control character.
-
-    >>> write_command(Sender("a@example.org", (EsmtpParameter("SIZE", "12"),)))
-    b'MAIL FROM:<a@example.org> SIZE=12\\r\\n'
-    """
+    """The MAIL or RCPT command with its line end; ValueError if it holds a control character."""
     verb = "MAIL FROM" if isinstance(path, Sender) else "RCPT TO"
     words = [f"{verb}:<{path.address}>"]
     words += [key if value is None else f"{key}={value}" for key, value in path.parameters]
@@ -191,9 +184,6 @@ def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
     The client is that after the commands before it, or the peer itself. What the peer does not say
     stays unknown: its own values are not those of its client. Values are free text of strangers,
     encoded; decoded they hold no control characters.
-
-    >>> apply_attributes(Client(), b"ADDR=IPV6:::1 PORT=[UNAVAILABLE]", XFORWARD_FEATURE).address
-    '::1'
     """
     values: dict[str, Any] = {}
     for word in filter(None, argument.split(b" ")):
