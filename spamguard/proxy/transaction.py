@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple, Protocol
 
 from spamguard import keys
@@ -90,6 +90,7 @@ _CANNOT_REDIRECT = Reply.from_text(451, "4.3.0 Message cannot be redirected now,
 # For the log only: our own client gets a 421.
 _CANCELLED = Reply.from_text(421, "4.3.2 Cut off, nobody knows whether the next hop has it")
 _OPTIONAL_FACTS = ("copy-of", "queue", "message", "normalised", "personal")
+_listener_name = lru_cache(64)(str)  # the same few come again
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
 
 
@@ -205,7 +206,7 @@ class DeliveryRecord:
         row = HistoryRow(
             id=self.id,
             time=self.time,
-            listener=self.listener.listen.text,
+            listener=_listener_name(self.listener.listen),
             client=self.envelope.client.address,
             sender=self.envelope.sender.address,
             recipients=tuple(recipient.address for recipient in self.envelope.recipients),
@@ -245,7 +246,7 @@ class DeliveryRecord:
             "copy-of": self.copy_of,
             "queue": self.queue_id,
             "message": message_name(copy.scan.digest) if copy else "",
-            "listener": self.listener.listen.text,
+            "listener": _listener_name(self.listener.listen),
             "client": client.address,
             "helo": client.helo,
             "from": f"<{envelope.sender.address}>",
@@ -544,7 +545,7 @@ class FilterTransaction:
                 return [output]
             if record.action is Action.QUARANTINE:
                 quarantine, listener = self._proxy.judge.context.quarantine, record.listener
-                reason, came = record.label, str(listener.listen)
+                reason, came = record.label, _listener_name(listener.listen)
                 await run_in_thread(
                     quarantine.store, record.id, output, envelope, reason, record.time, came
                 )
