@@ -60,12 +60,7 @@ class MaildirNextHop:
         if _is_spam(content.head):
             folder /= ".Junk"
             _make_maildir(folder, "maildirfolder")
-        # Of 255 bytes; mail programs add to a name.
-        seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
-        names = [
-            f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{self._hostname}"[:200]
-            for _ in recipients
-        ]
+        names = [self._unique_name() for _ in recipients]
         linked: list[Path] = []
         try:
             for name, recipient in zip(names, recipients, strict=True):
@@ -79,6 +74,12 @@ class MaildirNextHop:
             raise
         finally:
             _remove_files(folder / "tmp" / name for name in names)
+
+    def _unique_name(self) -> str:
+        """In order of time."""
+        seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
+        name = f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{self._hostname}"
+        return name[:200]  # of 255 bytes; mail programs add to it
 
 
 @dataclass
