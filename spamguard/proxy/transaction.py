@@ -182,14 +182,14 @@ class DeliveryRecord:
         verdict, and names one file of the quarantine.
         """
         records = [self] if len(copies) == 1 else [shallow_copy(self) for _ in copies]
-        for group, record in zip(copies, records, strict=True):
-            record.copy, record.action = group, group.decision.action
+        for number, (copy, record) in enumerate(zip(copies, records, strict=True)):
+            record.copy, record.action = copy, copy.decision.action
             if record is not self:
-                recipients = [self.envelope.recipients[index] for index in group.recipients]
+                recipients = [self.envelope.recipients[index] for index in copy.recipients]
                 record.envelope = replace(self.envelope, recipients=tuple(recipients))
-        for record in records[1:]:
-            record.id = keys.new_id(self.time, os.urandom(keys.RANDOM_BYTES))
-            record.copy_of = self.id
+            if number:
+                record.id = keys.new_id(self.time, os.urandom(keys.RANDOM_BYTES))
+                record.copy_of = self.id
         return records
 
     def finish(self, replies: Sequence[Reply]) -> None:

@@ -187,24 +187,18 @@ class ScanService:
             score=policy.reported_score(copy.verdict, copy.decision),
         )
 
-    async def _may_teach(self, peer: str, password: str) -> bool:
-        """Wrong passwords wait for each other; a listed client, or a right password, never does."""
-        if self.scanner.teachers and peer in self._teachers:
-            return True
-        if self._password and compare_digest(password.encode("utf-8", "replace"), self._password):
-            return True
-        if password and self._password:
-            _log.warning("%s: a wrong password", peer or "a client of the socket")
-            async with self._guess_lock:
-                await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
-        return False
-
     async def teach(self, request: ScanRequest, label: str, password: str = "") -> TrainingOutcome:
         """Queue a message as a lesson of this class; it is learnt within a second.
 
         The class "" takes earlier lessons of the message back.
         """
-        if not await self._may_teach(request.peer, password):
+        given = password.encode("utf-8", "replace")
+        is_teacher = bool(self.scanner.teachers) and request.peer in self._teachers
+        if not (is_teacher or (self._password and compare_digest(given, self._password))):
+            if given and self._password:
+                _log.warning("%s: a wrong password", request.peer or "a client of the socket")
+                async with self._guess_lock:  # only wrong passwords wait, for each other
+                    await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
             client = request.peer or "somebody"
             _log.warning("%s: %s wants to teach and may not", self.scanner.listen, client)
             return TrainingOutcome.FORBIDDEN

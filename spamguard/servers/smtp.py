@@ -543,11 +543,21 @@ class SmtpSession(SMTP):
         await self.push(Replies.GO_AHEAD)
         incoming = DataReceiver(context, session.quota_key)
         try:
-            oddities = await self._receive_data(incoming)
+            refuse_odd = context.odd_bytes is OddBytes.REFUSE
+            data = DataReader(normalise=not refuse_odd)
+            started = self.loop.time()
+            self._data_deadline = started + context.limits.message_timeout
+            while not data.is_finished:  # also of a message that is refused
+                incoming.write(data.feed(await self.reader.read_data()))
+                if refuse_odd and data.oddities:
+                    incoming.refuse(Refusal.ODD_BYTES)
+            self._data_deadline = None
+            self.reader.put_back(data.rest)
+            context.on_data_received(self.loop.time() - started)
             replies: Sequence[Reply] = [Replies.LOCAL_ERROR]
             if incoming.refusal is None:
                 try:
-                    replies = await transaction.data(incoming.spool, oddities)
+                    replies = await transaction.data(incoming.spool, frozenset(data.oddities))
                 except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
                     _log.exception("%s: a fault in handing on a message", session.peer)
             else:
@@ -568,22 +578,6 @@ class SmtpSession(SMTP):
         await session.end_transaction()
         self.envelope = Envelope()
         session.budget = context.limits.idle_commands
-
-    async def _receive_data(self, incoming: DataReceiver) -> frozenset[str]:
-        """Read to the end of the data, even if the message is refused. Its oddities."""
-        context = self._context
-        refuse_odd = context.odd_bytes is OddBytes.REFUSE
-        data = DataReader(normalise=not refuse_odd)
-        started = self.loop.time()
-        self._data_deadline = started + context.limits.message_timeout
-        while not data.is_finished:
-            incoming.write(data.feed(await self.reader.read_data()))
-            if refuse_odd and data.oddities:
-                incoming.refuse(Refusal.ODD_BYTES)
-        self._data_deadline = None
-        self.reader.put_back(data.rest)
-        context.on_data_received(self.loop.time() - started)
-        return frozenset(data.oddities)
 
     @syntax("STARTTLS", when="tls_context")
     async def smtp_STARTTLS(self, arg: str | None) -> None:

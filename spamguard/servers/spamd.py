@@ -24,7 +24,7 @@ from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import tag_message
-from spamguard.servers.listener import CHUNK_BYTES, IncomingMessage, Refusal
+from spamguard.servers.listener import CHUNK_BYTES, Refusal
 from spamguard.servers.scanner import (
     Conversation,
     ScannerContext,
@@ -210,7 +210,19 @@ class SpamdSession(Conversation):
                 raise RefusedError(SpamdCode.PROTOCOL)
         request = apply_fields(request, lines)
         with closing(self._context.incoming_message(self.address)) as message:
-            await self._receive(request, message)
+            remaining = request.length
+            stream = zlib.decompressobj() if request.compressed else None
+            while remaining != 0 and (self._buffer or await self._fill_buffer()):
+                size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
+                piece = bytes(self._buffer[:size])
+                del self._buffer[:size]
+                if remaining is not None:
+                    remaining -= len(piece)
+                for content in _inflate(stream, piece) if stream else (piece,):
+                    message.write(content)
+                    self.check_message(message)
+            if remaining or self._buffer or (stream and not stream.eof):
+                raise RefusedError(SpamdCode.PROTOCOL)
             await self._answer(request, message.spool)
 
     async def _read_line(self) -> bytes:
@@ -226,22 +238,6 @@ class SpamdSession(Conversation):
         piece = await self.read_more()
         self._buffer += piece
         return bool(piece)
-
-    async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
-        """RefusedError if the message is too large, or not as long as announced."""
-        remaining = request.length
-        stream = zlib.decompressobj() if request.compressed else None
-        while remaining != 0 and (self._buffer or await self._fill_buffer()):
-            size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
-            piece = bytes(self._buffer[:size])
-            del self._buffer[:size]
-            if remaining is not None:
-                remaining -= len(piece)
-            for content in _inflate(stream, piece) if stream else (piece,):
-                message.write(content)
-                self.check_message(message)
-        if remaining or self._buffer or (stream and not stream.eof):
-            raise RefusedError(SpamdCode.PROTOCOL)
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))

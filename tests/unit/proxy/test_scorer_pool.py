@@ -179,12 +179,7 @@ def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ("-c", "pass"),
-        ("/nonexistent/program",),
-        ("-c", "raise SystemExit(9)"),
-    ],
+    "command", [("-c", "pass"), ("/nonexistent/program",), ("-c", "raise SystemExit(9)")]
 )
 def test_a_scorer_that_cannot_start_is_no_storm_of_processes(
     state: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

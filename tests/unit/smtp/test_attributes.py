@@ -47,10 +47,7 @@ def understood(lines: list[bytes]) -> dict[str, str]:
         ),
         (b"addr=IPV6:2001:DB8::1  Port=25 ", {"ADDR": "2001:db8::1", "PORT": "25"}),
         (b"ADDR=ipv6:fe80::1", {"ADDR": "fe80::1"}),
-        (
-            b"NAME=[UNAVAILABLE] ADDR=[TEMPUNAVAIL] HELO=[unavailable] PORT=",
-            {},
-        ),
+        (b"NAME=[UNAVAILABLE] ADDR=[TEMPUNAVAIL] HELO=[unavailable] PORT=", {}),
         (b"HELO=a+20b+2Bc+3dd", {"HELO": "a b+c=d"}),
         (b"HELO=a+0D+0Ab+00c+7F", {"HELO": "a??b?c?"}),
         (b"HELO=+C3+A4 NAME=+FF LOGIN=\xc3\xa4", {"HELO": "ä", "NAME": "\ufffd", "LOGIN": "ä"}),

@@ -9,20 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.smtp.commands import (
-    MAX_PATH_BYTES,
-    parse_mail,
-    parse_rcpt,
-    write_command,
-)
-from spamguard.smtp.envelope import (
-    EsmtpParameter,
-    Recipient,
-    RefusedError,
-    Replies,
-    Reply,
-    Sender,
-)
+from spamguard.smtp.commands import MAX_PATH_BYTES, parse_mail, parse_rcpt, write_command
+from spamguard.smtp.envelope import EsmtpParameter, Recipient, RefusedError, Replies, Reply, Sender
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=500, database=None)
 

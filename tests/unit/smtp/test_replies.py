@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.smtp.envelope import (
-    Reply,
-    ReplyError,
-    ReplyReader,
-    parse_extensions,
-)
+from spamguard.smtp.envelope import Reply, ReplyError, ReplyReader, parse_extensions
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=200, database=None)
 text_of_line = st.binary(max_size=20).map(lambda text: text.translate(None, b"\r\n\0"))
