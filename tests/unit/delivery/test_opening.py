@@ -110,6 +110,13 @@ def required(
     return asyncio.run(run())
 
 
+@pytest.mark.parametrize("tls", [Tls.OFF, Tls.OPPORTUNISTIC])
+def test_no_tls_where_it_is_not_wanted(tls: Tls) -> None:
+    fake = FakeHop({"EHLO": OFFERED})
+    assert codes(required(fake, tls=tls)) == [250] * 6
+    assert "STARTTLS" not in fake.commands
+
+
 @pytest.mark.parametrize(
     "script",
     [
