@@ -71,11 +71,7 @@ def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender:
     With `smtputf8` it may go beyond ASCII without that parameter, as from a server that has let its
     client do so.
     """
-    path = _argument_after(argument, b"FROM:")
-    address, rest = ("", path[2:]) if path.startswith("<>") else _parse_address(path)
-    parameters = _parse_parameters(rest, _MAIL_PARAMETERS)
-    _check_ascii(address, parameters, smtputf8=smtputf8 or "SMTPUTF8" in dict(parameters))
-    return Sender(address, parameters)
+    return Sender(*_parse_path(argument, b"FROM:", _MAIL_PARAMETERS, smtputf8=smtputf8))
 
 
 def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
@@ -84,35 +80,29 @@ def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
     An address without domain is accepted: `<Postmaster>` must be (RFC 5321, section 4.1.1.3), and
     an LMTP server knows others. With `smtputf8`, MAIL had that parameter or need not.
     """
-    address, rest = _parse_address(_argument_after(argument, b"TO:"))
-    parameters = _parse_parameters(rest, _RCPT_PARAMETERS)
-    _check_ascii(address, parameters, smtputf8=smtputf8)
-    return Recipient(address, parameters)
+    return Recipient(*_parse_path(argument, b"TO:", _RCPT_PARAMETERS, smtputf8=smtputf8))
 
 
-def _argument_after(argument: bytes, word: bytes) -> str:
-    if argument[: len(word)].upper() != word:
+def _parse_path(
+    argument: bytes, start: bytes, forms: Mapping[str, re.Pattern[str] | None], *, smtputf8: bool
+) -> tuple[str, tuple[EsmtpParameter, ...]]:
+    """Address and parameters; a keyword whose form is None takes no value."""
+    if argument[: len(start)].upper() != start:
         raise RefusedError(Replies.BAD_ARGUMENT)
-    return argument[len(word) :].lstrip(b" ").decode("utf-8", "surrogateescape")
-
-
-def _parse_address(text: str) -> tuple[str, str]:
-    if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):  # no UTF-8
-        raise RefusedError(_NOT_ASCII)
-    match = _PATH.match(text)
-    if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
-        raise RefusedError(Replies.BAD_ARGUMENT)
-    return match[1] or match[2], text[match.end() :]
-
-
-def _parse_parameters(
-    text: str, forms: Mapping[str, re.Pattern[str] | None]
-) -> tuple[EsmtpParameter, ...]:
-    """A keyword whose form is None takes no value."""
-    if text and not text.startswith(" "):
+    text = argument[len(start) :].lstrip(b" ").decode("utf-8", "surrogateescape")
+    if start == b"FROM:" and text.startswith("<>"):
+        address, rest = "", text[2:]
+    else:
+        if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
+            raise RefusedError(_NOT_ASCII)  # nor UTF-8
+        match = _PATH.match(text)
+        if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
+            raise RefusedError(Replies.BAD_ARGUMENT)
+        address, rest = match[1] or match[2], text[match.end() :]
+    if rest and not rest.startswith(" "):
         raise RefusedError(Replies.BAD_ARGUMENT)  # something sticks to the closing bracket
     parameters: dict[str, EsmtpParameter] = {}
-    for word in filter(None, text.split(" ")):
+    for word in filter(None, rest.split(" ")):
         match = _PARAMETER.fullmatch(word)
         if match is None:
             raise RefusedError(Replies.BAD_ARGUMENT)
@@ -124,13 +114,10 @@ def _parse_parameters(
         if not is_good or keyword in parameters:
             raise RefusedError(Replies.BAD_ARGUMENT)
         parameters[keyword] = EsmtpParameter(keyword, value)
-    return tuple(parameters.values())
-
-
-def _check_ascii(address: str, parameters: Iterable[EsmtpParameter], *, smtputf8: bool) -> None:
-    values = (parameter.value or "" for parameter in parameters)
-    if not (smtputf8 or (address.isascii() and all(map(str.isascii, values)))):
+    texts = (address, *(parameter.value or "" for parameter in parameters.values()))
+    if not (smtputf8 or "SMTPUTF8" in parameters or all(map(str.isascii, texts))):
         raise RefusedError(_NOT_ASCII)
+    return address, tuple(parameters.values())
 
 
 def write_command(path: Sender | Recipient) -> bytes:
