@@ -1,15 +1,13 @@
 """The history of judgements: its rows, the SQLite file that holds them, and who writes them.
 
 Any number of processes may read and write the file at once. It stays within a size and an age by
-removing the oldest rows as new ones come. Columns that are looked through stand apart from large
-ones (features, words, a line of the text), so that looking through many rows reads little. A worker
-writes through a `HistoryWriter`, a thread beside the path of the mail: rows that do not fit into
-its queue, or cannot be written, are dropped and counted.
+removing the oldest rows as new ones come. Large columns stand apart, so that looking through many
+rows reads little. A worker writes through a `HistoryWriter`, a thread beside the path of the mail:
+rows that do not fit into its queue, or cannot be written, are dropped and counted.
 
 Must never let a text into the file that is not bounded and printable (senders choose most of them),
-let an error of SQLite or the system out as anything but a `HistoryError`, prune in one long
-transaction, or keep the mail waiting. A power cut may cost the last rows, not the file (WAL,
-synchronous NORMAL).
+prune in one long transaction, or keep the mail waiting. A power cut may cost the last rows, not the
+file (WAL, synchronous NORMAL).
 """
 
 from __future__ import annotations
@@ -253,10 +251,7 @@ _DELETIONS = (
 
 
 class History(ClosedOnExit):
-    """Judgements by id. Belongs to one thread of one process.
-
-    Every method raises HistoryError: one line that names the file.
-    """
+    """Judgements by id, for one thread of one process. Every method raises HistoryError."""
 
     def __init__(self, db: Database, size: int, days: int) -> None:
         self.path = db.path
@@ -344,11 +339,8 @@ class HistoryWriter:
         self._thread.start()
 
     def put(self, row: HistoryRow) -> bool:
-        """Have a row written soon; False if it is dropped for want of room. Never waits.
-
-        The row is encoded here: the thread would hold the interpreter lock for it, and the mail
-        would wait.
-        """
+        """Have a row written soon; False if it is dropped for want of room. Never waits."""
+        # Encoded here: the thread would hold the interpreter lock, and the mail would wait.
         values = row_values(redact_row(row) if self._private else row)
         size = len(row.packed) + _ROW_BYTES
         with self._lock:
@@ -361,10 +353,7 @@ class HistoryWriter:
         return True
 
     def close(self, seconds: float = 5.0) -> bool:
-        """Write the waiting rows and end; whether that was done within so many seconds.
-
-        Idempotent; later rows are dropped.
-        """
+        """Write the waiting rows and end; whether that was done within so many seconds."""
         self._closing.set()
         self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -395,11 +384,7 @@ class HistoryWriter:
 
 
 def redact_row(row: HistoryRow) -> HistoryRow:
-    """The row without its subject, the line of its text, addresses, and the words of them.
-
-    Addresses are those of sender, author, recipients, users and client, and the text of the next
-    hop's reply behind its code.
-    """
+    """The row without its texts, its addresses, and the words of them."""
     return replace(
         row,
         words=tuple(word for word in row.words if not _PRIVATE_WORD.match(word.text)),

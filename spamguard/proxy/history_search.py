@@ -2,9 +2,7 @@
 
 A search looks through some rows at a time, newest first, and says how far it came; it reads no
 features, and words only for those who ask. Classes that were taught are compared in temporary
-tables of this connection.
-Must never write into the history itself, let an error of SQLite out unmapped, or take features of
-another extractor or another key for comparable.
+tables of this connection. Features of another extractor or another key are never comparable.
 """
 
 from __future__ import annotations

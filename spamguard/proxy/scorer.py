@@ -5,9 +5,9 @@ descriptor of its file, with header fields that count as on top of it, users who
 and how to judge. An answer is a scan, or the reason why there is none. The arguments of the process
 are STATE PARENT; its standard input is a socket to the worker.
 
-A scorer is killed when a message takes too long: it must hold nothing that would be missed, write
-nothing but its answers, and never outlive its worker. It has read hostile mail and is not trusted:
-the worker must accept an answer only if every part has the right form and is within bounds.
+A scorer is killed when a message takes too long: it must hold nothing that would be missed, and
+never outlive its worker. It has read hostile mail and is not trusted: the worker must accept an
+answer only if every part has the right form and is within bounds.
 """
 
 from __future__ import annotations

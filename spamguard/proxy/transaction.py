@@ -140,10 +140,7 @@ def decide_copies(
 
 @dataclass(eq=False)
 class DeliveryRecord:
-    """Made when a message comes; `set_judged`, `split` or `set_failure`, and `finish` fill it.
-
-    The record has a new id, as of `keys.new_id`, and the time of arrival in seconds since 1970.
-    """
+    """Made when a message comes; `set_judged`, `split` or `set_failure`, and `finish` fill it."""
 
     listener: Listener | Scanner
     envelope: Envelope
@@ -374,8 +371,7 @@ class PolicyJudge:
     ) -> list[Copy]:
         """The copies; none, with a reason in the record, if the message could not be judged.
 
-        The names are addresses or users whose mail it is, as far as known; `on_top` is as in
-        `ScorerPool.judge`.
+        The names are addresses or users whose mail it is, as far as known.
         """
         resolver = self.context.user_resolver
         candidates = resolver.all_candidates(names) if resolver else ()
