@@ -144,8 +144,7 @@ def _delete_entries(
 
 
 def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
-    from spamguard.proxy.delivery_log import decode_author
-    from spamguard.proxy.history import readable
+    from spamguard.proxy.history import decode_author, readable
 
     recipients = [recipient.address for recipient in entry.envelope.recipients]
     return {

@@ -382,7 +382,7 @@ def run_history(options: argparse.Namespace) -> int:
     """List the messages that were judged."""
     from spamguard.cli.recovery import parse_period
     from spamguard.engine.policy import UNSURE
-    from spamguard.proxy.delivery_log import NOT_SCANNED
+    from spamguard.proxy.history import NOT_SCANNED
     from spamguard.proxy.history_search import HistoryFilter
 
     since, until = parse_period(options)
