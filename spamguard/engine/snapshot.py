@@ -41,10 +41,10 @@ from spamguard.bayes.tables import (
     ensure_class_index,
 )
 from spamguard.errors import TableError
-from spamguard.log import local_time
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import create_atomically, sync_directory
+from spamguard.times import local_time
 from spamguard.users import is_class_name
 
 SNAPSHOT_KEY = f"tables.{EXTRACTOR}"

@@ -19,8 +19,8 @@ from spamguard.ledger.votes import (
     SENDER_VERSION,
     is_class_label,
 )
-from spamguard.log import MAX_TIME
 from spamguard.records import Vote
+from spamguard.times import MAX_TIME
 from spamguard.users import is_class_name
 
 _MAX_CLOCK = 2**62  # leaves room to count on in SQLite's 64 bits

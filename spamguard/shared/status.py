@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import ValidationError, convert
 
-from spamguard.log import duration_text
 from spamguard.storage import replace_private
+from spamguard.times import duration_text
 
 if TYPE_CHECKING:
     from spamguard.ledger.shared import LogCounts
