@@ -197,7 +197,7 @@ LEAVE = (
     "DROP TABLE pending",
     "DROP TABLE marks",
     """DELETE FROM meta WHERE key IN (
-    'ledger.position', 'ledger.released', 'ledger.generation', 'ledger.away', 'ledger.hold',
+    'ledger.position', 'ledger.released', 'ledger.generation', 'ledger.away', 'ledger.joining',
     'ledger.server')""",
 )
 HAS_JOINED = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'pending'"
@@ -216,6 +216,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?)"""
 PENDING_IDENTITY = """
 SELECT seq FROM pending WHERE subject = ? AND clock = ? AND node = ? AND content = ?"""
 WAITING_BETWEEN = "SELECT 1 FROM pending WHERE seq BETWEEN ? AND ? LIMIT 1"
+LAST_POSITION_OF_DIGEST = f"""
+SELECT coalesce(max(seq), 0) FROM events WHERE digest = ? AND +seq < {PROVISIONAL}"""
 PENDING_SIZE = "SELECT count(*), total(bytes) FROM pending"
 OLDEST_PENDING = """
 SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""

@@ -30,7 +30,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import process
 from spamguard.database import Database
@@ -45,8 +45,16 @@ from spamguard.ledger.events import (
     encode_event,
 )
 from spamguard.ledger.schema import PROVISIONAL
-from spamguard.ledger.votes import CLASS_VERSION, add_version, make_class_vote
+from spamguard.ledger.votes import (
+    CLASS_VERSION,
+    SETTLING_DIGEST,
+    add_version,
+    make_class_vote,
+)
 from spamguard.records import Vote
+
+if TYPE_CHECKING:
+    from spamguard.ledger.sqlite import SqliteLedger
 
 MAX_PENDING_EVENTS = 200_000
 MAX_PENDING_BYTES = 2 << 30
@@ -54,6 +62,7 @@ MAX_WAIT_SECONDS = 0.3  # for a position, before an event is released
 NUDGE_SOCKET = "courier.nudge"
 """In the state directory: a datagram there tells the courier that something waits."""
 _POLL_SECONDS = 0.002
+_MIN_GROWTH = 10  # events between two settlings
 _BATCH_EVENTS = 512
 
 
@@ -65,6 +74,7 @@ class LogCounts(NamedTuple):
 
     waiting, waiting_bytes: events without a position. oldest: time of the first of them. released:
     whether some of them are in force here. away: since when the log cannot be reached; 0: it can.
+    joining: until the whole log is here, and settled.
     """
 
     position: int
@@ -74,7 +84,7 @@ class LogCounts(NamedTuple):
     released: bool
     generation: int
     away: int
-    hold: str
+    joining: bool
 
 
 # Notes of other rooms that hold numbers of events: joining gives every event another number.
@@ -115,7 +125,7 @@ class SharedLog(JoinedFile):
                 database.execute("DELETE FROM meta WHERE substr(key, 1, ?) = ?", (len(note), note))
             node = secrets.token_hex(8)
             values = {"node": node, "compacted": "0", "position": "0", "generation": "1"}
-            for name, value in {**values, "away": "", "hold": ""}.items():
+            for name, value in {**values, "away": "", "joining": "yes"}.items():
                 log._set(name, value)
             log._cast_classes(node)
             log._set("released", str(max(log._last_provisional(), PROVISIONAL - 1)))
@@ -236,9 +246,9 @@ class SharedLog(JoinedFile):
         with self._db.transaction("BEGIN"):
             _, oldest = self.waiting()
             released, generation = self._number("released"), self._number("generation")
-            away, hold = int(self._text("away") or 0), self._text("hold")
+            away, joining = int(self._text("away") or 0), self._text("joining") != ""
             sizes = (self._number("position"), *self._size(), oldest)
-        return LogCounts(*sizes, released >= PROVISIONAL, generation, away, hold)
+        return LogCounts(*sizes, released >= PROVISIONAL, generation, away, joining)
 
     def set_away(self, since: int | None) -> None:
         """Note since when the log cannot be reached; None: it can. All that waits is released."""
@@ -261,11 +271,23 @@ class SharedLog(JoinedFile):
             with self._writing():
                 self._set("server", f"{server.system} {server.timeline}")
 
-    def hold(self, reason: str) -> None:
-        """Have stores of tables fold nothing ("": go on), while the copy is not whole."""
-        if self._text("hold") != reason:
+    def end_joining(self) -> None:
+        """Note that the whole log is here, and settled."""
+        if self._text("joining"):
             with self._writing():
-                self._set("hold", reason)
+                self._set("joining", "")
+
+    def settling_position(self) -> int:
+        """Up to which position tables are to be settled: a function of the log alone.
+
+        The first one at which the log has grown by a tenth since the last such, or that of a later
+        request (`make_settling_vote`).
+        """
+        ((due,),) = self._db.query(schema.LAST_POSITION_OF_DIGEST, (SETTLING_DIGEST,))
+        position, last = self.head().position, 0
+        while (following := last + max(_MIN_GROWTH, last // 10)) <= position:
+            last = following
+        return max(last, int(due))
 
     def apply(self, rows: Sequence[LogRow], compacted: int = 0) -> list[tuple[int, str]]:
         """Write the next rows of the log; returns position and problem of each that was skipped.
@@ -330,3 +352,10 @@ class SharedLog(JoinedFile):
 
 def _pending_columns(event: SharedEvent) -> tuple[object, ...]:
     return (*event[:5], len(event.body))
+
+
+def joined_log(ledger: SqliteLedger) -> SharedLog:
+    """The ledger's copy of the shared log. LedgerError: it has none."""
+    if ledger.shared is None:
+        raise LedgerError(f"ledger {ledger.path}: it has not joined: run `spamguard shared join`")
+    return ledger.shared

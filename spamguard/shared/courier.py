@@ -26,14 +26,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from spamguard.engine.snapshot import SNAPSHOT_KEY
+from spamguard.engine.store import disown_tables, is_settler_wanted, parse_if_whole
 from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
 from spamguard.ledger.applying import ForkError
 from spamguard.ledger.events import Server, SharedEvent
-from spamguard.ledger.shared import SharedLog
+from spamguard.ledger.shared import joined_log
+from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce
 from spamguard.shared.connection import RefusedValueError
 from spamguard.shared.postgres import LogHead, SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange
 from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.shared")
@@ -51,9 +53,8 @@ _MAX_TOLD = 20  # events that cannot be read; the others are only counted
 class Courier:
     """The turns of one node. It belongs to one event loop, and to the thread of its ledger.
 
-    connect: connects to the database, given the server that is known. snapshots: keeps tables in
-    force while the copy is not whole. request_settling: starts the process that settles, which is
-    wanted then.
+    connect: connects to the database, given the server that is known. request_settling: starts
+    the process that settles, which is wanted then.
 
     database: the connection, while there is one. contact: when a turn last succeeded; away_since:
     since when none does, 0: they do; both in seconds since 1970. problem: why. skipped: how many
@@ -61,9 +62,8 @@ class Courier:
     look at, by kind.
     """
 
-    _shared_log: SharedLog
+    _ledger: SqliteLedger
     _connect: Callable[[Server | None], Awaitable[SharedDatabase]]
-    _snapshots: SnapshotExchange
     _request_settling: Callable[[], None]
     _nudged: asyncio.Event = field(default_factory=asyncio.Event)
     _pause: float = 0.0
@@ -78,6 +78,9 @@ class Courier:
     skipped: int = 0
     last: int = 0
     alarms: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._shared_log = joined_log(self._ledger)
 
     def nudge(self) -> None:
         """Say that a lesson was cast here: the next turn begins at once."""
@@ -119,7 +122,6 @@ class Courier:
             self.away_since = time.time()
         with suppress(LedgerError):  # the processes that cast report a full disk
             self._shared_log.set_away(int(self.away_since))
-            self._snapshots.update_hold(self._shared_log.head().position)
         if isinstance(error, SharedError) and not isinstance(error, UnavailableError):
             self.alarms["log"] = str(error)
             return _MEND_SECONDS
@@ -158,8 +160,10 @@ class Courier:
             pushed, events = events, self._next_events()
             if not events:
                 break
-        if self._snapshots.update_hold(self.last):
+        if is_settler_wanted(self._ledger):
             self._request_settling()
+        else:
+            self._shared_log.end_joining()
         return database
 
     def _note_server(self, database: SharedDatabase) -> None:
@@ -197,10 +201,11 @@ class Courier:
         if common < position:
             text = "the shared log is another one from event %d on: what this node has up to %d "
             _log.warning(text + "is sent again", common + 1, position)
-            self._snapshots.hold_before_cut(common)
+            line = self._ledger.get_meta(SNAPSHOT_KEY)
+            if parse_if_whole(line).seq > common:
+                disown_tables(self._ledger, line)
             self._shared_log.cut(common)
             return False
-        self._snapshots.update_hold(head.last)
         # What stood at the end may have been superseded and dropped.
         return position >= head.last or position < head.compacted
 

@@ -15,7 +15,6 @@ from spamguard.ledger.shared import NUDGE_SOCKET
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange
 from tests.support.postgres import MAC, PostgresServer, TestDatabase
 from tests.support.waiting import PATIENCE
 
@@ -60,9 +59,7 @@ class CourierThread:
                 settings = self._database.settings(tls=False)
                 return await SharedDatabase.connect(settings, ledger.node, MAC, known)
 
-            exchange = SnapshotExchange(ledger, self._path.parent)
-            assert ledger.shared is not None
-            with closing(Courier(ledger.shared, connect, exchange, lambda: None)) as courier:
+            with closing(Courier(ledger, connect, lambda: None)) as courier:
                 await courier.take_turn()
 
                 def receive() -> None:

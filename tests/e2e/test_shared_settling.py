@@ -1,4 +1,4 @@
-"""A process that settles for several real daemons dies, and another one settles."""
+"""Real daemons that share a log: each settles for itself, and the same comes out."""
 
 from __future__ import annotations
 
@@ -62,23 +62,33 @@ def lineage(node: SharedNode) -> str:
     return SnapshotStamp.parse(line).lineage if line else ""
 
 
-def published(site: SharedSite) -> list[str]:
-    rows = site.database.query("SELECT hash FROM spamguard.snapshots")
-    return [name.hex() for (name,) in rows]
+def test_a_node_that_joins_is_ready_when_it_has_the_log_and_has_settled(site):
+    first = site.join(100)
+    eventually(lambda: not first.status().joining, "it has settled alone")
+    late = site.join(0)
+    status, text = late.ask("/readyz")
+    assert status == 200 or "this node joins it" in text
+    eventually(lambda: late.ask("/readyz")[0] == 200, "it is ready")
+    assert lineage(late) == lineage(first) != ""
+    assert late.score(MAIL[0]) == first.score(MAIL[0])
 
 
-def test_when_the_process_that_settles_is_killed_another_node_settles(site):
+def test_when_the_process_that_settles_is_killed_it_begins_again(site):
     first, second = site.join(100), site.join(100)
     site.converge()
+    before = lineage(first)
+    for raw in MAIL:
+        first.teach(raw)
 
     def dies() -> bool:
         killed = start_settling(first, [sys.executable, "-c", DIE])
         killed.communicate(timeout=COMMAND_SECONDS)
         return killed.returncode == -9
 
-    for _ in range(2):
-        eventually(dies, "it settles, as soon as it has the whole log, and is killed")
-    assert published(site) == []
-    assert settle(second) == [True]
-    (name,) = published(site)
-    eventually(lambda: lineage(first) == name, "the others have the tables")
+    eventually(dies, "it settles, as soon as it has the whole log, and is killed")
+    assert lineage(first) == before
+    eventually(lambda: settle(first, second) == [False, False], "both have settled")
+    assert lineage(first) == lineage(second) != before
+    site.converge()
+    _, metrics = first.ask("/metrics")
+    assert "spamguard_shared_alarms 0.0" in metrics

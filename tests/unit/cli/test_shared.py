@@ -109,7 +109,7 @@ def test_init_makes_tables_and_a_role_whose_password_is_in_a_file_alone(
     with Filter.open(state) as one:
         key, bits = one.ledger.fingerprint, one.min_bits
     assert database.query("SELECT fingerprint, bits, schema_version FROM spamguard.cluster") == [
-        (key, bits, 2)
+        (key, bits, 3)
     ]
     role = "SELECT rolsuper OR rolcreaterole OR rolcreatedb FROM pg_roles WHERE rolname = '%s'"
     assert database.query(role % NODE) == [(False,)]
@@ -263,7 +263,7 @@ def test_a_wrong_or_missing_password_is_refused(run, initialised, database, tmp_
     assert not new.exists()
 
 
-@pytest.mark.parametrize(("version", "words"), [(1, "shared upgrade"), (3, "update spamguard")])
+@pytest.mark.parametrize(("version", "words"), [(1, "shared upgrade"), (4, "update spamguard")])
 def test_an_older_or_newer_database_is_refused(run, initialised, database, version, words):
     database.query(
         f"UPDATE spamguard.cluster SET schema_version = {version}, min_writer = {version}"

@@ -13,9 +13,9 @@ from typing import TypeVar
 from spamguard.engine.filter import Filter
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
 from spamguard.ledger.events import Server
+from spamguard.ledger.shared import joined_log
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange
 from tests.support.postgres import MAC, TestDatabase
 from tests.unit.filters import BITS, bits_of, opened
 
@@ -31,11 +31,9 @@ class FilterNode:
     wanted: list[bool] = field(default_factory=list)  # calls of the process that settles
 
     def __post_init__(self) -> None:
-        self.exchange = SnapshotExchange(self.filter.ledger, self.filter.directory)
-        log = self.filter.ledger.shared
-        assert log is not None
-        self.log = log
-        self.courier = Courier(log, self._connect, self.exchange, lambda: self.wanted.append(True))
+        ledger = self.filter.ledger
+        self.log = joined_log(ledger)
+        self.courier = Courier(ledger, self._connect, lambda: self.wanted.append(True))
 
     async def _connect(self, known: Server | None = None) -> SharedDatabase:
         settings = self.database.settings(tls=False)
@@ -54,47 +52,19 @@ class FilterNode:
         return asyncio.run(run())
 
     def turn(self) -> None:
-        """Make copy and log equal, and fetch new tables."""
+        """Make copy and log equal."""
 
         async def run() -> None:
             try:
-                await self.exchange.fetch(await self.courier.take_turn())
+                await self.courier.take_turn()
             finally:
                 self.courier.close()
 
         asyncio.run(run())
 
     def settle(self) -> bool:
-        """What the process that settles does; returns whether it settled for all."""
-        if not self.filter.look_after_snapshot():
-            return False
-
-        async def take(database: SharedDatabase) -> int | None:
-            token = await database.take_lease("settle", self.filter.ledger.node, 120)
-            if token:
-                await self.exchange.fetch(database)
-            return token
-
-        token = self.with_database(take)
-        if token is None:
-            return False
-        self.filter._refresh()
-        if due := self.filter.look_after_snapshot():
-            self.publish(token)
-        self.with_database(lambda database: database.release_lease("settle", token))
-        return due
-
-    def publish(self, token: int | None = None) -> None:
-        """Settle and publish."""
-        self.filter.settle()
-
-        async def publish(database: SharedDatabase) -> None:
-            held = token or await database.take_lease("settle", self.filter.ledger.node, 120)
-            assert held
-            await self.exchange.publish(database, held)
-            await database.release_lease("settle", held)
-
-        self.with_database(publish)
+        """What the process that settles does; returns whether it has settled."""
+        return self.filter.follow_shared_log()
 
     def stamp(self) -> SnapshotStamp:
         return SnapshotStamp.parse(self.filter.ledger.get_meta(SNAPSHOT_KEY) or "")

@@ -19,7 +19,6 @@ from spamguard.ledger.shared import SharedLog
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange
 from tests.contract.ledgers import new_vote
 from tests.support.partition import Partition, partition
 from tests.support.postgres import MAC, TestDatabase, needs_postgres
@@ -97,8 +96,7 @@ class Cluster:
             settings = self.database.settings(proxy.port, tls=False)
             return await SharedDatabase.connect(settings, ledger.node, MAC, known)
 
-        snapshots = SnapshotExchange(ledger, path.parent)
-        courier = Courier(ledger.shared, connect, snapshots, lambda: settled.append(True))
+        courier = Courier(ledger, connect, lambda: settled.append(True))
         return Node(ledger, ledger.shared, courier, proxy, self.database, settled)
 
 

@@ -126,7 +126,7 @@ def test_wrong_settings_are_told_with_the_remedy(
         ("REVOKE USAGE ON SCHEMA spamguard FROM spamguard_node", "run `spamguard shared init`"),
         ("REVOKE SELECT ON spamguard.cluster FROM spamguard_node", "run `spamguard shared init`"),
         ("UPDATE spamguard.cluster SET schema_version = 1", "run `spamguard shared upgrade`"),
-        ("UPDATE spamguard.cluster SET min_writer = 3", "update spamguard on this node"),
+        ("UPDATE spamguard.cluster SET min_writer = 4", "update spamguard on this node"),
         ("UPDATE spamguard.cluster SET fingerprint = 'fedc'", "copy the key of another node"),
     ],
 )
