@@ -2,23 +2,18 @@
 
 The courier writes `shared.json` in the state directory when something has changed, at most once a
 second, and at least every few seconds as a sign of life. `spamguard status`, monitors, the page and
-the requests between nodes read it. It is written whole under another name and renamed.
-
-Must never make a reader fail: a file that is missing or damaged is a courier that was not heard.
+the requests between nodes read it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import ValidationError, convert
-
 from spamguard.log import duration_text
-from spamguard.storage import replace_private
+from spamguard.status_file import StatusFile
 
 if TYPE_CHECKING:
     from spamguard.ledger.shared import LogCounts
@@ -126,12 +121,12 @@ class SharedStatus:
                 yield f"shared log: {node.name} has other settings than this node"
 
 
+_FILE = StatusFile(STATUS_FILE, SharedStatus)
+
+
 def read_status(state: Path) -> SharedStatus:
     """What the courier of this state directory last said; never written: nothing is known."""
-    try:
-        return convert(json.loads((state / STATUS_FILE).read_bytes()), SharedStatus)
-    except (OSError, ValueError, ValidationError, RecursionError):
-        return SharedStatus()
+    return _FILE.read(state) or SharedStatus()
 
 
 def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any]:
@@ -153,4 +148,4 @@ def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any
 
 def write_status(state: Path, status: SharedStatus) -> None:
     """Write it in the place of the former one. OSError."""
-    replace_private(state / STATUS_FILE, [json.dumps(asdict(status)).encode()], durable=False)
+    _FILE.write(state, status)
