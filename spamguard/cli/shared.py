@@ -113,7 +113,6 @@ def run_shared(options: argparse.Namespace) -> int:
 
 
 def _init(options: argparse.Namespace) -> int:
-    """Make everything in the database."""
     from spamguard.shared import admin
     from spamguard.shared.mac import RowMac
 
@@ -134,7 +133,6 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _upgrade(options: argparse.Namespace) -> int:
-    """Bring the database up to date."""
     from spamguard.shared import admin
 
     before, after = admin.upgrade(options.dsn)
@@ -237,7 +235,6 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
 
 
 def _leave(options: argparse.Namespace) -> int:
-    """Make the ledger one of a single machine."""
     from spamguard.engine.snapshot import SNAPSHOT_KEY
     from spamguard.engine.store import parse_if_whole
 
@@ -370,7 +367,6 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
-    """Drop a node from the list of all nodes."""
     from spamguard.shared import client
     from spamguard.shared.status import ABSENT_SECONDS, read_status
 

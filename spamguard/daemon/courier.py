@@ -4,9 +4,9 @@ spamguard.daemon.courier`).
 The master starts it where `shared` is configured. Turns keep the node's copy of the log equal to
 the database (`shared.courier`). Beside them, tasks write the status, tell the database of this node
 and compare its settled tables with those of others, keep tokens and sessions equal on all nodes,
-and drop from the log what was superseded long ago. Other processes of the node ask by two sockets
-in the state directory: `courier.nudge` hears that a lesson was cast, `courier.sock` burns links and
-forgets nodes (`shared.client`).
+and drop from the log what was superseded long ago. At `courier.sock` in the state directory other
+processes of the node ask for a turn when a lesson was cast, for burning a link and for forgetting a
+node (`shared.client`).
 
 SIGTERM or the end of the master end the process at once, at any moment: what it has not done yet is
 in the ledger.
@@ -21,7 +21,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -37,11 +36,10 @@ from spamguard.daemon.children import service_context
 from spamguard.engine.snapshot import SNAPSHOT_KEY
 from spamguard.engine.store import parse_if_whole, undo_limit
 from spamguard.errors import SpamguardError, UnavailableError
-from spamguard.ledger.shared import NUDGE_SOCKET, joined_log
+from spamguard.ledger.shared import COURIER_SOCKET, joined_log
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, hostname, printable
 from spamguard.records import EXTRACTOR
-from spamguard.shared.client import COURIER_SOCKET
 from spamguard.shared.courier import Courier
 from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import NodeRow, SharedDatabase
@@ -104,7 +102,9 @@ class Node:
         self._replica: CredentialReplica | None = None
         self._replicating = asyncio.Lock()
         self._name, self._url = shared.name or hostname(), shared.url
-        self._agreed = _digest_settings(settings)
+        # Equal where nodes judge and learn alike.
+        agreed = (settings.personal, settings.aliases, settings.authserv_ids, settings.keep)
+        self._agreed = hashlib.sha256(repr(agreed).encode()).digest()[:8]
         self._nodes: tuple[NodeStatus, ...] = ()
         self._absent: tuple[str, ...] = ()  # names of nodes
         self._reported = self._back_at = 0.0
@@ -114,13 +114,9 @@ class Node:
 
     async def run(self) -> None:
         """Serve for ever."""
-        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
-        with closing(self), socket.socket(socket.AF_UNIX, kind) as nudged:
+        with closing(self):
             with process.short_path(self._settings.state) as directory:
-                (directory / NUDGE_SOCKET).unlink(missing_ok=True)
-                nudged.bind(str(directory / NUDGE_SOCKET))
                 listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
-            asyncio.get_running_loop().add_reader(nudged, self._receive_nudge, nudged)
             server = await asyncio.start_unix_server(self._serve, sock=listening)
             async with server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._courier.run())
@@ -134,10 +130,6 @@ class Node:
         self._courier.close()
         if self._replica is not None:
             self._replica.close()
-
-    def _receive_nudge(self, nudged: socket.socket) -> None:
-        nudged.recv(1)
-        self._courier.nudge()
 
     # ---- status
 
@@ -254,7 +246,12 @@ class Node:
         )
         self._look_for_absent(rows)
         self._set_alarms("tables", *_describe_differences(rows))
-        self._set_alarms("twin", *map(_describe_twin, await database.twins()))
+        twins = [
+            f"{address} has the id of this node: a copy of its state directory: run "
+            "`spamguard shared leave` and `join` on one of them"
+            for address in await database.twins()
+        ]
+        self._set_alarms("twin", *twins)
 
     def _look_for_absent(self, rows: Sequence[NodeRow]) -> None:
         """Tell of the nodes that were not seen for a minute, if this node was there so long."""
@@ -269,7 +266,12 @@ class Node:
             for row in rows
             if row.seen < before and row.node != self._ledger.node and not is_back
         )
-        self._set_alarms("absent", *map(_describe_absent, self._absent))
+        texts = [
+            f"{printable(name)} was not seen for a minute or longer: it is away, or takes another "
+            "server for the primary; if it does not come back, run `spamguard shared forget`"
+            for name in self._absent
+        ]
+        self._set_alarms("absent", *texts)
 
     async def _compact(self, database: SharedDatabase) -> None:
         """Drop what was superseded long ago from the part of the log that is settled."""
@@ -280,7 +282,6 @@ class Node:
     # ---- requests of other processes
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one client."""
         # it may have gone, or send what is no request
         with closing(writer), suppress(OSError, ValueError):
             while line := await reader.readline():
@@ -288,6 +289,8 @@ class Node:
                 answer: dict[str, object] = {"ok": True}
                 try:
                     match request["do"]:
+                        case "turn":
+                            await self._courier.next_turn()
                         case "burn":
                             answer = {"ok": await self._burn(request["id"])}
                         case "forget":
@@ -325,26 +328,6 @@ def _describe_differences(rows: Sequence[NodeRow]) -> Iterator[str]:
                 f"{' and '.join(names.values())}: please report this fault; `spamguard rebuild` "
                 "takes away damage of a node"
             )
-
-
-def _describe_absent(name: str) -> str:
-    return (
-        f"{printable(name)} was not seen for a minute or longer: it is away, or takes another "
-        "server for the primary; if it does not come back, run `spamguard shared forget`"
-    )
-
-
-def _describe_twin(address: str) -> str:
-    return (
-        f"{address} has the id of this node: a copy of its state directory: run "
-        "`spamguard shared leave` and `join` on one of them"
-    )
-
-
-def _digest_settings(settings: Settings) -> bytes:
-    """Equal where nodes judge and learn alike."""
-    agreed = (settings.personal, settings.aliases, settings.authserv_ids, settings.keep)
-    return hashlib.sha256(repr(agreed).encode()).digest()[:8]
 
 
 if __name__ == "__main__":

@@ -339,7 +339,7 @@ class Filter(ClosedOnExit):
     def _refresh(self) -> None:
         if self._store.refresh():
             self._read_classes()
-            self._user_models.follow(self._store.generation)
+            self._user_models.follow(self._store.resets)
 
     def _parameters(self) -> experts.ExpertParameters:
         """The parameters of judging: the same object for as long as nothing changes."""

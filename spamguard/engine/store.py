@@ -8,11 +8,10 @@ and an older settled state never replaces a newer one.
 
 A ledger that shares its log with other machines (`ledger.shared`) differs in three ways. It is
 settled at positions that are a function of the log (`SharedLog.settling_position`), so all machines
-settle the same. Snapshots hold only events that have a position, and where events came in before
-others that were folded already, the ledger's generation rises, and the tables are made anew. And
-mail waits for a few events only: where many are to come, or the tables' events have got other
-positions, the tables stand still until the process that settles has made others
-(`follow_shared_log`).
+settle the same. Snapshots hold only events that have a position; where what was folded beyond these
+does not stand any more, the tables are made anew. And mail waits for a few events only: where many
+are to come, or the tables' events have got other positions, the tables stand still until the
+process that settles has made others (`follow_shared_log`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from spamguard.records import EXTRACTOR
 from spamguard.storage import LEDGER_FILE, remove_stale_drafts
 
 if TYPE_CHECKING:
-    from spamguard.ledger.shared import SharedLog
+    from spamguard.ledger.shared import LogState, SharedLog
 
 BITS_RANGE = range(8, 29)
 """Sizes of tables: fewer buckets than 2**8 tell no words apart, more than 2**28 take gigabytes."""
@@ -106,11 +105,13 @@ class TableStore:
         self._durable = durable
         self.min_bits = min_bits
         self._is_current = False  # whether all that is known to have been committed is folded
-        self.generation: str | None = None  # of the shared log, when it was folded last
+        self._log_state: LogState | None = None  # of the shared log, when it was folded last
+        self.resets = 0  # how often tables were made anew, perhaps because events have moved
         self._reset_at = self._next_reset = 0.0  # when tables were, and may be, made anew
         self._reset()
 
     def _reset(self) -> None:
+        self.resets += 1
         self._snapshot_line: str | None = None  # the line of the snapshot these tables come from
         self.stamp = SnapshotStamp()
         self.seq = 0  # last event folded
@@ -166,22 +167,22 @@ class TableStore:
 
     def _follow_log(self, shared: SharedLog, line: str | None) -> bool:
         """Begin anew if the log was changed behind us; returns whether to fold."""
-        generation, now = self._ledger.get_meta("ledger.generation"), time.monotonic()
-        stamp = parse_if_whole(line)
+        state, now, stamp = shared.state(), time.monotonic(), parse_if_whole(line)
         if stamp.is_disowned and not (self._snapshot_line or self.seq):
             self._map_snapshot(line)
-        is_same = (line, generation) == (self._snapshot_line, self.generation)
+        is_moved = self._ledger.valid_upto(self.seq, self._log_state or state) < self.seq
+        is_same = line == self._snapshot_line and not is_moved
         begin = max(stamp.seq, self._position) if is_same else stamp.seq
-        is_far = shared.head().position - begin > _MAX_TAIL_EVENTS
+        is_far = state.head.position - begin > _MAX_TAIL_EVENTS
         if stamp.is_disowned or is_far:
             self._is_current = True
             return False
-        if generation != self.generation:
-            if self.seq and now < self._next_reset:
+        if is_moved:
+            if now < self._next_reset:
                 return False
             self._reset()
-            self.generation = generation
             self._reset_at = now
+        self._log_state = state
         return True
 
     def _fold_from(self, line: str | None, upto: int | None) -> None:
@@ -212,10 +213,8 @@ class TableStore:
 
     def _read_changes(self, upto: int | None) -> Iterator[Change]:
         """The changes of a shared log, as long as nothing moves in it."""
-        generation = int(self.generation or 0)
-        for change in self._ledger.changes_after(
-            self.seq, extractor=EXTRACTOR, generation=generation
-        ):
+        state = self._log_state
+        for change in self._ledger.changes_after(self.seq, extractor=EXTRACTOR, state=state):
             if upto is not None and change[0] > upto:
                 return
             if change[0] < PROVISIONAL:
@@ -240,12 +239,12 @@ class TableStore:
         """Write a snapshot when opening would have to fold many events; call it after teaching."""
         if self.seq - self.stamp.seq >= _MAX_TAIL_EVENTS and self.seq < PROVISIONAL:
             stamp = replace(self.stamp, seq=self.seq, taken_back=self.taken_back)
-            shared, generation = self._ledger.shared, self.generation
+            seq, state = self.seq, self._log_state
             self._publish(
                 self.tables,
                 stamp,
                 self._snapshot_line,
-                lambda: shared is None or str(shared.generation) == generation,
+                lambda: self._ledger.valid_upto(seq, state) == seq,
             )
 
     def follow_shared_log(self) -> bool:
@@ -263,7 +262,7 @@ class TableStore:
         position, line = shared.head().position, self._ledger.get_meta(SNAPSHOT_KEY)
         if position - parse_if_whole(line).seq >= _MAX_TAIL_EVENTS:
             self._reset()
-            self.generation = str(shared.generation)
+            self._log_state = shared.state()
             self._fold_from(line, position)
             self.save_if_long_tail()
             self._is_current = False
@@ -279,10 +278,10 @@ class TableStore:
         """
         shared, upto = self._ledger.shared, self._ledger.last_seq()
         if shared is not None:
-            upto, generation, mark = shared.settling_position(), shared.generation, shared.head()
+            upto, state = shared.settling_position(), shared.state()
 
         def is_unchanged() -> bool:
-            return shared is None or shared.generation == generation or shared.holds_mark(mark)
+            return shared is None or self._ledger.valid_upto(upto, state) == upto
 
         try:
             settled = build_tables(self._ledger, upto, self.min_bits)

@@ -143,10 +143,8 @@ def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:
 
 
 def _make_role(connection: _Connection, password: str, password_file: Path, is_made: bool) -> None:
-    """Make the role or give it this password.
-
-    Without the right to change a role that is there, a password of an existing file is believed to
-    be the role's.
+    """Without the right to change a role that is there, the password of an existing file is
+    believed to be the role's.
     """
     query = "SELECT 1 FROM pg_roles WHERE rolname = %s"
     exists = connection.execute(query, (NODE_ROLE,)).fetchone() is not None

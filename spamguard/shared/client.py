@@ -1,7 +1,7 @@
 """What other processes of a node ask the courier: to burn a link, and to forget a node.
 
 The courier alone talks to the database. It listens at `courier.sock` in the state directory, where
-a request and its answer are a line of JSON each, and hears at `courier.nudge` that lessons wait.
+a request and its answer are a line of JSON each; `SharedLog.await_positions` asks for a turn there.
 
 Every exchange has a time limit. Must never load the driver of the database.
 """
@@ -16,8 +16,8 @@ from typing import Any
 
 from spamguard import process
 from spamguard.errors import SharedError, UnavailableError
+from spamguard.ledger.shared import COURIER_SOCKET
 
-COURIER_SOCKET = "courier.sock"
 _TIMEOUT = 7.0  # seconds; the courier's own exchanges end after five
 
 

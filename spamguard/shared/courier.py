@@ -29,9 +29,8 @@ from dataclasses import dataclass, field
 from spamguard.engine.snapshot import SNAPSHOT_KEY
 from spamguard.engine.store import disown_tables, is_settler_wanted, parse_if_whole
 from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
-from spamguard.ledger.applying import ForkError
 from spamguard.ledger.events import Server, SharedEvent
-from spamguard.ledger.shared import joined_log
+from spamguard.ledger.shared import ForkError, joined_log
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce
 from spamguard.shared.connection import RefusedValueError
@@ -66,6 +65,7 @@ class Courier:
     _connect: Callable[[Server | None], Awaitable[SharedDatabase]]
     _request_settling: Callable[[], None]
     _nudged: asyncio.Event = field(default_factory=asyncio.Event)
+    _awaited: list[asyncio.Future[None]] = field(default_factory=list)
     _pause: float = 0.0
     _connected: float = 0.0
     _refused: set[tuple[bytes, int, str, bytes]] = field(default_factory=set)
@@ -82,31 +82,37 @@ class Courier:
     def __post_init__(self) -> None:
         self._shared_log = joined_log(self._ledger)
 
-    def nudge(self) -> None:
-        """Say that a lesson was cast here: the next turn begins at once."""
+    async def next_turn(self) -> None:
+        """Begin a turn at once, as a lesson was cast here, and wait for its end."""
+        ended = asyncio.get_running_loop().create_future()
+        self._awaited.append(ended)
         self._nudged.set()
+        await ended
 
     async def run(self) -> None:
         """Take turns for ever."""
         while True:
+            self._nudged.clear()
+            awaited, self._awaited = self._awaited, []
             try:
-                self._nudged.clear()
                 await self.take_turn()
-                self._note_success()
+                self._pause = pause = 0.0
+                self.contact, self.problem = time.time(), ""
+                if self.away_since:
+                    self.away_since = 0.0
+                    _log.info("the shared log is there again")
+                self._warnings.clear()
+                self.alarms.pop("log", None)
+            except (SpamguardError, OSError) as error:
+                pause = self._note_failure(error)
+                awaited += self._awaited
+            for ended in awaited:
+                if not ended.done():
+                    ended.set_result(None)
+            await asyncio.sleep(pause)
+            if not pause:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._nudged.wait(), TURN_SECONDS)
-            except (SpamguardError, OSError) as error:
-                await asyncio.sleep(self._note_failure(error))
-
-    def _note_success(self) -> None:
-        self._pause = 0.0
-        self.contact, self.problem = time.time(), ""
-        if self.away_since:
-            self.away_since = 0.0
-            _log.info("the shared log is there again")
-        self._shared_log.set_away(None)
-        self._warnings.clear()
-        self.alarms.pop("log", None)
 
     def _note_failure(self, error: Exception) -> float:
         """Note that a turn has failed; returns the seconds until the next one.
@@ -122,6 +128,8 @@ class Courier:
             self.away_since = time.time()
         with suppress(LedgerError):  # the processes that cast report a full disk
             self._shared_log.set_away(int(self.away_since))
+            if is_settler_wanted(self._ledger):
+                self._request_settling()
         if isinstance(error, SharedError) and not isinstance(error, UnavailableError):
             self.alarms["log"] = str(error)
             return _MEND_SECONDS
@@ -130,7 +138,6 @@ class Courier:
         return self._pause
 
     def close(self) -> None:
-        """Close the connection; the next turn opens another one."""
         if self.database is not None:
             self.database.close()
             self.database = None
@@ -147,7 +154,13 @@ class Courier:
             self.close()  # to see whether it was mended
         if self.database is None:
             self.database = await self._connect(self._shared_log.server())
-            self._note_server(self.database)
+            self._connected = time.monotonic()
+            self._shared_log.note_server(self.database.server)
+            if not self.database.refused:
+                self.alarms.pop("server", None)
+            elif self.alarms.get("server") != self.database.refused:
+                self.alarms["server"] = self.database.refused
+                _log.error("%s", self.database.refused)
             await self._read_head(self.database)
         database, pushed = self.database, list[SharedEvent]()
         events = self._next_events()
@@ -160,24 +173,14 @@ class Courier:
             pushed, events = events, self._next_events()
             if not events:
                 break
+        self._shared_log.set_away(None)
         if is_settler_wanted(self._ledger):
             self._request_settling()
         else:
             self._shared_log.end_joining()
         return database
 
-    def _note_server(self, database: SharedDatabase) -> None:
-        """Note to what this node has connected."""
-        self._connected = time.monotonic()
-        self._shared_log.note_server(database.server)
-        if not database.refused:
-            self.alarms.pop("server", None)
-        elif self.alarms.get("server") != database.refused:
-            self.alarms["server"] = database.refused
-            _log.error("%s", database.refused)
-
     async def _pull(self, database: SharedDatabase) -> None:
-        """Apply all that the log has behind our copy."""
         expected = 0
         while True:
             if await self._pull_page(database):
@@ -236,7 +239,6 @@ class Courier:
         return True
 
     def _next_events(self) -> list[SharedEvent]:
-        """The oldest events that wait, without those that the database refuses."""
         refused = len(self._refused)
         count, size = _PUSH_EVENTS + refused, _PUSH_BYTES * (1 + refused)
         events = self._shared_log.read_pending(count, size)

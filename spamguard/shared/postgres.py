@@ -177,8 +177,8 @@ class SharedDatabase:
         try:
             ((system, file),) = await database._work.query(_SERVER)
             database.server = Server(system, int(file[:8], 16))
-            _check_server(place, database.server, known)
-            _check_cluster(place, await database.cluster(), mac.fingerprint)
+            if problem := _find_problem(database.server, known, await database.cluster(), mac):
+                raise SharedError(f"{place}: {problem}")
             await database._work.query(_SHOW_KEY, mac.secret)
         except BaseException:
             database.close()
@@ -186,7 +186,6 @@ class SharedDatabase:
         return database
 
     def close(self) -> None:
-        """Close the connection at once, whatever it is doing."""
         self._work.close()
 
     # ---- the log
@@ -309,30 +308,30 @@ class SharedDatabase:
         ]
 
 
-def _check_server(place: str, server: Server, known: Server | None) -> None:
-    advice = "; if it is to count from now on, run `spamguard shared join` again on every node"
+def _find_problem(server: Server, known: Server | None, cluster: ClusterRow, mac: RowMac) -> str:
+    """Why a database is of no use, with the remedy; "": it is."""
+    advice = "if it is to count from now on, run `spamguard shared join` again on every node"
     if known is not None and server.system != known.system:
-        raise SharedError(f"{place}: it is another server than before{advice}")
+        return f"it is another server than before; {advice}"
     if known is not None and server.timeline < known.timeline:
-        raise SharedError(
-            f"{place}: an old primary: stop it: it has timeline {server.timeline}, and this node "
-            f"knows one with {known.timeline}{advice}"
+        return (
+            f"an old primary: stop it: it has timeline {server.timeline}, and this node knows one "
+            f"with {known.timeline}; {advice}"
         )
-
-
-def _check_cluster(place: str, cluster: ClusterRow, fingerprint: str) -> None:
-    if cluster.schema_version < SCHEMA_VERSION:
-        raise SharedError(
-            f"{place}: its tables are of version {cluster.schema_version}, this program needs "
-            f"{SCHEMA_VERSION}: run `spamguard shared upgrade`"
+    version = cluster.schema_version
+    if version < SCHEMA_VERSION:
+        return (
+            f"its tables are of version {version}, this program needs {SCHEMA_VERSION}: "
+            "run `spamguard shared upgrade`"
         )
     if cluster.min_writer > SCHEMA_VERSION:
-        raise SharedError(
-            f"{place}: its tables are of version {cluster.schema_version}, which this program does "
-            "not know: update spamguard on this node"
+        return (
+            f"its tables are of version {version}, which this program does not know: "
+            "update spamguard on this node"
         )
-    if cluster.fingerprint != fingerprint:
-        raise SharedError(
-            f"{place}: it belongs to the key {cluster.fingerprint}, this installation has "
-            f"{fingerprint}: copy the key of another node, or name another database"
+    if cluster.fingerprint != mac.fingerprint:
+        return (
+            f"it belongs to the key {cluster.fingerprint}, this installation has "
+            f"{mac.fingerprint}: copy the key of another node, or name another database"
         )
+    return ""

@@ -11,7 +11,6 @@ import httpx
 from spamguard.ledger.events import encode_event
 from spamguard.ledger.votes import add_version, make_class_vote
 from tests.e2e.test_shared_page import SPAM, PageSite, postgres_server, shared_database, site
-from tests.e2e.test_shared_settling import lineage
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.support.waiting import eventually
 
@@ -50,7 +49,9 @@ def write_rows(database: TestDatabase) -> None:
 def test_rows_without_our_mac_are_ignored_counted_and_stop_nobody(site: PageSite) -> None:
     nodes = a, b = site.join(2)
     database = site.site.database
-    eventually(lambda: lineage(a.node) == lineage(b.node) != "", "both have the settled tables")
+    for node in nodes:
+        node.node.settle()
+    eventually(lambda: a.node.lineage() == b.node.lineage() != "", "both have the settled tables")
     before = [node.node.score(SPAM[0]) for node in nodes]
     token = make_token(database)
     write_rows(database)
