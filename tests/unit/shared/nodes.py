@@ -13,9 +13,12 @@ from typing import TypeVar
 from spamguard.engine.filter import Filter
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
 from spamguard.ledger.events import Server
+from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.shared import joined_log
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
+from tests.contract.ledgers import new_vote
+from tests.support.partition import Partition, partition
 from tests.support.postgres import MAC, TestDatabase
 from tests.unit.filters import BITS, bits_of, opened
 
@@ -28,15 +31,17 @@ class FilterNode:
 
     filter: Filter
     database: TestDatabase
+    proxy: Partition
     wanted: list[bool] = field(default_factory=list)  # calls of the process that settles
 
     def __post_init__(self) -> None:
-        ledger = self.filter.ledger
-        self.log = joined_log(ledger)
-        self.courier = Courier(ledger, self._connect, lambda: self.wanted.append(True))
+        self.ledger = self.filter.ledger
+        self.log = joined_log(self.ledger)
+        self.courier = Courier(self.ledger, self._connect, lambda: self.wanted.append(True))
 
     async def _connect(self, known: Server | None = None) -> SharedDatabase:
-        settings = self.database.settings(tls=False)
+        # without TLS, so that the proxy can tell one statement from another
+        settings = self.database.settings(self.proxy.port, tls=False)
         return await SharedDatabase.connect(settings, self.filter.ledger.node, MAC, known)
 
     def with_database(self, work: Callable[[SharedDatabase], Awaitable[Result]]) -> Result:
@@ -61,6 +66,15 @@ class FilterNode:
                 self.courier.close()
 
         asyncio.run(run())
+
+    def cast(self, *digests: bytes) -> None:
+        """Cast votes that are no lessons; nobody pushes them meanwhile."""
+        self.ledger.append([new_vote("spam", digest) for digest in digests])
+
+    def events(self) -> list[tuple[int, bytes, str]]:
+        """Position, digest and node of all events that have a position."""
+        query = "SELECT seq, digest, node FROM events WHERE seq < ? ORDER BY seq"
+        return self.ledger._db.query(query, (PROVISIONAL,))
 
     def settle(self) -> bool:
         """What the process that settles does; returns whether it has settled."""
@@ -95,7 +109,8 @@ class Site:
         spam_filter = self.stack.enter_context(opened(state))
         if spam_filter.ledger.shared is None:
             spam_filter.ledger.join()
-        self.nodes.append(FilterNode(spam_filter, self.database))
+        proxy = self.stack.enter_context(partition(self.database.server.port))
+        self.nodes.append(FilterNode(spam_filter, self.database, proxy))
         return self.nodes[-1]
 
     def converge(self) -> None:
@@ -107,6 +122,17 @@ class Site:
         heads = {node.log.head() for node in self.nodes}
         assert len(heads) == 1
         assert all(node.log.waiting()[0] == 0 for node in self.nodes)
+
+
+def set_back(database: TestDatabase, position: int) -> None:
+    """Make the database one that was restored from a backup, or that has lost its tail."""
+    database.query("DELETE FROM spamguard.events WHERE position > %s", position)
+    database.query(
+        "UPDATE spamguard.log SET last = %s, chain = coalesce((SELECT chain FROM spamguard.events "
+        "WHERE position = %s), '\\x00'), events = (SELECT count(*) FROM spamguard.events)",
+        position,
+        position,
+    )
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 from psycopg import errors, sql
@@ -18,19 +17,13 @@ from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import CredentialRow, NodeRow, SharedDatabase
 from tests.support.postgres import MAC, TestDatabase, needs_postgres
 from tests.unit.filters import KEY, mail, teach
-from tests.unit.shared.nodes import Site, site
+from tests.unit.shared.nodes import Site
 from tests.unit.shared.test_rights import FUNCTIONS, node_connection
 
 pytestmark = needs_postgres
 MAIL = mail(60)
 NODE = "a" * 16
 APPEND = f"SELECT * FROM spamguard.append({', '.join(['ARRAY[%s]'] * 7)})"
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, shared_database: TestDatabase) -> Iterator[Site]:
-    with site(tmp_path, shared_database) as opened:
-        yield opened
 
 
 def class_event(clock: int) -> SharedEvent:

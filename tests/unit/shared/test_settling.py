@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,19 +13,13 @@ from spamguard.engine.store import disown_tables, is_settler_wanted
 from spamguard.errors import LedgerError
 from spamguard.ledger import sqlite
 from spamguard.ledger.schema import PROVISIONAL, Query
-from tests.support.postgres import TestDatabase, needs_postgres
+from tests.support.postgres import needs_postgres
 from tests.unit.filters import mail, opened, teach
-from tests.unit.shared.nodes import Site, site
+from tests.unit.shared.nodes import Site, set_back
 
 pytestmark = needs_postgres
 MAIL = mail(160)
 PROBES = [raw for _, raw in mail(190)[160:]]
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, shared_database: TestDatabase) -> Iterator[Site]:
-    with site(tmp_path, shared_database) as place:
-        yield place
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -111,17 +103,6 @@ def test_what_has_no_position_is_in_force_and_in_no_snapshot(nodes: Site) -> Non
 # ---- log and tables that do not fit
 
 
-def rewind(place: Site, position: int) -> None:
-    """Make the database one that was restored from a backup, or that has lost its tail."""
-    query = place.database.query
-    query("DELETE FROM spamguard.events WHERE position > %s", position)
-    query(
-        "UPDATE spamguard.log SET last = %s, events = %s, chain = coalesce("
-        "(SELECT chain FROM spamguard.events WHERE position = %s), '\\x00')",
-        position, position, position,
-    )  # fmt: skip
-
-
 def test_old_tables_judge_until_there_are_new_ones(
     nodes: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +114,7 @@ def test_old_tables_judge_until_there_are_new_ones(
     teach(second.filter, MAIL[60:65])
     nodes.converge()
     before = first.verdicts(PROBES)
-    rewind(nodes, 0)
+    set_back(nodes.database, 0)
     monkeypatch.setattr(store, "_MAX_TAIL_EVENTS", 20)
     disown_tables(first.filter.ledger, first.filter.ledger.get_meta(SNAPSHOT_KEY))
     first.log.cut(0)
