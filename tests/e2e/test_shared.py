@@ -143,7 +143,7 @@ def test_two_machines_with_one_id_are_told(site):
     a = site.join()
     a.teach(MAIL[0], "ham")
     eventually(lambda: not a.status().waiting and not a.status().alarms, "all is well")
-    sockets = shutil.ignore_patterns("*.sock", "*.nudge")
+    sockets = shutil.ignore_patterns("*.sock")
     copy = shutil.copytree(a.state, site.root / "copy", ignore=sockets)
     b = site.start(copy)
     for node in (a, b):
