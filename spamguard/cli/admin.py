@@ -114,8 +114,7 @@ def show_entries(options: argparse.Namespace) -> int:
 
 
 def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
-    from spamguard.proxy.delivery_log import decode_author
-    from spamguard.proxy.history import readable
+    from spamguard.proxy.history import decode_author, readable
 
     recipients = [recipient.address for recipient in entry.envelope.recipients]
     return {

@@ -379,7 +379,7 @@ why.""",
 )
 def run_history(options: argparse.Namespace) -> int:
     from spamguard.engine.policy import UNSURE
-    from spamguard.proxy.delivery_log import NOT_SCANNED
+    from spamguard.proxy.history import NOT_SCANNED
     from spamguard.proxy.history_search import HistoryFilter
 
     since, until = arguments.parse_period(options)

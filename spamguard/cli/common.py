@@ -134,12 +134,16 @@ def config_reader(
 
     overrides: what the command line says in place of the file.
     """
-    from spamguard.config.load import settings_from_command_line
-
     default_state = _usual_state(options)  # as it is now: a service becomes another user
-    return lambda: settings_from_command_line(
-        file, usual_state=default_state, state=options.state, **overrides
-    )
+
+    def read() -> Settings:
+        from spamguard.config.load import settings_from_command_line
+
+        return settings_from_command_line(
+            file, usual_state=default_state, state=options.state, **overrides
+        )
+
+    return read
 
 
 def load_config(options: argparse.Namespace) -> Settings:

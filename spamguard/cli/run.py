@@ -84,7 +84,6 @@ the limit on memory (`ulimit -v`) is too low.""",
   spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp""",
 )
 def run_run(options: argparse.Namespace) -> int:
-    from spamguard.config import schema
     from spamguard.daemon.master import Master
 
     read = common.config_reader(
@@ -96,6 +95,8 @@ def run_run(options: argparse.Namespace) -> int:
     )
 
     def read_and_warn() -> Settings:
+        from spamguard.config import schema
+
         settings = read()
         unknown = [text for _, text in schema.unknown_classes(settings, None)]
         for warning in (*schema.find_warnings(settings), *unknown):

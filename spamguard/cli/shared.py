@@ -103,7 +103,6 @@ has learnt before is shared too.""",
     _password_option("password of the nodes' role; made when absent"),
 )
 def init(options: argparse.Namespace) -> int:
-    """Make everything in the database."""
     from spamguard.shared import admin
     from spamguard.shared.mac import RowMac
 
@@ -147,6 +146,8 @@ def join(options: argparse.Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
     import asyncio
 
+    from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.engine.store import disown_tables
     from spamguard.shared import admin
     from spamguard.shared.mac import RowMac
 
@@ -176,7 +177,9 @@ def join(options: argparse.Namespace) -> int:
                 )
             has_joined = spam_filter.ledger.shared is not None
             if not has_joined:
-                asyncio.run(_join_log(spam_filter, settings, RowMac(key)))
+                line = spam_filter.ledger.get_meta(SNAPSHOT_KEY)
+                spam_filter.ledger.join()
+                disown_tables(spam_filter.ledger, line)
             log = _shared_log(spam_filter)
             log.note_server(server)
             counts = log.counts()
@@ -184,7 +187,6 @@ def join(options: argparse.Namespace) -> int:
     if counts.waiting:
         waiting = common.count_text(counts.waiting, "lesson")
         text += f"; {waiting} of this machine will go to the others"
-    text += f"; {counts.hold}" if counts.hold else ""
     common.say(f"{state}: {text}")
     common.say("put these lines into spamguard.yaml, then start the daemon:")
     print(
@@ -224,32 +226,6 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
 
     with closing(await SharedDatabase.connect(settings, "join", mac)) as database:
         return (await database.cluster()).bits, database.server
-
-
-async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) -> None:
-    """Make the ledger part of the log.
-
-    Its own tables judge until then, or until the courier has copied the log.
-    """
-    from spamguard.engine.snapshot import SNAPSHOT_KEY
-    from spamguard.engine.store import request_settling
-    from spamguard.shared.postgres import SharedDatabase
-    from spamguard.shared.snapshots import SnapshotExchange, keep_tables
-
-    ledger = spam_filter.ledger
-    with closing(await SharedDatabase.connect(settings, "join", mac)) as database:
-        line = ledger.get_meta(SNAPSHOT_KEY)
-        ledger.join()
-        if line is not None:
-            keep_tables(ledger, line)
-        exchange = SnapshotExchange(ledger, spam_filter.directory)
-        if last := (await database.head()).last:
-            exchange.hold_while_copying()
-        await exchange.fetch(database)
-        log = _shared_log(spam_filter)
-        if log.waiting()[0]:  # a few lessons without tables judge too
-            exchange.update_hold(last)
-        request_settling(ledger, log, last)
 
 
 # ---- status
@@ -294,7 +270,6 @@ def status(options: argparse.Namespace) -> int:
     argument("node", metavar="NODE", help="its name, or its id"),
 )
 def forget(options: argparse.Namespace) -> int:
-    """Drop a node from the list of all nodes."""
     from spamguard.shared import client
     from spamguard.shared.status import ABSENT_SECONDS, read_status
 
@@ -323,8 +298,8 @@ def forget(options: argparse.Namespace) -> int:
     flag("--force", "also while lessons wait for the database"),
 )
 def leave(options: argparse.Namespace) -> int:
-    """Make the ledger one of a single machine."""
     from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.engine.store import parse_if_whole
 
     state = common.existing_state_directory(options)
     with _stopped_daemon(state):
@@ -336,7 +311,7 @@ def leave(options: argparse.Namespace) -> int:
                     f"{common.count_text(counts.waiting, 'lesson')} wait for the database: let the "
                     "daemon run until they are there, or use --force"
                 )
-            if counts.hold:  # these tables do not know the numbers of their events
+            if parse_if_whole(spam_filter.ledger.get_meta(SNAPSHOT_KEY)).is_disowned:
                 spam_filter.ledger.drop_meta([SNAPSHOT_KEY])
             log.leave(force=options.force)
         with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
@@ -443,7 +418,6 @@ def _find_node(spam_filter: Filter, name: str) -> str:
     _DSN,
 )
 def upgrade(options: argparse.Namespace) -> int:
-    """Bring the database up to date."""
     from spamguard.shared import admin
 
     before, after = admin.upgrade(options.dsn)

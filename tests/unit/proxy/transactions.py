@@ -9,9 +9,8 @@ from pathlib import Path
 
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol
 from spamguard.delivery.quarantine import Quarantine
-from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import FilterProxy, PolicyJudge, ProxyContext
+from spamguard.proxy.transaction import DeliveryRecord, FilterProxy, PolicyJudge, ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool, SpoolView

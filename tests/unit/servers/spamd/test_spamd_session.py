@@ -197,10 +197,6 @@ def test_nonsense_is_refused_and_never_judged(tmp_path: Path, data: bytes) -> No
     assert run(tmp_path, talk).startswith(b"SPAMD/1.1 76 Request not understood")
 
 
-def test_a_message_of_no_bytes(tmp_path: Path) -> None:
-    assert b"Spam: True" in said(tmp_path, request("CHECK", b""))
-
-
 @pytest.mark.parametrize("cut", [100, None])
 def test_a_reset_connection_logs_no_fault(
     tmp_path: Path, cut: int | None, caplog: pytest.LogCaptureFixture
