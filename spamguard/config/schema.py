@@ -52,11 +52,9 @@ SETTINGS: pydantic.TypeAdapter[Settings] = pydantic.TypeAdapter(Settings)
 def options(group: Any) -> dict[str, Any]:
     """The type of each option of a group, with its metadata; constants are none."""
     hints = get_type_hints(group, include_extras=True)
-    return {
-        field.name: hints[field.name]
-        for field in fields(group)
-        if CONSTANT not in hints[field.name].__metadata__
-    }
+    names = [field.name for field in fields(group) if not field.kw_only]
+    names += [field.name for field in fields(group) if field.kw_only]  # what a policy says
+    return {name: hints[name] for name in names if CONSTANT not in hints[name].__metadata__}
 
 
 def group_in(kind: Any) -> Any | None:
