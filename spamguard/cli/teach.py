@@ -402,7 +402,23 @@ def run_teach_folders(options: argparse.Namespace) -> int:
                 results.append({"user": mailbox.user, "maildir": path, **counts})
             if not options.dry_run:
                 spam_filter.settle_if_due()
-    common.print_answer(options, "\n".join(map(_mailbox_line, results)), results)
+    lines = []
+    for result in results:
+        if options.dry_run:
+            rows = result["folders"].items()
+            parts = [f"{row['messages']:,} in {name} as {row['class']}" for name, row in rows]
+        else:
+            counts = result["taught"].items()
+            parts = [f"{common.count_text(count)} as {label}" for label, count in counts if count]
+        verb = "would teach" if options.dry_run else "taught"
+        remarks = {
+            "already known": result["known"],
+            "taken back before, and left so": result["taken_back"],
+        }
+        remark = ", ".join(f"{number:,} {about}" for about, number in remarks.items() if number)
+        line = f"{result['user']}: {verb} {', '.join(parts) or 'nothing'}"
+        lines.append(printable(line + (f" ({remark})" if remark else "")))
+    common.print_answer(options, "\n".join(lines), results)
     return 0
 
 
@@ -477,19 +493,3 @@ def _read_lessons(
     for lesson, stored in common.progress(lessons, len(filed), title=mailbox.user):
         if stored is not None:
             yield lesson, stored
-
-
-def _mailbox_line(result: dict[str, Any]) -> str:
-    if "folders" in result:
-        verb, rows = "would teach", result["folders"].items()
-        parts = [f"{row['messages']:,} in {name} as {row['class']}" for name, row in rows]
-    else:
-        verb, counts = "taught", result["taught"].items()
-        parts = [f"{common.count_text(count)} as {label}" for label, count in counts if count]
-    remarks = {
-        "already known": result["known"],
-        "taken back before, and left so": result["taken_back"],
-    }
-    remark = ", ".join(f"{number:,} {about}" for about, number in remarks.items() if number)
-    text = f"{result['user']}: {verb} {', '.join(parts) or 'nothing'}"
-    return printable(text + (f" ({remark})" if remark else ""))

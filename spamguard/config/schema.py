@@ -239,25 +239,32 @@ def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterat
 
 def find_warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
-    warnings = [*_misspelt_classes(settings), *_shadowed_rules(settings)]
+    warnings = []
+    usual_names = (*_USUAL_CLASSES, *NON_TEACHING_ROLES)
+    for where, label in _taught_classes(settings):
+        # Spam that is moved to a folder of class `spamm` would be learnt as good mail.
+        near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
+        if near and label not in usual_names:
+            warnings.append(
+                f"{where}: {label} is a class of its own, of good mail unless it was made with "
+                f"`learn --unwanted`: did you mean {near[0]}?"
+            )
+    for door in settings.doors:
+        for number, rule in enumerate(door.rules):
+            for earlier, wide in enumerate(door.rules[:number], 1):
+                if wide.when == rule.when and wide.from_probability <= rule.from_probability:
+                    warnings.append(
+                        f"{door.listen}: rule {number + 1} for {rule.when} never fits, as rule "
+                        f"{earlier} does before it: put the one with the higher from_probability "
+                        "first"
+                    )
+                    break
     if settings.metrics is not None and not ip_address(settings.metrics.host).is_loopback:
         warnings.append(
             f"metrics: {settings.metrics} can be reached from other machines, and asks for no "
             "password: let a firewall choose who may"
         )
     return warnings
-
-
-def _misspelt_classes(settings: Settings) -> Iterator[str]:
-    """Spam that is moved to a folder of class `spamm` would be learnt as good mail."""
-    usual_names = (*_USUAL_CLASSES, *NON_TEACHING_ROLES)
-    for where, label in _taught_classes(settings):
-        near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
-        if near and label not in usual_names:
-            yield (
-                f"{where}: {label} is a class of its own, of good mail unless it was made with "
-                f"`learn --unwanted`: did you mean {near[0]}?"
-            )
 
 
 def _taught_classes(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -268,18 +275,3 @@ def _taught_classes(settings: Settings) -> Iterator[tuple[str, str]]:
     for watch in settings.watch:
         for pattern, label in watch.folders:
             yield f"{watch.maildir}: folders: {pattern}", label
-
-
-def _shadowed_rules(settings: Settings) -> Iterator[str]:
-    """Rules before which another one fits all messages that they fit."""
-    for door in settings.doors:
-        rules = door.rules
-        for number, rule in enumerate(rules, 1):
-            for earlier, wide in enumerate(rules[: number - 1], 1):
-                if wide.when == rule.when and wide.from_probability <= rule.from_probability:
-                    yield (
-                        f"{door.listen}: rule {number} for {rule.when} never fits, as rule "
-                        f"{earlier} does before it: put the one with the higher from_probability "
-                        "first"
-                    )
-                    break
