@@ -7,8 +7,6 @@ import re
 import time
 from dataclasses import asdict
 
-import pytest
-
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.learning import status_files
@@ -86,18 +84,8 @@ def test_trouble_is_a_warning_if_it_lasts(status_of, taught):
     assert warning.endswith(": Junk: cannot be looked at")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"began": 1e400, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": []}',
-        '{"began": 1, "seen": 1, "mailboxes": "x", "refused": {}, "troubles": []}',
-        (
-            '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": [{"user": '
-            '"", "text": 1}]}'
-        ),
-    ],
-)
-def test_a_damaged_status_file_counts_as_none(run, status_of, taught, text):
+def test_a_damaged_status_file_counts_as_none(run, status_of, taught):
+    text = '{"began": 1e400, "seen": 1, "mailboxes": "x", "refused": {}, "troubles": [{"text": 1}]}'
     (taught / status_files.WATCHER_FILE).write_text(text)
     assert "nobody has watched folders here" in run(taught, "status").out
     assert status_of(taught)["watcher"] is None
