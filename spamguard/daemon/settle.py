@@ -30,7 +30,6 @@ from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.learning import undo
 from spamguard.learning.undo import age_votes
 from spamguard.proxy.history import HISTORY_FILE, MIN_BYTES, History
-from spamguard.shared.status import SharedStatus, read_status
 from spamguard.storage import remove_stale_drafts
 
 _log = logging.getLogger("spamguard.daemon")
@@ -89,11 +88,16 @@ def settle_if_due(state: Path, kept: KeptLessons | None = None) -> bool:
     try:
         with Filter.open(state) as spam_filter:
             shared = spam_filter.ledger.shared
-            status = SharedStatus() if shared is None else read_status(state)
-            if kept and (shared is None or status.is_first(now)):
+            may_forget, is_copying = True, False
+            if shared is not None:
+                from spamguard.shared.status import read_status  # noqa: PLC0415  not on one machine
+
+                status = read_status(state)
+                may_forget = status.is_first(now)
+                is_copying = status.is_copying(now, shared.head().position)
+            if kept and may_forget:
                 forget_oldest(spam_filter, kept)
             due = spam_filter.is_settling_due()
-            is_copying = shared is not None and status.is_copying(now, shared.head().position)
     except (LedgerError, TableError) as error:
         _log.error("%s; trying to make all tables anew", error)
         due = True
