@@ -124,7 +124,7 @@ def _override(tree: YamlTree, path: KeyPath, value: object, option: str) -> None
     try:
         for part in path[:-1]:
             around = around[part]
-    except (KeyError, TypeError):
+    except (LookupError, TypeError):
         return  # reported as a mistake of the file
     if isinstance(around, dict):
         around[path[-1]] = value
@@ -164,7 +164,7 @@ def _examine(
             found = *found, part
             try:
                 inner = inner[part]
-            except (KeyError, IndexError, TypeError):  # an option that is not said has no place
+            except (LookupError, TypeError):  # an option that is not said has no place
                 inner = None
             found = origins.get(id(inner), found)
         return found
@@ -197,7 +197,7 @@ def _examine(
                     problems.append((path, _describe_problem(details, place)))
                 elif (*path, missing) not in wrong:
                     problems.append((path, f"expected the key {missing!r}"))
-            if () in places:
+            if () in places or not places:
                 return problems, None
             wrong |= set(map(path_in_file, _take_out(places, value)))
     if not has_doors:
