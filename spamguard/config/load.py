@@ -232,9 +232,12 @@ def _containers(value: Any, path: KeyPath) -> Iterator[tuple[int, KeyPath]]:
 def _written_path(path: KeyPath, value: Any) -> KeyPath:
     """The part of a path that the file has: what is said in one word has no keys inside."""
     for length, part in enumerate(path):
-        if not isinstance(value, dict | list):
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part]
+        else:
             return path[:length]
-        value = value.get(part) if isinstance(value, dict) else value[int(part)]
     return path
 
 

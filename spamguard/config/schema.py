@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from ipaddress import ip_address
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -49,6 +50,7 @@ SETTINGS: pydantic.TypeAdapter[Settings] = pydantic.TypeAdapter(Settings)
 # ---- the options, by group
 
 
+@cache
 def options(group: Any) -> dict[str, Any]:
     """The type of each option of a group, with its metadata; constants are none."""
     hints = get_type_hints(group, include_extras=True)
@@ -64,6 +66,7 @@ def group_in(kind: Any) -> Any | None:
     return next(filter(None, map(group_in, get_args(kind))), None)
 
 
+@cache
 def all_groups(group: Any = Settings, key: str = "") -> dict[Any, str]:
     """All groups, each with the key under which it first stands."""
     found = {group: key}
@@ -84,8 +87,8 @@ def to_plain(value: Any, kind: Any = Settings) -> Any:
     if option := next((note for note in notes if isinstance(note, Option)), None):
         return option.write(value)
     if is_dataclass(value):
-        group = options(type(value)).items()
-        return {name: to_plain(getattr(value, name), inner) for name, inner in group}
+        group: Any = type(value)
+        return {key: to_plain(getattr(value, key), each) for key, each in options(group).items()}
     if value is None or MAPPING in notes:
         return value if value is None else dict(value)
     inner = next((each for each in get_args(kind) if each is not NoneType), None)
@@ -163,7 +166,8 @@ def _idle_options(group: Any, path: KeyPath, protocol: str = "") -> Iterator[Con
     """What does nothing at a door, or on the way to a next hop, of this protocol."""
     endpoint = getattr(group, "listen", None) or getattr(group, "to", None)
     protocol = endpoint.protocol if isinstance(endpoint, Endpoint) else protocol
-    kinds = options(type(group))
+    kind_of_group: Any = type(group)
+    kinds = options(kind_of_group)
     for field in (field for field in fields(group) if field.name in kinds):
         kind, value, place = kinds[field.name], getattr(group, field.name), (*path, field.name)
         for doors in (note for note in kind.__metadata__ if isinstance(note, Doors)):
