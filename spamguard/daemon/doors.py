@@ -97,8 +97,8 @@ def _judge_of(
 ) -> PolicyJudge:
     servers = settings.authserv_ids if door.believes_results else ()
     stripped = bool(servers) and door.strips_authentication_results
-    options = ScanOptions(door.policy.spam_threshold, servers, stripped)
-    return PolicyJudge(partial(pool.judge, options=options), context, door.policy)
+    options = ScanOptions(door.spam_threshold, servers, stripped)
+    return PolicyJudge(partial(pool.judge, options=options), context, door)
 
 
 def open_door(

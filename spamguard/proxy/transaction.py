@@ -523,7 +523,7 @@ class FilterTransaction:
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in judging this message", record.id)
             record.set_failure("error")
-        if listener.policy.on_error is OnError.DEFER:
+        if listener.on_error is OnError.DEFER:
             return [(record, NOT_JUDGED_REPLY)]
         return [(record, outgoing.tag(policy.not_scanned_fields(record.reason)))]
 

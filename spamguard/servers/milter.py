@@ -433,7 +433,7 @@ class MilterSession(Conversation):
             raise MilterProtocolError(f"{command.name} in the state {self._state.name}")
         match command:
             case MilterCommand.OFFER:
-                rules = self._context.service.scanner.policy.rules
+                rules = self._context.service.scanner.rules
                 holds = any(rule.action is Action.QUARANTINE for rule in rules)
                 optional = Actions.QUARANTINE if holds else Actions(0)
                 self._negotiated = negotiate(data, optional)

@@ -114,7 +114,7 @@ class ScanService:
         hostname: str,
     ) -> None:
         self.scanner = scanner
-        self._policy = scanner.policy
+        self._policy = scanner
         self._judge = judge
         self._training = training
         self._hostname = hostname

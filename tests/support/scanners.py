@@ -134,7 +134,7 @@ def scan_service(
         lambda: settled.append(True),
         resolver,
     )
-    policy_judge = PolicyJudge(judge.judge, context, scanner.policy)
+    policy_judge = PolicyJudge(judge.judge, context, scanner)
     return ScanService(scanner, policy_judge, TrainingIntake(state), "mx.example.org")
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from spamguard.config.options import Action, Policy, Rule
+from spamguard.config.options import Action, Rule
 from spamguard.servers import milter
 from spamguard.servers.milter import MilterCommand
 from spamguard.servers.scanner import ScanResult
@@ -16,7 +16,7 @@ def names(fields):
     return [name for name, _ in fields]
 
 
-HOLDS = Policy((Rule("spam", Action.QUARANTINE, 0.9),))
+HOLDS = (Rule("spam", Action.QUARANTINE, 0.9),)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_held_back_where_the_server_can(tmp_path, offer, letters, caplog):
         await server.client()
         return actions, (await server.message(RAW))[0].letters()
 
-    service = ScriptedService(ScanResult("1", FIELDS, Action.QUARANTINE), policy=HOLDS)
+    service = ScriptedService(ScanResult("1", FIELDS, Action.QUARANTINE), rules=HOLDS)
     actions, told = run(tmp_path, service, talk)
     assert told == letters
     assert bool(actions & 0x20) == (b"q" in letters)
