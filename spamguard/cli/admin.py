@@ -23,7 +23,7 @@ from spamguard.cli import arguments, common
 from spamguard.errors import QuarantineError, UsageError
 from spamguard.log import local_time, printable, rfc3339
 from spamguard.storage import as_directory_owner
-from spamguard.users import RELEASE_ORIGIN
+from spamguard.users import Origin
 
 if TYPE_CHECKING:
     from spamguard.config.options import Endpoint
@@ -210,7 +210,7 @@ async def _release_all(
             if teacher is not None and after.delivered:
                 with closing(quarantine.open(entry.id).spool) as spool:
                     example = ExampleReader(teacher.key).read_example(spool.read())
-                outcomes = LessonService(teacher).submit([example], "ham", "", RELEASE_ORIGIN)
+                outcomes = LessonService(teacher).submit([example], "ham", "", Origin.RELEASE)
                 learnt = outcomes == [LessonOutcome.LEARNT]
             complete &= after.released
             if not replies:

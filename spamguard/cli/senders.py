@@ -16,7 +16,7 @@ import time
 
 from spamguard.cli import arguments, common
 from spamguard.errors import UsageError
-from spamguard.users import SENDER_NATS
+from spamguard.users import SENDER_NATS, Origin
 
 
 def add_sender(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,7 @@ def cast_word(options: argparse.Namespace, label: str) -> int:
     opener = common.open_filter if label else common.open_existing
     with opener(options) as spam_filter:
         digest, nats = spam_filter.senders.digest(options.sender), SENDER_NATS.get(label)
-        vote = make_sender_vote(digest, options.user, nats, "cli", int(time.time()))
+        vote = make_sender_vote(digest, options.user, nats, Origin.COMMAND, int(time.time()))
         outcome = LessonService(spam_filter).submit_vote(vote)
     changed = outcome is LessonOutcome.LEARNT
     if label:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from spamguard import __version__
 from spamguard.cli import arguments, common
 from spamguard.log import duration_text, local_time, printable
-from spamguard.users import PIPE_ORIGIN
+from spamguard.users import Origin
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
@@ -170,19 +170,18 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
 
 
 def _list_users(spam_filter: Filter) -> list[dict[str, Any]]:
-    from spamguard.folders.reconcile import MOVE_ORIGIN
 
     ledger, users = spam_filter.ledger.users, []
     for name, lessons in sorted(ledger.count_lessons().items()):
         # IMAPSieve tells of moves too, by teach-pipe
-        votes = [ledger.last_vote(name, origin) for origin in (MOVE_ORIGIN, PIPE_ORIGIN)]
+        votes = [ledger.last_vote(name, origin) for origin in (Origin.FOLDER, Origin.PIPE)]
         last = max(filter(None, votes), default=None)
         users.append(
             {
                 "user": name,
                 "lessons": lessons,
                 "last_move": last
-                and {"time": last.time, "folder": last.origin.removeprefix(f"{MOVE_ORIGIN} ")},
+                and {"time": last.time, "folder": last.origin.removeprefix(f"{Origin.FOLDER} ")},
             }
         )
     return sorted(users, key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)

@@ -38,6 +38,7 @@ from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher
 from spamguard.records import Vote
 from spamguard.storage import KEY_FILE, Owner
+from spamguard.users import Origin
 
 STEP_TIMEOUT = 10.0  # for each step of the watcher
 _DEBOUNCE_SECONDS = 0.05
@@ -63,7 +64,7 @@ def prove(spam_filter: Filter, mailbox: ProofMailbox, hint: str) -> Iterator[Ste
             mailbox.remove()
         finally:
             retracted = sum(
-                spam_filter.forget_digests([digest], user=vote.user, origin="doctor")[0]
+                spam_filter.forget_digests([digest], user=vote.user, origin=Origin.DOCTOR)[0]
                 for vote in _find_votes(spam_filter, digest)
             )
     yield _check_taken_back(spam_filter, digest, before, retracted)

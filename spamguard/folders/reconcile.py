@@ -21,29 +21,27 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard.config.options import Action, Watch
 from spamguard.folders.roles import Role
 from spamguard.keys import SignedVerdict
 
-HAM_LABEL = "ham"
+if TYPE_CHECKING:
+    from spamguard.engine.prepare import SplitMessage
 
-MOVE_ORIGIN = "folder"
-"""Origin of a vote by a moved message; the folder's name follows."""
-EVIDENCE_ORIGIN = "evidence"
-"""Origin of a vote by evidence, without a move; the kind and the folder's name follow."""
+HAM_LABEL = "ham"
 
 FileKey = tuple[str, int]
 """A file of a mailbox: its folder, and the key of its base name."""
 
 
 class Arrival(NamedTuple):
-    """A file that was not there before.
+    """A file that was not there before, read once.
 
-    name: key of its base name. digest: of the message; empty if it cannot be read. signed: our
-    verdict, if a valid signature tells. received: hash of the topmost Received field, 0 without
-    one. deleted: it is marked as deleted, and another copy is not.
+    name: key of its base name. digest: of the message; empty if it teaches nothing, or will never
+    be read. signed: our verdict, if a valid signature tells. received: hash of the topmost Received
+    field, 0 without one. deleted: it is marked as deleted; to `reconcile`: and another copy is not.
     """
 
     folder: str
@@ -52,6 +50,7 @@ class Arrival(NamedTuple):
     signed: SignedVerdict | None = None
     received: int = 0
     deleted: bool = False
+    message: SplitMessage | None = None
 
     @property
     def key(self) -> FileKey:
@@ -195,16 +194,6 @@ class ReconcileRules(NamedTuple):
         if not self.label(before.folder):
             return MoveSource.NO_CLASS
         return MoveSource.SAME_FOLDER if before.folder == copy.folder else MoveSource.SAME_CLASS
-
-    def may_teach(self, arrival: Arrival, *, was_sighted: bool) -> bool:
-        """Whether an arrival may become a lesson, as far as it can be told from it alone.
-
-        A wrong answer costs time and changes nothing. was_sighted: the mailbox has, or had, this
-        message.
-        """
-        sources = MoveSource if was_sighted else (self.first_source(arrival.signed),)
-        target = self.target(arrival.folder)
-        return any((source, target) in MOVE_LESSONS for source in sources)
 
 
 # ---- reconciling

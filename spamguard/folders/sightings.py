@@ -199,10 +199,6 @@ class Sightings(ClosedOnExit):
             rows += self._query(f"{_SELECT} {_OF_DIGEST}", mailbox, digest)
         return list({sighting.key: sighting for sighting in map(_make_sighting, rows)}.values())
 
-    def is_known(self, mailbox: str, digest: bytes) -> bool:
-        query = f"SELECT 1 FROM sightings WHERE folder {_OF_DIGEST} LIMIT 1"
-        return bool(self._query(query, mailbox, digest))
-
     def find_digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
         """The digests of files that are there, by key, except those that could not be read, and
         those about which a decision is waiting.
@@ -231,6 +227,11 @@ class Sightings(ClosedOnExit):
         query = f"SELECT name FROM marks WHERE {_OF_NAMES}"
         rows = self._query(query, mailbox, folder, json.dumps(list(names)).encode())
         return {name for (name,) in rows}
+
+    def done_digests(self, mailbox: str, digests: Iterable[bytes]) -> set[bytes]:
+        """Those of the messages of which the evidence of a copy teaches nothing any more."""
+        query = f"SELECT 1 FROM sightings NATURAL JOIN marks WHERE folder {_OF_DIGEST} LIMIT 1"
+        return {digest for digest in digests if self._query(query, mailbox, digest)}
 
     def evidence_rule(self, mailbox: str) -> str:
         """The evidence asked for since all of a mailbox was scanned; "": it never was."""

@@ -43,9 +43,9 @@ from spamguard.log import WarnOnce
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.users import (
-    PIPE_ORIGIN,
     SUBMITTED_ORIGINS,
     LessonHeader,
+    Origin,
     QueuedLesson,
 )
 
@@ -338,7 +338,7 @@ class Learner:
                 user,
                 origin,
                 # any account of the machine may use the pipe; other ways name configured classes
-                new_class=NewClass.REFUSE if origin == PIPE_ORIGIN else NewClass.UNLESS_SIMILAR,
+                new_class=NewClass.REFUSE if origin == Origin.PIPE else NewClass.UNLESS_SIMILAR,
                 lessons_per_day=self._lessons_per_day,
             )
         except UnknownClassError as error:

@@ -29,8 +29,8 @@ from spamguard.storage import remove_stale_drafts, replace_private
 from spamguard.users import (
     MAX_LESSON_BYTES,
     MAX_LESSON_HEADER,
-    PIPE_ORIGIN,
     LessonHeader,
+    Origin,
     QueuedLesson,
     parse_lesson_header,
 )
@@ -88,7 +88,7 @@ class LessonSpool:
             if age < _UNFINISHED_SECONDS:
                 return None
             raise
-        origin = name.partition(".")[2] or PIPE_ORIGIN
+        origin = name.partition(".")[2] or Origin.PIPE
         return QueuedLesson(header.label, self._resolve_user(owner, header.user), origin, raw)
 
     def remove(self, name: str) -> None:

@@ -42,11 +42,10 @@ from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import CLASS_VERSION, NewVote
-from spamguard.records import AGEING_ORIGIN, EXTRACTOR, Vote
+from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
+from spamguard.users import Origin
 
-UNDO_ORIGIN = "undo"
-"""Origin of the votes that take back. They are nobody's opinion, and are never undone."""
 _opinion_key = attrgetter("label", "origin", "time")  # the same for a vote and its later copies
 
 
@@ -130,7 +129,7 @@ def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> lis
         return [_recast_newest(earlier[-1], votes)]
     # the last opinion stays, or repeats one that stays: all are cast once more
     undo = NewVote(
-        votes[0].digest, chosen.user, None, b"", b"", UNDO_ORIGIN, now, votes[0].extractor
+        votes[0].digest, chosen.user, None, b"", b"", Origin.UNDO, now, votes[0].extractor
     )
     return [undo, *(_recast_newest(vote, votes) for vote in earlier)]
 
@@ -164,7 +163,7 @@ def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
 
 def _is_end(vote: Vote) -> bool:
     """Whether what the user said before is gone for good: it was undone, or it has aged."""
-    return vote.origin == UNDO_ORIGIN or vote.has_aged
+    return vote.origin == Origin.UNDO or vote.has_aged
 
 
 def _recast_newest(vote: Vote, votes: Sequence[Vote]) -> NewVote:
@@ -250,7 +249,7 @@ def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
     aged = 0
     for seqs in batches(find_old_votes(ledger, kept, trusted, upto)):
         tombstones = [
-            NewVote(digest, user, None, b"", b"", AGEING_ORIGIN, trusted, extractor)
+            NewVote(digest, user, None, b"", b"", Origin.AGEING, trusted, extractor)
             for digest, user, extractor in ledger.ages.keys_of(seqs)
         ]
         aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=upto))
