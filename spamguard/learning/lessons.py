@@ -250,25 +250,6 @@ class Learner:
 
     def run_once(self) -> int:
         """Learn what waits and count it. After a SpamguardError the rest still waits."""
-        done = 0
-        for name, source in self._list_waiting():
-            if (lesson := self._take(source, name)) is None:
-                continue
-            done += 1
-            try:
-                self._learn(lesson)
-            except SpamguardError:
-                raise
-            except Exception:  # noqa: BLE001  it only waits
-                _log.exception("a fault in learning a lesson: it waits for the next start")
-                source.skipped.add(name)
-            else:
-                self._remove(source, name)
-        self._service.request_settling()
-        return done
-
-    def _list_waiting(self) -> list[tuple[str, LessonSpool]]:
-        """Name and source of all that waits, in the order in which it was said."""
         waiting: list[tuple[str, LessonSpool]] = []
         for number, source in enumerate(self._sources):
             try:
@@ -279,14 +260,20 @@ class Learner:
                 )
             else:
                 self._warnings.clear(number)
-        return sorted(waiting, key=itemgetter(0))
+        # in the order in which it was said
+        done = sum(self._take(source, name) for name, source in sorted(waiting, key=itemgetter(0)))
+        self._service.request_settling()
+        return done
 
-    def _take(self, source: LessonSpool, name: str) -> QueuedLesson | None:
+    def _take(self, source: LessonSpool, name: str) -> bool:
+        """Learn a lesson and remove it; whether there was one."""
+        lesson = None
         try:
-            return source.take(name)
+            lesson = source.take(name)
+            if lesson is None:
+                return False
         except ValueError as error:
             _log.warning("%s was left as a lesson and is none: %s", ascii(name), error)
-            self._remove(source, name)
         except OSError as error:
             self._warnings.warn(
                 error.strerror,
@@ -294,43 +281,33 @@ class Learner:
                 ascii(name),
                 error.strerror,
             )
-        return None
-
-    def _remove(self, source: LessonSpool, name: str) -> None:
+            return False
+        if lesson is not None:
+            try:
+                self._learn(lesson)
+            except SpamguardError:
+                raise
+            except Exception:  # noqa: BLE001  it only waits
+                _log.exception("a fault in learning a lesson: it waits for the next start")
+                source.skipped.add(name)
+                return True
         try:
             source.remove(name)
         except OSError as error:
             _log.error(
                 "%s cannot be removed (%s): it is not looked at again", ascii(name), error.strerror
             )
+        return lesson is not None
 
     def _learn(self, lesson: QueuedLesson) -> None:
-        refusal = self._submit(lesson)
-        if not refusal:
-            return
-        _log.warning(
-            "a lesson of %s by %s is dropped: %s; `spamguard learn` can still teach it",
-            ascii(lesson.user),
-            lesson.origin,
-            refusal,
-        )
-        # For `status`: the client was told that the lesson is taken.
-        self._refusals.add(lesson.user, lesson.origin, 1, refusal)
-        try:
-            status_files.write_dropped(self._state, self._refusals)
-        except OSError as error:
-            _log.error(
-                "%s: cannot be written (%s): `status` does not see what is dropped",
-                status_files.DROPPED_FILE,
-                error.strerror,
-            )
-
-    def _submit(self, lesson: QueuedLesson) -> str:
-        """Teach a lesson, or take it back; why it is dropped, or ""."""
+        """Teach a lesson, or take it back. The client was told that it is taken: so `status` tells
+        of one that is dropped.
+        """
         label, user, origin, raw = lesson
         if not label:
             self._service.retract([self._reader.digest(raw)], user, origin)
-            return ""
+            return
+        refusal = ""
         try:
             outcomes = self._service.submit(
                 self._reader.read_examples([raw]),
@@ -341,9 +318,27 @@ class Learner:
                 new_class=NewClass.REFUSE if origin == Origin.PIPE else NewClass.UNLESS_SIMILAR,
                 lessons_per_day=self._lessons_per_day,
             )
+            if LessonOutcome.OVER_QUOTA in outcomes:
+                refusal = status_files.OVER_QUOTA
         except UnknownClassError as error:
-            return str(error)
-        return status_files.OVER_QUOTA if LessonOutcome.OVER_QUOTA in outcomes else ""
+            refusal = str(error)
+        if not refusal:
+            return
+        _log.warning(
+            "a lesson of %s by %s is dropped: %s; `spamguard learn` can still teach it",
+            ascii(user),
+            origin,
+            refusal,
+        )
+        self._refusals.add(user, origin, 1, refusal)
+        try:
+            status_files.write_dropped(self._state, self._refusals)
+        except OSError as error:
+            _log.error(
+                "%s: cannot be written (%s): `status` does not see what is dropped",
+                status_files.DROPPED_FILE,
+                error.strerror,
+            )
 
 
 # ---- without a filter: into the queue

@@ -83,7 +83,10 @@ class LessonSpool:
                 self.skipped.add(name)
             raise
         try:
-            header, raw = split_lesson(data)
+            start = data.find(b"\n", 0, MAX_LESSON_HEADER) + 1
+            header, raw = parse_lesson_header(data[:start]), data[start:]
+            if header.length != len(raw):
+                raise ValueError("the message is not as long as its first line says")
         except ValueError:
             if age < _UNFINISHED_SECONDS:
                 return None
@@ -122,7 +125,15 @@ class LessonQueue(LessonSpool):
             12 hexadecimal digits by which `find_marked` finds it; "" if none are known.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        newest = self._check_room(header.length)
+        count, size, newest = 0, header.length, 0
+        for entry in islice(os.scandir(self._directory), MAX_LESSONS + 1):
+            count += 1
+            if self._name_form.fullmatch(entry.name):
+                newest = max(newest, int(entry.name[_TIME_PART]))
+            with suppress(FileNotFoundError):  # learnt just now
+                size += entry.stat(follow_symlinks=False).st_size
+        if count >= MAX_LESSONS or size > _MAX_QUEUE_BYTES:
+            raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
         when = max(time.time_ns(), newest + 1)  # behind all others, also if the clock was set back
         name = f"{when:020d}-{mark or _UNMARKED_PREFIX + os.urandom(6).hex()[1:]}.{origin}"
         replace_private(self._directory / name, chain([header.encode()], message))
@@ -152,19 +163,6 @@ class LessonQueue(LessonSpool):
         except FileNotFoundError:  # nothing was ever put in
             return []
 
-    def _check_room(self, more: int) -> int:
-        """When the newest lesson was put in, in nanoseconds. OSError says that there is no room."""
-        count, size, newest = 0, more, 0
-        for entry in islice(os.scandir(self._directory), MAX_LESSONS + 1):
-            count += 1
-            if self._name_form.fullmatch(entry.name):
-                newest = max(newest, int(entry.name[_TIME_PART]))
-            with suppress(FileNotFoundError):  # learnt just now
-                size += entry.stat(follow_symlinks=False).st_size
-        if count >= MAX_LESSONS or size > _MAX_QUEUE_BYTES:
-            raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
-        return newest
-
 
 def _read_file(path: Path) -> tuple[bytes, int, float]:
     """The bytes of a file, the uid of its owner, and its age, which no owner can set."""
@@ -178,16 +176,3 @@ def _read_file(path: Path) -> tuple[bytes, int, float]:
             raise ValueError("it is no regular file with one name, or too large")
         data = file.read(MAX_LESSON_BYTES + MAX_LESSON_HEADER)  # it may grow meanwhile
     return data, status.st_uid, time.time() - status.st_ctime
-
-
-def split_lesson(data: bytes) -> tuple[LessonHeader, bytes]:
-    """Header and message of a file. Raises ValueError if it is no lesson, or cut off.
-
-    >>> split_lesson(b"TEACH spam 5 anna\\nhello")
-    (LessonHeader(label='spam', length=5, user='anna'), b'hello')
-    """
-    start = data.find(b"\n", 0, MAX_LESSON_HEADER) + 1
-    header = parse_lesson_header(data[:start])
-    if header.length != len(data) - start:
-        raise ValueError("the message is not as long as its first line says")
-    return header, data[start:]

@@ -120,7 +120,16 @@ def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> lis
     """
     opinions = _current_opinions(votes)
     if chosen.node:
-        earlier = _current_opinions(_votes_of_others(votes, chosen))
+        # Without what the node said, also where others have cast it again.
+        first: dict[object, Vote] = {}
+        for vote in sorted(votes, key=attrgetter("version")):
+            first.setdefault(_opinion_key(vote), vote)
+        others = [
+            vote
+            for vote in votes
+            if not chosen.matches(vote if _is_end(vote) else first[_opinion_key(vote)])
+        ]
+        earlier = _current_opinions(others)
     else:
         earlier = [vote for vote in opinions if not chosen.matches(vote)]
     if [*map(_opinion_key, earlier)] == [*map(_opinion_key, opinions)]:
@@ -132,18 +141,6 @@ def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> lis
         votes[0].digest, chosen.user, None, b"", b"", Origin.UNDO, now, votes[0].extractor
     )
     return [undo, *(_recast_newest(vote, votes) for vote in earlier)]
-
-
-def _votes_of_others(votes: Sequence[Vote], chosen: VoteSelection) -> list[Vote]:
-    """Without what the node said, also where others have cast it again."""
-    first: dict[object, Vote] = {}
-    for vote in sorted(votes, key=attrgetter("version")):
-        first.setdefault(_opinion_key(vote), vote)
-    return [
-        vote
-        for vote in votes
-        if not chosen.matches(vote if _is_end(vote) else first[_opinion_key(vote)])
-    ]
 
 
 def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
@@ -247,21 +244,18 @@ def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
     ledger = spam_filter.ledger
     trusted, upto = ledger.trusted_time(now), ledger.last_seq()
     aged = 0
-    for seqs in batches(find_old_votes(ledger, kept, trusted, upto)):
+    if kept.days:
+        old = ledger.ages.oldest_votes(upto, before=trusted - kept.days * _DAY_SECONDS)
+    else:
+        by_user = ledger.users.count_lessons().values()
+        excess = sum(sum(labels.values()) for labels in by_user) - kept.number
+        if excess * _SLACK < kept.number:
+            return 0
+        old = ledger.ages.oldest_votes(upto, number=excess, personal=MAX_VOTES)
+    for seqs in batches(old):
         tombstones = [
             NewVote(digest, user, None, b"", b"", Origin.AGEING, trusted, extractor)
             for digest, user, extractor in ledger.ages.keys_of(seqs)
         ]
         aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=upto))
     return aged
-
-
-def find_old_votes(ledger: SqliteLedger, kept: KeptLessons, now: int, upto_seq: int) -> list[int]:
-    """The numbers of events that are the votes to take back, whatever comes after `upto_seq`."""
-    if kept.days:
-        return ledger.ages.oldest_votes(upto_seq, before=now - kept.days * _DAY_SECONDS)
-    by_user = ledger.users.count_lessons().values()
-    excess = sum(sum(labels.values()) for labels in by_user) - kept.number
-    if excess * _SLACK < kept.number:
-        return []
-    return ledger.ages.oldest_votes(upto_seq, number=excess, personal=MAX_VOTES)
