@@ -128,21 +128,18 @@ class BrokerSession:
             while line := lines.readline(MAX_REQUEST_BYTES + 1):
                 if len(line) > MAX_REQUEST_BYTES:
                     raise ValueError("the question is too long")
-                self._handle(unpack_line(line))
-
-    def _handle(self, request: list[object]) -> None:
-        try:
-            answer = self._execute(request)
-        except OSError as error:
-            self._channel.sendall(pack_error(error))
-            return
-        if isinstance(answer, int):
-            try:
-                socket.send_fds(self._channel, [pack_answer(None)], [answer])
-            finally:
-                os.close(answer)
-        else:
-            self._send_answer(answer)
+                try:
+                    answer = self._execute(unpack_line(line))
+                except OSError as error:
+                    self._channel.sendall(pack_error(error))
+                    continue
+                if isinstance(answer, int):
+                    try:
+                        socket.send_fds(self._channel, [pack_answer(None)], [answer])
+                    finally:
+                        os.close(answer)
+                else:
+                    self._send_answer(answer)
 
     def _send_answer(self, answer: object) -> None:
         line = pack_answer(answer)
@@ -284,36 +281,32 @@ class RemoteMailboxes:
         """Send a request, if there is one; the answer, and the descriptors that came with it. Those
         that the caller leaves in the list are closed. Errors as of `_request`.
         """
+        if self._channel is None:
+            raise self._disconnect("it has ended")
         descriptors: list[int] = []
         try:
-            yield unpack_answer(self._transfer(request, descriptors)), descriptors
+            line = bytearray()
+            try:
+                if request:
+                    self._channel.sendall(pack_line(*request))
+                while not line.endswith(b"\n"):
+                    piece, received, _, _ = socket.recv_fds(
+                        self._channel, _READ_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+                    )
+                    descriptors += received
+                    line += piece
+                    if not piece:
+                        raise self._disconnect("it has ended")
+                    if len(line) > MAX_ANSWER_BYTES:
+                        raise self._disconnect("an answer without end")
+            except OSError as error:
+                raise self._disconnect(error.strerror or str(error)) from error
+            yield unpack_answer(bytes(line)), descriptors
         except ValueError as error:
             raise self._disconnect(f"an answer that makes no sense ({error})") from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-
-    def _transfer(self, request: Sequence[object], descriptors: list[int]) -> bytes:
-        """Send a request, read a line, and add descriptors that come with it. MailboxesError."""
-        if self._channel is None:
-            raise self._disconnect("it has ended")
-        line = bytearray()
-        try:
-            if request:
-                self._channel.sendall(pack_line(*request))
-            while not line.endswith(b"\n"):
-                piece, received, _, _ = socket.recv_fds(
-                    self._channel, _READ_BYTES, 1, socket.MSG_CMSG_CLOEXEC
-                )
-                descriptors += received
-                line += piece
-                if not piece:
-                    raise self._disconnect("it has ended")
-                if len(line) > MAX_ANSWER_BYTES:
-                    raise self._disconnect("an answer without end")
-        except OSError as error:
-            raise self._disconnect(error.strerror or str(error)) from error
-        return bytes(line)
 
     def _disconnect(self, why: str) -> MailboxesError:
         """Give the connection up; the error to raise."""

@@ -68,11 +68,11 @@ class InotifyEvents:
     def fileno(self) -> int:
         return self._inotify._inotify_fd
 
-    def add(self, directory: int, path: str, token: object) -> int:
+    def add(self, directory: int, path: str) -> int:
         """Watch the names in an open directory, wherever its path leads to by now; the number of
-        the watch, the same for the same directory. token: another one each time. OSError.
+        the watch, the same for the same directory. OSError.
         """
-        number = cast("CallbackId", token)
+        number = cast("CallbackId", object())
         watch = self._inotify.add_callback(_descriptor_path(directory), self._mask, self, number)
         if watch < 0 or watch in self._watched:
             self._inotify.remove_callbacks([(watch, number)])
@@ -132,15 +132,6 @@ class _PolledPath:
     targets: set[Hashable]
 
 
-@dataclass(eq=False)
-class _WatchTarget:
-    """Who wants to know of a watched directory: see `DirectoryMonitor.add`."""
-
-    owner: Hashable
-    directories_only: bool
-    target: Hashable
-
-
 class DirectoryMonitor:
     """Directories, each with a target: what the caller knows it by.
 
@@ -150,7 +141,8 @@ class DirectoryMonitor:
     def __init__(self, *, notify: bool = True) -> None:
         self._warnings = WarnOnce(_log)
         self._events: InotifyEvents | None = None
-        self._watched: dict[int, tuple[_WatchTarget, ...]] = {}
+        # Of each watch: targets by owner, and whether only directories matter.
+        self._watched: dict[int, dict[tuple[Hashable, bool], Hashable]] = {}
         self._polled: dict[str, _PolledPath] = {}
         self._awaited: dict[str, _PolledPath] = {}  # until its state changes
         self._next_poll = 0.0
@@ -175,11 +167,10 @@ class DirectoryMonitor:
         another target of this owner, it was renamed since, and only the new target is reported.
         """
         self._awaited.pop(path, None)
-        new = _WatchTarget(owner or target, directories_only, target)
         watch = None
         try:
             if self._events is not None:
-                watch = self._events.add(directory, path, new)
+                watch = self._events.add(directory, path)
         except OSError as error:
             self._warn_no_events(error)
         if watch is None:
@@ -188,12 +179,7 @@ class DirectoryMonitor:
             self._polled[path].targets.add(target)
             return
         self._polled.pop(path, None)
-        entries = self._watched.get(watch, ())
-        for old in entries:
-            if (old.owner, old.directories_only) == (new.owner, directories_only):
-                old.target = target
-                return
-        self._watched[watch] = (*entries, new)
+        self._watched.setdefault(watch, {})[owner or target, directories_only] = target
 
     def wait_for(self, path: str, target: Hashable) -> None:
         """Report once when another directory is at a path: the first one, or one mounted there. The
@@ -214,10 +200,10 @@ class DirectoryMonitor:
             events = self._events.read() if self._events is not None else set()
             targets = self._poll()
             for watch, of_directory, is_gone in events:
-                watched = self._watched.pop(watch, ()) if is_gone else self._watched.get(watch, ())
-                targets |= {
-                    entry.target for entry in watched if of_directory or not entry.directories_only
-                }
+                watched = self._watched.pop(watch, {}) if is_gone else self._watched.get(watch, {})
+                for (_, directories_only), target in watched.items():
+                    if of_directory or not directories_only:
+                        targets.add(target)
             lost, remaining = LOST_EVENTS in events, until - time.monotonic()
             if targets or lost or remaining <= 0:
                 return targets, lost

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import translate
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
@@ -168,7 +169,11 @@ class LocalMailboxes:
     """
 
     def __init__(self, watches: Iterable[Watch], *, notify: bool = True) -> None:
-        self._patterns = [(_split_pattern(watch.maildir), watch.user) for watch in watches]
+        self._patterns: list[tuple[str, list[str], str]] = []  # the fixed part, the rest, the user
+        for watch in watches:
+            parts = _path_parts(watch.maildir)
+            fixed = list(takewhile(lambda part: not _WILDCARD.search(part), parts))
+            self._patterns.append(("/" + "/".join(fixed), parts[len(fixed) :], watch.user))
         self._watches = DirectoryMonitor(notify=notify)
         self._mailboxes: list[Mailbox] = []
         self._unreadable: dict[str, str] = {}
@@ -185,7 +190,7 @@ class LocalMailboxes:
         mailboxes: dict[str, Mailbox] = {}
         before, self._unreadable = self._unreadable, {}
         self._links = set()
-        for number, ((fixed, rest), user) in enumerate(self._patterns):
+        for number, (fixed, rest, user) in enumerate(self._patterns):
             matches: list[tuple[str, ...]] = []
             try:
                 with _open_below(fixed) as root:
@@ -226,7 +231,16 @@ class LocalMailboxes:
             yield names
             return
         self._watches.add(above, path, None, directories_only=True)
-        for name in _matching_names(above, rest[0]):
+        part = rest[0]
+        found = [part]
+        if _WILDCARD.search(part):  # hidden ones only if the part begins with a dot
+            matches = re.compile(translate(part.replace("[", "[[]"))).match
+            found = [
+                name
+                for name in sorted(_list_directories(above, links=True))
+                if matches(name) and (part[0] == "." or name[0] != ".")
+            ]
+        for name in found:
             below = os.path.join(path, name)
             try:
                 with _open_below(above, (name,)) as directory:
@@ -315,7 +329,7 @@ class LocalMailboxes:
     @contextmanager
     def _open_directory(self, mailbox: Mailbox, names: Sequence[str]) -> Iterator[int]:
         """A directory of a mailbox. FileNotFoundError: it is gone, or no pattern fits it."""
-        for (fixed, rest), _ in self._patterns[mailbox.watch : mailbox.watch + 1]:
+        for fixed, rest, _ in self._patterns[mailbox.watch : mailbox.watch + 1]:
             within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
             if mailbox.path.startswith(fixed) and len(within) == len(rest):
                 with _open_below(fixed, (*within, *names)) as directory:
@@ -329,8 +343,16 @@ class LocalMailboxes:
         """Names of a folder's files by part, new before cur. Some may be gone by now, or be no
         messages. FileNotFoundError: the folder is gone. A part that is missing has no files.
         """
+        listed: dict[str, list[str]] = {}
         with self._open_directory(folder.mailbox, _path_parts(folder.directory)) as directory:
-            return {part: _list_names(directory, part) for part in PARTS}
+            for part in PARTS:
+                names: list[str] = []
+                with suppress(FileNotFoundError), _open_below(directory, (part,)) as opened:
+                    names = [name for name in os.listdir(opened) if name[0] != "."]
+                if sum(map(len, names)) > _MAX_LISTING:
+                    raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
+                listed[part] = names
+        return listed
 
     def open_file(self, folder: Folder, file: MessageFile) -> int:
         """A descriptor to read one message from; the caller closes it. FileNotFoundError: the file
@@ -365,13 +387,6 @@ class LocalMailboxes:
 # ---- patterns and users
 
 
-def _split_pattern(path: str) -> tuple[str, tuple[str, ...]]:
-    """The fixed part of a pattern, and the parts below it."""
-    parts = _path_parts(path)
-    wild = next((at for at, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
-    return "/" + "/".join(parts[:wild]), tuple(parts[wild:])
-
-
 def _path_parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
 
@@ -399,18 +414,6 @@ def owner_name(path: str) -> str:
 # ---- directories and files, relative to an open directory
 
 
-def _matching_names(directory: int, part: str) -> list[str]:
-    """Names that a part of a pattern stands for; hidden ones only if the part begins with a dot."""
-    if not _WILDCARD.search(part):
-        return [part]
-    matches = re.compile(translate(part.replace("[", "[[]"))).match
-    return sorted(
-        name
-        for name in _list_directories(directory, links=True)
-        if matches(name) and (part[0] == "." or name[0] != ".")
-    )
-
-
 def _list_directories(directory: int, *, links: bool = False) -> set[str]:
     """Names of directories. links: and of symbolic links, to warn about them."""
     with os.scandir(directory) as entries:
@@ -419,16 +422,6 @@ def _list_directories(directory: int, *, links: bool = False) -> set[str]:
             for entry in entries
             if entry.is_dir(follow_symlinks=False) or (links and entry.is_symlink())
         }
-
-
-def _list_names(folder: int, part: str) -> list[str]:
-    """Names of what may be messages. OSError: also if there are more than an answer can hold."""
-    names: list[str] = []
-    with suppress(FileNotFoundError), _open_below(folder, (part,)) as directory:
-        names = [name for name in os.listdir(directory) if name[0] != "."]
-    if sum(map(len, names)) > _MAX_LISTING:
-        raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
-    return names
 
 
 @contextmanager

@@ -320,9 +320,9 @@ class _Section:
         return self.settings.get("inbox", "").lower() in ("yes", "y", "true", "1")
 
 
-def read_dovecot(configuration: str = "") -> DovecotSettings:
-    """The settings of a configuration, or of the usual one; empty if nobody can tell."""
-    command = ["doveconf", "-n", *(("-c", configuration) if configuration else ())]
+def read_dovecot() -> DovecotSettings:
+    """Dovecot's settings; empty if nobody can tell."""
+    command = ["doveconf", "-n"]
     try:
         done = subprocess.run(
             command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT

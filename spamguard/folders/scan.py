@@ -42,6 +42,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress, groupby, islice
 from math import inf
 from operator import attrgetter
@@ -73,8 +74,6 @@ from spamguard.folders.reconcile import (
     MoveTarget,
     ReconcileRules,
     Sighting,
-    evidence_signs,
-    find_sign,
     reconcile,
     short_hash,
 )
@@ -160,7 +159,7 @@ class FoundFile(NamedTuple):
 
 @dataclass
 class Findings:
-    """What was found in some folders of a mailbox, and is not dealt with yet.
+    """What a scan of these folders of a mailbox has found, and is not dealt with yet.
 
     new, gone: files that were not there before, and those that are not there any more. renamed: by
     folder whose evidence counts, the files with new names, new files among them. evidence: what
@@ -173,6 +172,10 @@ class Findings:
     renamed: dict[Folder, list[FoundFile]] = field(default_factory=dict)
     evidence: list[Evidence] = field(default_factory=list)
     retry_soon: bool = False
+
+    @property
+    def is_pending(self) -> bool:
+        return bool(self.new or self.gone or self.renamed or self.evidence)
 
 
 _Listing = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -401,12 +404,14 @@ def read_message(descriptor: int, name: str) -> bytes:
 
 
 class WatchRule(NamedTuple):
-    """What an entry of `watch:` comes to. we_file: as of `ReconcileRules`."""
+    """What an entry of `watch:` comes to. we_file: as of `ReconcileRules`. evidence: what counts,
+    by the letter in a file's name.
+    """
 
     watch: Watch
     role: RoleLookup
     we_file: bool
-    evidence: frozenset[EvidenceSign]
+    evidence: Mapping[str, EvidenceSign]
 
 
 def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
@@ -414,60 +419,30 @@ def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> l
     rules = []
     for watch in settings.watch:
         we_file = is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
-        rules.append(WatchRule(watch, role_lookup(watch, special), we_file, evidence_signs(watch)))
+        evidence = {}  # the strongest sign first
+        if watch.answered_is_ham:
+            evidence["R"] = EvidenceSign.ANSWERED
+        if watch.flagged_is_ham:
+            evidence["F"] = EvidenceSign.FLAGGED
+        rules.append(WatchRule(watch, role_lookup(watch, special), we_file, evidence))
     return rules
-
-
-class FilingDetector:
-    """Whether what we call spam really is put into Junk on delivery, as `we_file` says: where it is
-    not, all spam would pass for mail that its user has taken out of Junk.
-    """
-
-    def __init__(self) -> None:
-        self._filed: deque[bool] = deque(maxlen=_FILING_WINDOW)
-
-    def observe(self, new: Iterable[Arrival], rules: ReconcileRules) -> None:
-        """Take in where messages are seen for the first time that we tagged as spam, and left to
-        others to put into Junk. Within one step, filed messages count as the last.
-        """
-        targets = [
-            rules.target(arrival.folder)
-            for arrival in new
-            if arrival.signed
-            and arrival.signed.label in rules.unwanted
-            and arrival.signed.action is Action.TAG
-        ]
-        self._filed.extend([False] * targets.count(MoveTarget.HAM))
-        self._filed.extend([True] * targets.count(MoveTarget.UNWANTED))
-
-    @property
-    def is_working(self) -> bool:
-        """Whether most of it is filed."""
-        return 0 < len(self._filed) <= 2 * sum(self._filed)
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether more of it is not filed than a user could have moved."""
-        return len(self._filed) - sum(self._filed) > 2 and not self.is_working
 
 
 @dataclass(eq=False)
 class MailboxState:
     """What is known of a mailbox, and what is to be done in it.
 
-    folders: those that are looked at. relist: find out which there are. due: folders to be scanned.
-    retry: those of them to be scanned once more, a little later. found: the rest of a scan.
-    unweighed: folders that were not scanned since all were listed.
+    folders: those that are looked at. relist: find out which there are, and scan them all. due:
+    folders to be scanned. filed: whether the last messages that we tagged as spam were first seen
+    in Junk.
     """
 
     mailbox: Mailbox
     folders: set[Folder] = field(default_factory=set)
-    relist: bool = False
+    relist: bool = True
     due: set[Folder] = field(default_factory=set)
-    retry: set[Folder] = field(default_factory=set)
-    found: Findings | None = None
-    unweighed: set[Folder] = field(default_factory=set)
-    filing: FilingDetector = field(default_factory=FilingDetector)
+    found: Findings = field(default_factory=Findings)
+    filed: deque[bool] = field(default_factory=partial(deque, maxlen=_FILING_WINDOW))
 
 
 @dataclass
@@ -506,31 +481,41 @@ class MailboxScanner:
             state.relist = False
         first = not self._sightings.is_scanned(mailbox.path)
         if first and not state.folders:
-            state.due.clear()
-        found = state.found = state.found or self._scan(state, first=first)
+            return inf
+        found = state.found
+        if not found.is_pending:
+            self._scan(state, first=first)
         if found.new or found.gone:
             self._teach_moves(state, found, first=first)
-        elif found.renamed or found.evidence:
+        elif found.is_pending:
             self._teach_evidence(mailbox, found)
-        if found.new or found.gone or found.renamed or found.evidence:
+        if found.is_pending or state.due:
             return 0.0
-        state.found = None
-        state.unweighed -= found.folders
-        if found.retry_soon:
-            state.retry |= found.folders
-        if state.due:
+        state.found = Findings()
+        if first:
+            # What lies where is known. What has moved meanwhile taught nothing: it may lie in both.
+            # The next scan reports all names as renamed, for the evidence that they show.
+            self._reader.forget_mailbox(mailbox)
+            self._sightings.mark_scanned(mailbox.path)
+            state.due = state.folders.copy()
+            _log.info(
+                "%s: seen for the first time; from now on moving its mail teaches, in the name of "
+                "%s",
+                mailbox.path,
+                mailbox.user,
+            )
             return 0.0
-        if first and state.folders:
-            self._end_first(state)
-            return 0.0
-        if state.folders and not state.unweighed and not self._has_begun(mailbox):
+        if state.folders and not self._has_begun(mailbox):
             self._sightings.set_evidence_rule(mailbox.path, self._evidence_rule(mailbox))
-        state.due, state.retry = state.retry, set()
-        return self._debounce if state.due else inf
+        if found.retry_soon:
+            # All folders: a message may have moved on from any of them to any other.
+            state.due = found.folders
+            return self._debounce
+        return inf
 
     def abandon(self, state: MailboxState) -> None:
         """Give up what is under way: the next scan finds the same."""
-        state.found, state.relist = None, True
+        state.found, state.relist = Findings(), True
         self._reader.forget_mailbox(state.mailbox)
 
     # ---- what has changed
@@ -560,7 +545,6 @@ class MailboxScanner:
         state.folders = {
             folder for folder in folders if role(folder.directory).kind is not FolderKind.IGNORED
         }
-        state.unweighed = state.folders.copy()
         state.due = state.folders.union(Folder(mailbox, directory) for directory in sighted)
         concerned = {mailbox} | folders | state.due
         clear_issues(
@@ -568,12 +552,12 @@ class MailboxScanner:
             lambda issue: issue.mailbox == mailbox and issue.subject not in concerned,
         )
 
-    def _scan(self, state: MailboxState, *, first: bool) -> Findings:
+    def _scan(self, state: MailboxState, *, first: bool) -> None:
         """Compare the names in due folders with the sightings, as long as there is time. The first
         time one folder with mail is enough: not all names must be in memory at once.
         """
         rules, evidence = self._reconcile_rules(state), self._rules[state.mailbox.watch].evidence
-        found, until = Findings(), time.monotonic() + STEP_SECONDS
+        found, until = state.found, time.monotonic() + STEP_SECONDS
         for folder in sorted(state.due):
             state.due.remove(folder)
             shows_evidence = bool(evidence) and rules.target(folder.directory) is MoveTarget.HAM
@@ -584,20 +568,6 @@ class MailboxScanner:
                 break
         # Copies that came together have names close to each other, and are decided together.
         found.new = dict(sorted(found.new.items(), key=lambda item: item[1].file.name))
-        return found
-
-    def _end_first(self, state: MailboxState) -> None:
-        """What lies where is known. What has moved meanwhile taught nothing: it may lie in both."""
-        mailbox = state.mailbox
-        # The next scan reports all names as renamed, for the evidence that they show.
-        self._reader.forget_mailbox(mailbox)
-        self._sightings.mark_scanned(mailbox.path)
-        state.due, state.unweighed = state.folders.copy(), state.folders.copy()
-        _log.info(
-            "%s: seen for the first time; from now on moving its mail teaches, in the name of %s",
-            mailbox.path,
-            mailbox.user,
-        )
 
     # ---- moves
 
@@ -709,13 +679,27 @@ class MailboxScanner:
     def _check_filing(
         self, state: MailboxState, new: Iterable[Arrival], rules: ReconcileRules
     ) -> bool:
-        """Whether what we call spam is put into Junk on delivery; warn if most of it is not.
+        """Whether what we call spam really is put into Junk on delivery, as `we_file` says: where
+        it is not, all of it would pass for mail that its user has taken out of Junk.
 
-        new: the arrivals of messages that the mailbox never had.
+        Counts where messages are first seen that we tagged as spam. Within one step, filed ones
+        count as the last. new: the arrivals of messages that the mailbox never had.
         """
-        state.filing.observe(new, rules)
+        targets = [
+            rules.target(arrival.folder)
+            for arrival in new
+            if arrival.signed
+            and arrival.signed.label in rules.unwanted
+            and arrival.signed.action is Action.TAG
+        ]
+        state.filed.extend([False] * targets.count(MoveTarget.HAM))
+        state.filed.extend([True] * targets.count(MoveTarget.UNWANTED))
+        filed, not_filed = sum(state.filed), len(state.filed) - sum(state.filed)
         issue = Issue(state.mailbox, _FILING_ISSUE)
-        if state.filing.is_failing:
+        if filed and filed >= not_filed:
+            self._warnings.clear(issue)
+            return True
+        if not_filed > 2:  # more than a user could have moved
             self._warnings.warn(
                 issue,
                 "%s: most of what we call spam comes into INBOX, although `we_file` says that it "
@@ -723,9 +707,7 @@ class MailboxScanner:
                 "filed, spam in INBOX is not taken for what somebody has put back",
                 state.mailbox.path,
             )
-        elif state.filing.is_working:
-            self._warnings.clear(issue)
-        return state.filing.is_working
+        return False
 
     # ---- evidence
 
@@ -756,7 +738,8 @@ class MailboxScanner:
         for key in present:
             name = last[key].file.name
             parsed = None if key in done or is_deleted(name) else parse_file_name(name)
-            if parsed and (sign := find_sign(parsed.flags, signs)):
+            flags = parsed.flags if parsed else ""
+            if sign := next((sign for flag, sign in signs.items() if flag in flags), None):
                 evidence.append((last[key], sign))
         return evidence
 
@@ -801,7 +784,7 @@ class MailboxScanner:
         return not rule or self._sightings.evidence_rule(mailbox.path) == rule
 
     def _evidence_rule(self, mailbox: Mailbox) -> str:
-        return " ".join(sorted(self._rules[mailbox.watch].evidence))
+        return " ".join(sorted(self._rules[mailbox.watch].evidence.values()))
 
     # ---- lessons
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,8 +155,7 @@ class Sightings(ClosedOnExit):
         return cls(db)
 
     def close(self) -> None:
-        with SIGHTINGS_SCHEMA.errors(self.path):
-            self._db.close()
+        self._db.close()
 
     # ---- queries
 
@@ -197,7 +196,12 @@ class Sightings(ClosedOnExit):
         ]
         for digest in {row[2] for row in rows}.union(digests) - {b""}:
             rows += self._query(f"{_SELECT} {_OF_DIGEST}", mailbox, digest)
-        return list({sighting.key: sighting for sighting in map(_make_sighting, rows)}.values())
+        found: dict[FileKey, Sighting] = {}
+        for folder, name, digest, delivery, origin, *rest in rows:
+            known = None if origin is None else os.fsdecode(origin)
+            sighting = Sighting(os.fsdecode(folder), name, digest, delivery, known, *rest)
+            found[sighting.key] = sighting
+        return list(found.values())
 
     def find_digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
         """The digests of files that are there, by key, except those that could not be read, and
@@ -263,14 +267,22 @@ class Sightings(ClosedOnExit):
         if not updated and not removed:
             return
         folders = {sighting.folder for sighting in updated}.union(folder for folder, _ in removed)
-        with self._transaction():
+        with self._db.transaction():
             numbers = {folder: self._add_folder(mailbox, folder) for folder in folders}
             away = [(numbers[folder], name) for folder, name in removed]
             for table in ("sightings", "marks"):
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)
             self._db.executemany(
                 "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (_sighting_row(sighting, numbers[sighting.folder]) for sighting in updated),
+                (
+                    (
+                        numbers[sighting.folder],
+                        *sighting[1:4],
+                        None if sighting.origin is None else os.fsencode(sighting.origin),
+                        *sighting[5:],
+                    )
+                    for sighting in updated
+                ),
             )
             marks = [
                 (numbers[sighting.folder], sighting.name)
@@ -288,33 +300,33 @@ class Sightings(ClosedOnExit):
 
     def drop_pending(self) -> None:
         """All pending votes are in the ledger."""
-        with self._transaction():
+        with self._db.transaction():
             self._db.execute("DELETE FROM pending")
 
     def mark_done(self, mailbox: str, folder: str, names: Collection[int]) -> None:
         """The evidence of these files teaches nothing any more."""
         if not names:
             return
-        with self._transaction():
+        with self._db.transaction():
             number = self._add_folder(mailbox, folder)
             rows = ((number, name) for name in names)
             self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", rows)
 
     def set_evidence_rule(self, mailbox: str, rule: str) -> None:
         """All of a mailbox was scanned for this evidence."""
-        with self._transaction():
+        with self._db.transaction():
             row = self._add_mailbox(mailbox), rule
             self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", row)
 
     def mark_scanned(self, mailbox: str) -> None:
-        with self._transaction():
+        with self._db.transaction():
             number = self._add_mailbox(mailbox)
             self._db.execute("UPDATE mailboxes SET scanned = 1 WHERE id = ?", (number,))
 
     # ---- forgetting
 
     def forget(self, mailbox: str) -> None:
-        with self._transaction():
+        with self._db.transaction():
             number = self._add_mailbox(mailbox)
             rows = self._db.execute("SELECT id FROM folders WHERE mailbox = ?", (number,))
             folders = [(folder,) for (folder,) in rows]
@@ -331,7 +343,7 @@ class Sightings(ClosedOnExit):
 
         now: seconds since 1970; a clock that jumped is not trusted (`Database.trusted_time`).
         """
-        with self._transaction():
+        with self._db.transaction():
             now = int(self._db.trusted_time(now))
             old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - MAX_GONE_SECONDS,)
             folders = [
@@ -352,7 +364,7 @@ class Sightings(ClosedOnExit):
         present: all mailboxes that are there. unreadable: directories that cannot be read;
         mailboxes below them may be there.
         """
-        with self._transaction():
+        with self._db.transaction():
             now = int(self._db.trusted_time(now))
             rows = self._db.execute("SELECT name, id FROM mailboxes")
             numbers = {os.fsdecode(name): number for name, number in rows}
@@ -392,25 +404,7 @@ class Sightings(ClosedOnExit):
         self._db.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", row)
         return int(self._db.execute("SELECT id FROM mailboxes WHERE name = ?", row).fetchone()[0])
 
-    # ---- errors
-
     def _query(self, query: str, *values: object) -> list[Any]:
         """All rows. Texts are names of mailboxes and folders."""
-        with SIGHTINGS_SCHEMA.errors(self.path):
-            encoded = [os.fsencode(value) if isinstance(value, str) else value for value in values]
-            return self._db.execute(query, encoded).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with SIGHTINGS_SCHEMA.errors(self.path), self._db.transaction():
-            yield
-
-
-def _sighting_row(sighting: Sighting, folder: int) -> tuple[object, ...]:
-    origin = None if sighting.origin is None else os.fsencode(sighting.origin)
-    return folder, *sighting[1:4], origin, *sighting[5:]
-
-
-def _make_sighting(row: tuple[Any, ...]) -> Sighting:
-    origin = None if row[4] is None else os.fsdecode(row[4])
-    return Sighting._make((os.fsdecode(row[0]), *row[1:4], origin, *row[5:]))
+        encoded = [os.fsencode(value) if isinstance(value, str) else value for value in values]
+        return self._db.query(query, encoded)

@@ -132,7 +132,18 @@ class Watcher:
                 self._queue.end_rescan(time.monotonic() + wait)
             if time.monotonic() > now + MAX_TURN_SECONDS:
                 break
-        busy = busy or self._reextract()
+        if not busy and self._queue.mailboxes and self._reextractor.due <= now:
+            busy = True
+            try:
+                self._lessons.changed += self._reextractor.step(self._queue.mailboxes)
+                self._warnings.clear(_REEXTRACT_ISSUE)
+            except SpamguardError as error:
+                self._warnings.warn(
+                    _REEXTRACT_ISSUE,
+                    "%s; lessons of an older version are read again when that is mended",
+                    error,
+                )
+                self._reextractor.due = time.monotonic() + RETRY_SECONDS
         self._lessons.request_settling()
         self._status_file.beat(len(self._queue.mailboxes))
         return busy
@@ -237,22 +248,6 @@ class Watcher:
             return inf
         self._scanner.abandon(state)
         return RETRY_SECONDS
-
-    def _reextract(self) -> bool:
-        """Take a step of `Reextractor`, if one is due; whether it was."""
-        if self._reextractor.due > time.monotonic() or not self._queue.mailboxes:
-            return False
-        try:
-            self._lessons.changed += self._reextractor.step(self._queue.mailboxes)
-            self._warnings.clear(_REEXTRACT_ISSUE)
-        except SpamguardError as error:
-            self._warnings.warn(
-                _REEXTRACT_ISSUE,
-                "%s; lessons of an older version are read again when that is mended",
-                error,
-            )
-            self._reextractor.due = time.monotonic() + RETRY_SECONDS
-        return True
 
 
 def standing_troubles(

@@ -37,7 +37,6 @@ from spamguard.config.values import KeptLessons
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import MAX_VOTES
 from spamguard.engine.prepare import Example
-from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
@@ -91,13 +90,8 @@ def undo_votes(
             undone: list[UndoneVote] = []
             for digest in batch:
                 votes = users.all_votes(chosen.user, digest)
-                if not votes:
-                    if digest in users.voted_digests(chosen.user, chosen.since):
-                        raise LedgerError(
-                            f"ledger {spam_filter.ledger.path}: it is damaged: restore it from a "
-                            "backup [votes of a user are not there]"
-                        )
-                    continue  # they had aged, and were compacted meanwhile
+                if not votes:  # they had aged, and were compacted meanwhile
+                    continue
                 new = reverse_votes(votes, chosen, int(time.time()))
                 reversals += new
                 if new and new[-1].label != votes[0].label:
