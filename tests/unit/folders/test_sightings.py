@@ -86,16 +86,6 @@ def missed(
     return [name for now in times for name in sightings.forget_missing(there, now, closed)]
 
 
-def test_mailboxes_that_are_missing_are_forgotten_after_a_while(tmp_path: Path) -> None:
-    with opened(tmp_path) as sightings:
-        for name in ("anna", "ben", "carl"):
-            sightings.mark_scanned(name)
-        assert sightings.forget_missing({"anna"}, 10**9) == []
-        assert missed(sightings, {"anna", "ben"}, daily(10**9, 10**9 + MAX_GONE_SECONDS)) == []
-        assert sightings.forget_missing({"anna"}, 10**9 + MAX_GONE_SECONDS + 1) == ["carl"]
-        assert sightings.mailboxes() == ["anna", "ben"]
-
-
 def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         for name in ("/home/anna/Maildir", "/home/ben/Maildir"):

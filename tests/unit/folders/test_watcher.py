@@ -56,18 +56,6 @@ def test_a_pattern_that_nothing_fits_is_told_once(watched, caplog):
     assert caplog.text.count(f"watch: nothing fits {watched.place}/home/* yet") == 1
 
 
-def test_roles_as_configured(watch):
-    one = watch(folders=(("News*", "newsletter"), ("Archive", "ignored")), user="site")
-    maildir(one.box, ".News.Daily")
-    messages = [deliver(one.box, raw) for raw in MAIL[:2]]
-    one.rest()
-    move(messages[0], one.box / ".News.Daily")
-    move(messages[1], one.box / ".Archive")
-    one.rest()
-    assert one.votes() == {"site 0": "newsletter"}
-    assert one.filter.ledger.classes()["newsletter"] is False
-
-
 def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(watch):
     one = watch(we_file=True)
     one.rest()
@@ -194,29 +182,6 @@ def test_damaged_sightings_ask_for_a_restart_after_which_moves_teach_again(
     move(messages[1], watched.box / ".Junk")
     watched.rest()
     assert watched.votes() == {"anna 1": "spam"}
-
-
-def test_a_crash_between_lesson_and_sighting_changes_nothing(watched, monkeypatch):
-    message = deliver(watched.box, MAIL[0])
-    watched.rest()
-
-    class CrashError(Exception):
-        pass
-
-    def crash(*_: object) -> None:
-        raise CrashError
-
-    monkeypatch.setattr(watched.watcher._sightings, "drop_pending", crash)
-    move(message, watched.box / ".Junk")
-    with pytest.raises(CrashError):
-        watched.rest()
-    assert watched.votes() == {"anna 0": "spam"}
-    events = watched.filter.ledger.last_seq()
-    watched.stop()
-    watched.start()
-    watched.rest()
-    assert watched.votes() == {"anna 0": "spam"}
-    assert watched.filter.ledger.last_seq() == events
 
 
 def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch):
