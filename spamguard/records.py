@@ -87,7 +87,6 @@ class Vote(NamedTuple):
 
     @property
     def is_retraction(self) -> bool:
-        """Whether the user has taken the vote back."""
         return self.label is None and not self.has_aged
 
 

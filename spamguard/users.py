@@ -78,11 +78,6 @@ class LessonHeader(NamedTuple):
     user: str = ""  # "" if none is named
 
     def encode(self) -> bytes:
-        """The line.
-
-        >>> LessonHeader("spam", 1234, "anna").encode()
-        b'TEACH spam 1234 anna\\n'
-        """
         words = ("TEACH", self.label) if self.label else ("FORGET",)
         return " ".join((*words, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
 
@@ -102,7 +97,6 @@ class QueuedLesson(NamedTuple):
 
 
 def parse_lesson_header(line: bytes) -> LessonHeader:
-    """Parse the first line, with its end. Raises ValueError if it is none."""
     verb, _, rest = line.decode().removesuffix("\n").partition(" ")
     label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
     length, blank, user = rest.partition(" ")
@@ -164,9 +158,8 @@ class UserResolver:
         return [name for name in names if is_user_name(name)]
 
     def all_candidates(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Users whose mail a message to these addresses may be.
-
-        At most three for each of the first `MAX_RECIPIENTS`.
+        """Users whose mail a message to the first `MAX_RECIPIENTS` addresses may be, at most three
+        for each.
         """
         counted = addresses[:MAX_RECIPIENTS]
         return tuple(

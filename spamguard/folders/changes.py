@@ -4,9 +4,6 @@ each, looks at each message, and follows links.
 
 Events are hints: the caller looks itself, now and then also without one, because a mount hides what
 lies below it, and network file systems tell nothing.
-
-Must never take a thread or a descriptor for each directory, never follow a link that a user has
-made, never block longer than asked, and never forget a directory.
 """
 
 from __future__ import annotations
@@ -47,10 +44,7 @@ LOST_EVENTS: DirectoryEvent = (-1, False, False)
 
 
 class InotifyEvents:
-    """Events of inotify(7), by watchdog. OSError: it has run out of descriptors.
-
-    watched: has the numbers of all watches in use.
-    """
+    """Events of inotify(7), by watchdog. OSError: it has run out of descriptors."""
 
     def __init__(self, watched: Container[int]) -> None:
         from watchdog.observers.inotify_c import InotifyConstants, InotifyFD  # noqa: PLC0415  lazy
@@ -125,18 +119,13 @@ _EVENT_ERRORS = {
 
 @dataclass
 class _PolledPath:
-    """A path without a watch. state: what `look` has last returned; None: nothing is there."""
-
     look: Callable[[str], object]
     state: object
     targets: set[Hashable]
 
 
 class DirectoryMonitor:
-    """Directories, each with a target: what the caller knows it by.
-
-    notify: use events, if there are any.
-    """
+    """Directories, each with a target: what the caller knows it by."""
 
     def __init__(self, *, notify: bool = True) -> None:
         self._warnings = WarnOnce(_log)
@@ -161,10 +150,10 @@ class DirectoryMonitor:
         directories_only: bool = False,
         owner: Hashable = None,
     ) -> None:
-        """Watch an open directory. directories_only: report only directories that come and go.
+        """Watch an open directory, or only which directories come and go in it.
 
-        owner: of the target, as the mailbox of a folder. If the same directory was added with
-        another target of this owner, it was renamed since, and only the new target is reported.
+        If the same directory was added with another target of this owner (as the mailbox of a
+        folder), it was renamed since, and only the new target is reported.
         """
         self._awaited.pop(path, None)
         watch = None
@@ -182,9 +171,7 @@ class DirectoryMonitor:
         self._watched.setdefault(watch, {})[owner or target, directories_only] = target
 
     def wait_for(self, path: str, target: Hashable) -> None:
-        """Report once when another directory is at a path: the first one, or one mounted there. The
-        path is polled.
-        """
+        """Report once when another directory is at a path: the first one, or one mounted there."""
         self._awaited[path] = _PolledPath(_identity, _identity(path), {target})
 
     def wait(self, timeout: float) -> tuple[set[Hashable], bool]:

@@ -3,15 +3,12 @@ lessons that follow and the sightings of now. Pure.
 
 Only where messages lie counts, never what an event said. A move, a copy whose original is removed
 before or after, and a rename come out the same, in whatever order folders are scanned. A message
-that went and appeared nowhere else teaches nothing, but is remembered for a while, as it may yet
-appear. Nor does a copy that is marked as deleted while another one is not. Copies of one delivered
-message belong together (`_follow`), as far as our signature or the server that received it tells:
-a message that is delivered twice is no copy.
+that went and appeared nowhere else teaches nothing, but is remembered for a while. Nor does a copy
+that is marked as deleted while another one is not, and a message that comes into folders of two
+classes at once waits. Copies of one delivered message belong together, as far as our signature or
+the server that received it tells: a message that is delivered twice is no copy.
 
-The table MOVE_LESSONS says what teaches what; the manual shows it as it is. Flags (`EvidenceSign`)
-count only where the operator asks for them, as users set them for many reasons.
-
-Must never teach what nobody did: a message that comes into folders of two classes at once waits.
+The table MOVE_LESSONS says what teaches what; the manual shows it as it is.
 """
 
 from __future__ import annotations
@@ -37,19 +34,14 @@ FileKey = tuple[str, int]
 
 
 class Arrival(NamedTuple):
-    """A file that was not there before, read once.
-
-    name: key of its base name. digest: of the message; empty if it teaches nothing, or will never
-    be read. signed: our verdict, if a valid signature tells. received: hash of the topmost Received
-    field, 0 without one. deleted: it is marked as deleted; to `reconcile`: and another copy is not.
-    """
+    """A file that was not there before, read once."""
 
     folder: str
-    name: int
-    digest: bytes
-    signed: SignedVerdict | None = None
-    received: int = 0
-    deleted: bool = False
+    name: int  # key of its base name
+    digest: bytes  # empty if it teaches nothing, or will never be read
+    signed: SignedVerdict | None = None  # our verdict, if a valid signature tells
+    received: int = 0  # hash of the topmost Received field, 0 without one
+    deleted: bool = False  # it is marked so; to `reconcile`: and another copy is not
     message: SplitMessage | None = None
 
     @property
@@ -58,25 +50,21 @@ class Arrival(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """What is remembered of one file of one mailbox.
-
-    delivery: hash of the id of our verdict, else of the topmost Received field, 0 without either;
-    copies of one delivered message have it in common. origin: in a folder without a class, the
-    folder of a class that the message was in before. waiting: it came together with a copy of
-    another class, and nothing is decided yet. followed: it was copied to another folder while it
-    stayed. seen, gone: when it was found, and when it was missed, 0 while it is there; seconds
-    since 1970, but what is seen later always has the greater number, even if the clock went back.
-    """
+    """What is remembered of one file of one mailbox."""
 
     folder: str
-    name: int
+    name: int  # as of `Arrival`
     digest: bytes
+    # Hash of the id of our verdict, else of the topmost Received field, 0 without either: copies of
+    # one delivered message have it in common.
     delivery: int = 0
+    # In a folder without a class: the folder of a class that the message was in before.
     origin: str | None = None
-    waiting: bool = False
-    followed: bool = False
+    waiting: bool = False  # it came with a copy of another class, and nothing is decided yet
+    followed: bool = False  # it was copied to another folder while it stayed
+    # Seconds since 1970, but what is seen later always has the greater number.
     seen: int = 0
-    gone: int = 0
+    gone: int = 0  # when it was missed, 0 while it is there
 
     @property
     def key(self) -> FileKey:
@@ -84,17 +72,14 @@ class Sighting(NamedTuple):
 
 
 class FolderLesson(NamedTuple):
-    """What a user said by putting a message into a folder.
-
-    name: as of `Sighting`. why: for the log. evidence: its kind, if the message was not moved.
-    """
+    """What a user said by putting a message into a folder."""
 
     digest: bytes
     label: str
     folder: str
-    name: int
-    why: str
-    evidence: str = ""
+    name: int  # as of `Arrival`
+    why: str  # for the log
+    evidence: str = ""  # its kind, if the message was not moved
 
     @property
     def key(self) -> FileKey:
@@ -126,9 +111,9 @@ class MoveTarget(StrEnum):
 
 
 class EvidenceSign(StrEnum):
-    """What users do to a message without moving it. In a ham folder it teaches ham where the
-    operator asks for it: once, and only a message about which its user has never said anything. The
-    strongest is the first.
+    """What users do to a message without moving it: in a ham folder it teaches ham where the
+    operator asks for it, once, unless its user has ever said anything about it. The strongest is
+    the first.
     """
 
     ANSWERED = "answered"
@@ -154,20 +139,16 @@ goes. Ignored folders are not watched: what lies there is nowhere.
 
 
 class ReconcileRules(NamedTuple):
-    """What applies to one mailbox.
+    """What applies to one mailbox."""
 
-    role_of: role of a folder by its directory. unwanted: names of classes. we_file: what we tag as
-    spam, and nothing else, is put into Junk on delivery, by our next hop or by a Sieve rule on our
-    header. filing_works: that was seen to work.
-    """
-
-    role_of: Callable[[str], Role]
+    role_of: Callable[[str], Role]  # by directory
     unwanted: Collection[str] = frozenset(("spam",))
+    # What we tag as spam, and nothing else, is put into Junk on delivery, by our next hop or by a
+    # Sieve rule on our header; and that was seen to work.
     we_file: bool = False
     filing_works: bool = True
 
     def label(self, folder: str | None) -> str:
-        """The class of a folder, empty if it has none."""
         return "" if folder is None else self.role_of(folder).label
 
     def target(self, folder: str) -> MoveTarget:
@@ -178,7 +159,6 @@ class ReconcileRules(NamedTuple):
         return kinds.get(label, MoveTarget.OTHER_CLASS)
 
     def first_source(self, signed: SignedVerdict | None) -> MoveSource:
-        """Where a message comes from that is seen for the first time."""
         if signed is None or not self.we_file:
             return MoveSource.UNKNOWN
         if signed.label not in self.unwanted:
@@ -187,7 +167,6 @@ class ReconcileRules(NamedTuple):
         return MoveSource.FILED_AS_SPAM if is_filed else MoveSource.UNKNOWN
 
     def source(self, before: Sighting, copy: Sighting) -> MoveSource:
-        """Where a message comes from that was seen before."""
         label = self.label(copy.folder)
         if (self.label(before.folder) or self.label(before.origin)) not in ("", label):
             return MoveSource.ANOTHER_CLASS
@@ -200,15 +179,11 @@ class ReconcileRules(NamedTuple):
 
 
 class Reconciliation(NamedTuple):
-    """What follows from a scan.
+    """What follows from a scan."""
 
-    lessons: at most one for a digest, sorted. updated: sightings that are new or have changed.
-    removed: sightings to be forgotten, as they were.
-    """
-
-    lessons: list[FolderLesson]
-    updated: list[Sighting]
-    removed: list[Sighting]
+    lessons: list[FolderLesson]  # at most one for a digest, sorted
+    updated: list[Sighting]  # new or changed
+    removed: list[Sighting]  # to be forgotten, as they were
 
 
 def reconcile(
@@ -223,9 +198,16 @@ def reconcile(
     """What follows from one scan of some of a mailbox's folders.
 
     The order of the items makes no difference, and calling it again with the outcome applied
-    changes nothing. remembered: all sightings of the digests that came or went. arrivals: all at
-    once, as nobody knows their order. gone: files that are no longer where they were, a set. now:
-    seconds since 1970. first: it is the first scan of the mailbox, in which nothing moved.
+    changes nothing.
+
+    Parameters
+    ----------
+    remembered
+        All sightings of the digests that came or went.
+    gone
+        Files that are no longer where they were.
+    first
+        It is the first scan of the mailbox, in which nothing moved.
     """
     # by delivered message: digest and delivery
     copies: defaultdict[tuple[bytes, int], list[Sighting]] = defaultdict(list)
@@ -273,7 +255,6 @@ def _follow(
     *,
     first: bool,
 ) -> Reconciliation:
-    """What follows for one delivered message, by its digest and delivery, from all copies of it."""
     digest, delivery = message
     old = {copy.key: copy for copy in copies}
     newly_gone = {key for key, copy in old.items() if key in gone and not copy.gone}
@@ -344,11 +325,10 @@ def _follow(
 def _find_sources(
     new: Iterable[Sighting], candidates: Sequence[Sighting]
 ) -> Iterator[Sighting | None]:
-    """The copy that each new one most likely comes from, None for the first of a message.
-
-    The best is a copy of the same file name in another folder, the last seen; else the likeliest
-    in another folder; only then one in the same folder. The likeliest is looked for once a folder,
-    not once a copy: somebody may have 100,000 copies of a message.
+    """The copy that each new one most likely comes from, None for the first of a message: of the
+    same file name in another folder, the last seen; else the likeliest in another folder; only then
+    one in the same folder. The likeliest is looked for once a folder: somebody may have 100,000
+    copies.
     """
     by_name: defaultdict[int, list[Sighting]] = defaultdict(list)
     for candidate in candidates:

@@ -1,14 +1,12 @@
 """Folders: their names, what each is for, and what the entries of `watch:` say about them.
 
-The role of a folder comes from the configuration, else from Dovecot's special uses, else from its
-name, in the languages of the usual mail programs (`names.toml`). A folder about which nothing is
-known is neutral: users keep mail there, and where it was before stays known. Folders of what users
-write themselves (sent mail, drafts) are ignored: a slip of the hand must never teach such mail as
-spam.
+The role of a folder comes from the configuration, else from Dovecot's special uses (RFC 6154), else
+from its name, in the languages of the usual mail programs (`names.toml`). A folder about which
+nothing is known is neutral: users keep mail there, and where it was before stays known. Folders of
+what users write themselves (sent mail, drafts) are ignored: a slip of the hand must never teach
+such mail as spam.
 
-Special uses (RFC 6154) are not in a Maildir: `read_dovecot` asks `doveconf -n`, whose output no
-library reads. Must never wait for long, and never fail: without Dovecot, and whatever users call
-their folders.
+Special uses are not in a Maildir: `read_dovecot` asks `doveconf -n`, whose output no library reads.
 """
 
 from __future__ import annotations
@@ -64,7 +62,6 @@ def _decode_shift(match: re.Match[str]) -> str:
 
 
 def encode_utf7(text: str) -> str:
-    """To IMAP's modified UTF-7."""
     return _NEEDS_SHIFT.sub(_encode_shift, text.replace("&", "&-"))
 
 
@@ -98,7 +95,6 @@ def display_folder(directory: str) -> str:
 
 
 def describe_folder(folder: Folder) -> str:
-    """A folder, for the log."""
     return f"{folder.mailbox.path} {display_folder(folder.directory)}"
 
 
@@ -170,11 +166,14 @@ def find_role(
     A folder about which nothing is known has the role of the nearest folder above it about which
     something is, except INBOX. It is not ham if a name below that one usually says something else:
     Archive/Spam is neutral. If the whole name says nothing, dots part levels too: OfflineIMAP makes
-    directories such as INBOX.Spam and Archive.2026.
+    directories such as INBOX.Spam.
 
-    configured: pattern to role; the first that fits counts. "/" parts levels, `*` stands for
-    anything, case does not matter, and a folder below INBOX may be written as if it were at the
-    top. special: name to special use, as Dovecot has it.
+    Parameters
+    ----------
+    configured
+        By pattern; the first that fits counts. "/" parts levels, `*` stands for anything.
+    special
+        By name, as Dovecot has it.
     """
     role = _nearest_role(name, configured, special)
     if role is None and len(name) == 1 and "" not in (dotted := tuple(name[0].split("."))):
@@ -244,7 +243,6 @@ def _fold_name(name: tuple[str, ...]) -> str:
 
 
 def role_lookup(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleLookup:
-    """The roles of the folders of an entry. special: as of `find_role`."""
     configured = {pattern: parse_role(text) for pattern, text in watch.folders}
 
     @lru_cache(_MAX_CACHED_ROLES)
@@ -256,7 +254,6 @@ def role_lookup(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleLoo
 
 
 def is_next_hop(watch: Watch, settings: Settings) -> bool:
-    """Whether it is a Maildir that we deliver to ourselves."""
     hops = [listener.next_hop.to for listener in settings.listeners]
     return any(hop.protocol is Protocol.MAILDIR and str(hop.path) == watch.maildir for hop in hops)
 
@@ -321,7 +318,6 @@ class _Section:
 
 
 def read_dovecot() -> DovecotSettings:
-    """Dovecot's settings; empty if nobody can tell."""
     command = ["doveconf", "-n"]
     try:
         done = subprocess.run(
@@ -344,7 +340,7 @@ def read_dovecot() -> DovecotSettings:
 def find_obstacles(
     dovecot: DovecotSettings, settings: Settings, mailboxes: Mailboxes
 ) -> tuple[str, ...]:
-    """The obstacles that matter for what is watched. If Dovecot has no Maildirs, there are none:
+    """The obstacles that matter for what is watched: none if Dovecot has no Maildirs, because
     watched Maildirs are not Dovecot's then.
     """
     if dovecot.mail_format not in _OTHER_FORMATS:
@@ -447,5 +443,4 @@ def _unquote(text: str) -> str:
 
 
 def _fold_home(path: str) -> str:
-    """The path of a directory, with the home directory written in one way."""
     return _HOME.sub("~", path.rstrip("/")) + "/"

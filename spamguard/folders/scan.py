@@ -1,33 +1,25 @@
 """One mailbox: what came and went since the last scan, and what its user said by that.
 
-A scan compares the names in a folder with those that were there last time (`Findings`), and opens
-only new files. `MailboxScanner.step` deals with the findings, some messages at a time: read what is
-new, reconcile it with the sightings, teach what follows from moves, then what follows from flags.
-Only a message that teaches is taken apart for its features. What is left waits in `MailboxState`,
-so no mailbox waits long while another is scanned.
+A scan compares the names in a folder with those that were there last time, and opens only new
+files. `MailboxScanner.step` deals with what was found, some messages at a time: read what is new,
+reconcile it with the sightings, teach what follows from moves, then what follows from flags. Only a
+message that teaches is taken apart for its features. What is left waits in `MailboxState`, so no
+mailbox waits long while another is scanned.
 
-A crash loses no lesson and repeats none, although sightings and ledger are two files, which no
-transaction covers. The order of writes is:
+A crash loses no lesson and repeats none, although no transaction covers both sightings and ledger:
 
 1. One transaction in the file of the sightings brings them up to date and adds the votes that
    follow from this, features included, as pending votes.
 2. One transaction in the ledger casts the pending votes.
 3. The pending votes are dropped from the file of the sightings.
 
-A crash before 1 has written nothing: the next scan finds the same change again. After 1 the message
-may go anywhere, because the vote does not need it any more. If the process ends between 1 and 3, or
-fails there, as on a full disk, the next step begins with 2 and 3 for what is pending, and no vote
-becomes pending before they have succeeded. Step 2 is safe to repeat: a pending vote gives way to
-every vote of the same user on the same message that came into the ledger after it was decided, be
-it the same vote or a newer one by another door. Both files wait for the disk, so a power cut
-changes nothing about this.
+Before 1 nothing was written: the next scan finds the same change again. After 1 the message may go
+anywhere. Whatever stops between 1 and 3, the next step begins with 2 and 3, and no vote becomes
+pending before they have succeeded. Step 2 is safe to repeat: a pending vote gives way to every vote
+of the same user on the same message that came into the ledger after it was decided.
 
 Flags are weaker than any word of the user: of a message about which the user has ever said
-anything, or taken back something, they teach nothing. So they need no pending votes. They are
-taught once; file names alone show them.
-
-Must never write into a mailbox, never teach beyond the quota, never read more than MAX_FILE_BYTES
-of a message, packed or unpacked, nor take for a message what is still being written.
+anything, or taken back something, they teach nothing. So they need no pending votes.
 """
 
 from __future__ import annotations
@@ -121,15 +113,11 @@ Evidence = tuple["FoundFile", EvidenceSign]
 
 
 class Issue(NamedTuple):
-    """A trouble with a mailbox or a folder, as a key of `WarnOnce`.
-
-    kind: which trouble; empty: it cannot be read. transient: nothing will tell when it is over, as
-    with a single file, so it stands for a day.
-    """
+    """A trouble with a mailbox or a folder, as a key of `WarnOnce`."""
 
     subject: Mailbox | Folder
-    kind: Hashable = ""
-    transient: bool = False
+    kind: Hashable = ""  # which trouble; empty: it cannot be read
+    transient: bool = False  # nothing will tell when it is over, as with a single file
 
     @property
     def mailbox(self) -> Mailbox:
@@ -137,7 +125,6 @@ class Issue(NamedTuple):
 
 
 def clear_issues(warnings: WarnOnce, is_over: Callable[[Issue], bool]) -> None:
-    """These issues are over, or concern nobody any more."""
     if issues := [key for key in warnings.standing() if isinstance(key, Issue) and is_over(key)]:
         warnings.clear(*issues)
 
@@ -159,19 +146,15 @@ class FoundFile(NamedTuple):
 
 @dataclass
 class Findings:
-    """What a scan of these folders of a mailbox has found, and is not dealt with yet.
-
-    new, gone: files that were not there before, and those that are not there any more. renamed: by
-    folder whose evidence counts, the files with new names, new files among them. evidence: what
-    those of one folder show. retry_soon: a file was still being written, or has moved on.
-    """
+    """What a scan of some folders of a mailbox has found, and is not dealt with yet."""
 
     folders: set[Folder] = field(default_factory=set)
     new: dict[FileKey, FoundFile] = field(default_factory=dict)
     gone: set[FileKey] = field(default_factory=set)
+    # By folder whose evidence counts: files with new names, new files among them.
     renamed: dict[Folder, list[FoundFile]] = field(default_factory=dict)
-    evidence: list[Evidence] = field(default_factory=list)
-    retry_soon: bool = False
+    evidence: list[Evidence] = field(default_factory=list)  # that those of one folder show
+    retry_soon: bool = False  # a file was still being written, or has moved on
 
     @property
     def is_pending(self) -> bool:
@@ -201,10 +184,7 @@ class FolderReader:
     def compare(
         self, folder: Folder, before: NDArray[np.int64], found: Findings, *, with_renamed: bool
     ) -> None:
-        """Add what has changed in a folder to the findings.
-
-        before: the keys of the names that were there last time, sorted.
-        """
+        """Add what has changed in a folder, beside the sorted keys of before, to the findings."""
         found.folders.add(folder)
         try:
             listed = self._mailboxes.list_files(folder)
@@ -235,9 +215,8 @@ class FolderReader:
     def _name_keys(
         self, folder: Folder, names: Sequence[str]
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Which names were not there in the last scan, and the key of each name.
-
-        The keys of the others are remembered: hashing 100,000 names takes longer than all the rest.
+        """Which names were not there in the last scan, and the key of each name. The other keys are
+        remembered: hashing 100,000 names takes longer than all the rest.
         """
         hashes = np.fromiter(map(hash, names), np.int64, len(names))
         listings = self._listings.setdefault(folder.mailbox, {})
@@ -256,7 +235,6 @@ class FolderReader:
         self._listings.pop(mailbox, None)
 
     def find_files(self, folder: Folder, names: Collection[int]) -> dict[int, MessageFile]:
-        """The files of a folder with these keys; none if the folder cannot be read."""
         try:
             return {
                 key: file
@@ -311,7 +289,6 @@ class FolderReader:
         return message.example() if message and message.digest == digest else None
 
     def _read(self, folder: Folder, file: MessageFile) -> Arrival:
-        """Raises UnfinishedFileError, UnreadableFileError, OSError."""
         descriptor = self._mailboxes.open_file(folder, file)
         try:
             raw = read_message(descriptor, file.name)
@@ -362,10 +339,8 @@ class FolderReader:
 def compare_listing(
     before: NDArray[np.int64], keys: NDArray[np.int64]
 ) -> tuple[list[int], list[int]]:
-    """The new files of a folder, as indices into `keys`, and the keys of those that have gone.
-
-    before: keys of the files that were there, sorted. keys: `file_key` of the files that are there,
-    0 for what is no message.
+    """The new files of a folder, as indices into `keys` (`file_key` of each, 0 for what is no
+    message), and of the sorted keys `before` those that have gone.
 
     >>> compare_listing(np.array([3, 5]), np.array([5, 0, 8]))
     ([2], [3])
@@ -377,8 +352,8 @@ def compare_listing(
 
 
 def read_message(descriptor: int, name: str) -> bytes:
-    """The message in a file, unpacked; at most MAX_FILE_BYTES of it. name: of the file; it may tell
-    the size of the message. UnfinishedFileError, UnreadableFileError, OSError.
+    """The message in a file, unpacked; at most MAX_FILE_BYTES of it. The file's name may tell its
+    size. UnfinishedFileError, UnreadableFileError, OSError.
     """
     with os.fdopen(descriptor, "rb", closefd=False) as file:
         packed = file.read(MAX_FILE_BYTES)
@@ -404,18 +379,16 @@ def read_message(descriptor: int, name: str) -> bytes:
 
 
 class WatchRule(NamedTuple):
-    """What an entry of `watch:` comes to. we_file: as of `ReconcileRules`. evidence: what counts,
-    by the letter in a file's name.
-    """
+    """What an entry of `watch:` comes to."""
 
     watch: Watch
     role: RoleLookup
-    we_file: bool
-    evidence: Mapping[str, EvidenceSign]
+    we_file: bool  # as of `ReconcileRules`
+    evidence: Mapping[str, EvidenceSign]  # that counts, by the letter in a file's name
 
 
 def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
-    """The rules of all entries. special: as of `find_role`."""
+    """The rules of all entries, with the special uses of folders as of `find_role`."""
     rules = []
     for watch in settings.watch:
         we_file = is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
@@ -430,44 +403,37 @@ def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> l
 
 @dataclass(eq=False)
 class MailboxState:
-    """What is known of a mailbox, and what is to be done in it.
-
-    folders: those that are looked at. relist: find out which there are, and scan them all. due:
-    folders to be scanned. filed: whether the last messages that we tagged as spam were first seen
-    in Junk.
-    """
+    """What is known of a mailbox, and what is to be done in it."""
 
     mailbox: Mailbox
-    folders: set[Folder] = field(default_factory=set)
-    relist: bool = True
-    due: set[Folder] = field(default_factory=set)
+    folders: set[Folder] = field(default_factory=set)  # that are looked at
+    relist: bool = True  # find out which there are, and scan them all
+    due: set[Folder] = field(default_factory=set)  # to be scanned
     found: Findings = field(default_factory=Findings)
+    # Whether the last messages that we tagged as spam were first seen in Junk.
     filed: deque[bool] = field(default_factory=partial(deque, maxlen=_FILING_WINDOW))
 
 
 @dataclass
 class MailboxScanner:
-    """Scans mailboxes, and teaches in the name of their users.
-
-    rules: by index of the entry of `watch:`. on_missing: called when a mailbox is gone.
-    """
+    """Scans mailboxes, and teaches in the name of their users."""
 
     _filter: Filter
-    _rules: Sequence[WatchRule]
+    _rules: Sequence[WatchRule]  # by index of the entry of `watch:`
     _mailboxes: Mailboxes
     _sightings: Sightings
     _reader: FolderReader
     _service: LessonService
     _status_file: StatusFile
     _warnings: WarnOnce
-    _on_missing: Callable[[], object]
+    _on_missing: Callable[[], object]  # called when a mailbox is gone
     _debounce: float
 
     def step(self, state: MailboxState) -> float:
         """Do some of what is to be done in a mailbox; in how many seconds there is more to do.
 
-        MailboxesError, SightingsError, LedgerError, OSError: after `abandon` the next scan finds
-        the same.
+        After MailboxesError, SightingsError, LedgerError, OSError and `abandon` a scan finds the
+        same.
         """
         # Nothing else is done until sightings and ledger agree.
         if number := self._cast_pending():
@@ -574,8 +540,8 @@ class MailboxScanner:
     def _teach_moves(self, state: MailboxState, found: Findings, *, first: bool) -> None:
         """Reconcile some files that came, or some that went, and teach what follows.
 
-        first: the mailbox is scanned for the first time. It may be one that was moved, so its
-        lessons count as older than everything that the user has said, or has taken back.
+        A mailbox that is scanned for the first time may be one that was moved, so its lessons count
+        as older than everything that the user has said, or has taken back.
         """
         mailbox, rules = state.mailbox, self._reconcile_rules(state)
         arrivals = self._reader.read_arrivals(found)
@@ -638,7 +604,6 @@ class MailboxScanner:
         self._warnings.clear(OWN_FILES)
 
     def _cast_pending(self) -> int:
-        """Cast the pending votes, if there are any; how many of them changed anything."""
         pending = self._sightings.pending_votes()
         if not pending:
             return 0
@@ -682,8 +647,8 @@ class MailboxScanner:
         """Whether what we call spam really is put into Junk on delivery, as `we_file` says: where
         it is not, all of it would pass for mail that its user has taken out of Junk.
 
-        Counts where messages are first seen that we tagged as spam. Within one step, filed ones
-        count as the last. new: the arrivals of messages that the mailbox never had.
+        Counts where messages that the mailbox never had are first seen, if we tagged them as spam.
+        Within one step, filed ones count as the last.
         """
         targets = [
             rules.target(arrival.folder)
@@ -712,10 +677,8 @@ class MailboxScanner:
     # ---- evidence
 
     def _teach_evidence(self, mailbox: Mailbox, found: Findings) -> None:
-        """Teach what some messages of one folder with new names show.
-
-        What is there when all of a mailbox is scanned for these signs for the first time teaches
-        nothing. What an error keeps from being taught shows again after `abandon`.
+        """Teach what some messages of one folder with new names show; nothing, when all of a
+        mailbox is scanned for these signs for the first time.
         """
         if not found.evidence:
             found.evidence = self._find_evidence(*found.renamed.popitem())
@@ -729,7 +692,6 @@ class MailboxScanner:
         found.evidence = later + rest
 
     def _find_evidence(self, folder: Folder, files: Sequence[FoundFile]) -> list[Evidence]:
-        """The messages that may yet teach something."""
         last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
         keys = np.fromiter(last, np.int64, len(last))
         present = keys[np.isin(keys, self._sightings.name_keys(*_key(folder)))].tolist()
@@ -789,9 +751,8 @@ class MailboxScanner:
     # ---- lessons
 
     def _admit(self, mailbox: Mailbox, lessons: Sequence[FolderLesson]) -> list[FolderLesson]:
-        """The lessons within the quota. The others are not taken up later by themselves: they go
-        into the status file, and the first of a day into the log, with the command that teaches
-        them.
+        """The lessons within the quota. The others are not taken up later by themselves: the status
+        file and the log tell, the latter with the command that teaches them.
         """
         quota = self._rules[mailbox.watch].watch.lessons_per_day
         admitted, refused = self._service.admit(
@@ -823,8 +784,6 @@ class MailboxScanner:
     def _make_votes(
         self, user: str, ready: Iterable[tuple[FolderLesson, Example]]
     ) -> list[tuple[FolderLesson, NewVote]]:
-        """The votes of these lessons. Those of one group are made together."""
-
         def key(pair: tuple[FolderLesson, Example]) -> tuple[str, str, str]:
             return pair[0].label, pair[0].folder, pair[0].evidence
 
@@ -844,7 +803,6 @@ class MailboxScanner:
 
 
 def _key(folder: Folder) -> tuple[str, str]:
-    """A folder as `Sightings` names it."""
     return folder.mailbox.path, folder.directory
 
 
@@ -857,7 +815,7 @@ def _log_lesson(vote: NewVote, came_from: str, came_to: str, why: str) -> None:
 
 
 class FiledMessage(NamedTuple):
-    """A message where its user has put it. label: the class of that folder."""
+    """A message where its user has put it, and the class of that folder."""
 
     folder: Folder
     file: MessageFile
@@ -865,10 +823,8 @@ class FiledMessage(NamedTuple):
 
 
 def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list[FiledMessage]:
-    """All messages of a mailbox that may teach, those of ham folders last.
-
-    In INBOX only what was read may teach, and nowhere what is marked as deleted. A folder that
-    cannot be read is logged; one that is deleted meanwhile is not.
+    """All messages of a mailbox that may teach, those of ham folders last: in INBOX only what was
+    read, and nowhere what is marked as deleted.
     """
     filed: list[FiledMessage] = []
     with suppress(FileNotFoundError):
@@ -901,8 +857,8 @@ def initial_lessons(
 ) -> Iterator[tuple[FiledMessage, SplitMessage | None]]:
     """Each filed message with its content, in order; None: it teaches nothing, or cannot be read.
 
-    A message in folders of several classes is of the first class. What we filed ourselves, as our
-    signature tells, teaches nothing.
+    A message in folders of several classes is of the first. What we filed ourselves teaches
+    nothing.
     """
     labels: dict[bytes, str] = {}
     for file in filed:

@@ -1,15 +1,10 @@
-"""Where each message of each mailbox was last seen: a SQLite file of its own.
+"""Where each message of each mailbox was last seen: a SQLite file of its own, so a restart knows
+what happened meanwhile.
 
-So a restart knows what happened meanwhile. The votes that follow from new sightings are written in
-the same transaction, as pending votes, and leave the file when they are in the ledger (`lessons`
-states the order of writes): no sighting is ever committed without its votes. What is committed
-survives a power cut (WAL, synchronous FULL). The file is a cache all the same: without it, all mail
-is scanned as if for the first time. So the watcher replaces a damaged file by a new one when it
-opens it.
-
-Must never raise an error of SQLite or of the system except as a `SightingsError`, never keep more
-in memory than the 64-bit keys of names, never open a file of another program, and never let what
-lies beside a damaged file into the next one.
+The votes that follow from new sightings are written in the same transaction, as pending votes, and
+leave the file when they are in the ledger (`scan` states the order of writes). What is committed
+survives a power cut. The file is a cache all the same: without it, all mail is scanned as if for
+the first time. So the watcher replaces a damaged file by a new one when it opens it.
 """
 
 from __future__ import annotations
@@ -56,13 +51,11 @@ class SightingsError(SpamguardError):
 
 
 class PendingVote(NamedTuple):
-    """A vote that follows from sightings. decided_at: `SqliteLedger.voting_moment` then. came_from,
-    came_to, why: for the log, folders as users know them.
-    """
+    """A vote that follows from sightings."""
 
     vote: NewVote
-    decided_at: int
-    came_from: str
+    decided_at: int  # `SqliteLedger.voting_moment` then
+    came_from: str  # this and the next are for the log, folders as users know them
     came_to: str
     why: str
 
@@ -128,9 +121,8 @@ def set_aside(path: Path) -> None:
 
 
 class Sightings(ClosedOnExit):
-    """Sightings by mailbox, which any string names.
-
-    Belongs to one thread of one process. Every method raises SightingsError.
+    """Sightings by mailbox, which any string names. Belongs to one thread of one process. Every
+    method raises SightingsError.
     """
 
     def __init__(self, db: Database) -> None:
@@ -141,10 +133,7 @@ class Sightings(ClosedOnExit):
 
     @classmethod
     def open(cls, path: Path, *, replace_damaged: bool = False) -> Sightings:
-        """Open the sightings at `path`, or make new ones.
-
-        replace_damaged: set a damaged file aside, and go on with a new one.
-        """
+        """Open the sightings at `path`, or make new ones. A damaged file may be set aside."""
         try:
             db = Database.open(path, SIGHTINGS_SCHEMA)
         except SightingsError as error:
@@ -160,11 +149,9 @@ class Sightings(ClosedOnExit):
     # ---- queries
 
     def mailboxes(self) -> list[str]:
-        """All mailboxes that were ever scanned and are not forgotten."""
         return sorted(os.fsdecode(name) for (name,) in self._query("SELECT name FROM mailboxes"))
 
     def is_scanned(self, mailbox: str) -> bool:
-        """Whether the first scan of a mailbox was finished."""
         return bool(self._query("SELECT 1 FROM mailboxes WHERE name = ? AND scanned", mailbox))
 
     def folders(self, mailbox: str) -> list[str]:
@@ -227,7 +214,6 @@ class Sightings(ClosedOnExit):
         ]
 
     def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:
-        """Those of the files, by key, whose evidence teaches nothing any more."""
         query = f"SELECT name FROM marks WHERE {_OF_NAMES}"
         rows = self._query(query, mailbox, folder, json.dumps(list(names)).encode())
         return {name for (name,) in rows}
@@ -244,7 +230,6 @@ class Sightings(ClosedOnExit):
         return str(rows[0][0]) if rows else ""
 
     def pending_votes(self) -> list[PendingVote]:
-        """The pending votes, in the order in which they were stored."""
         rows = self._query("SELECT * FROM pending ORDER BY id")
         return [PendingVote(NewVote(*row[1:9]), *row[9:]) for row in rows]
 
@@ -261,8 +246,7 @@ class Sightings(ClosedOnExit):
     ) -> None:
         """Store what has changed, and the votes that follow from it: all or nothing.
 
-        done: digests of messages whose evidence teaches nothing any more; updated sightings of them
-        get that mark.
+        Of these digests the evidence teaches nothing any more: their updated sightings get a mark.
         """
         if not updated and not removed:
             return
@@ -299,12 +283,10 @@ class Sightings(ClosedOnExit):
             self._keys.pop(number, None)
 
     def drop_pending(self) -> None:
-        """All pending votes are in the ledger."""
         with self._db.transaction():
             self._db.execute("DELETE FROM pending")
 
     def mark_done(self, mailbox: str, folder: str, names: Collection[int]) -> None:
-        """The evidence of these files teaches nothing any more."""
         if not names:
             return
         with self._db.transaction():
@@ -313,7 +295,6 @@ class Sightings(ClosedOnExit):
             self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", rows)
 
     def set_evidence_rule(self, mailbox: str, rule: str) -> None:
-        """All of a mailbox was scanned for this evidence."""
         with self._db.transaction():
             row = self._add_mailbox(mailbox), rule
             self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", row)
@@ -339,9 +320,8 @@ class Sightings(ClosedOnExit):
             self._keys.pop(folder, None)
 
     def prune(self, now: int) -> int:
-        """Forget what went more than MAX_GONE_SECONDS ago; how many sightings that were.
-
-        now: seconds since 1970; a clock that jumped is not trusted (`Database.trusted_time`).
+        """Forget what went more than MAX_GONE_SECONDS ago; how many sightings that were. A clock
+        that jumped is not trusted (`Database.trusted_time`).
         """
         with self._db.transaction():
             now = int(self._db.trusted_time(now))
@@ -360,9 +340,7 @@ class Sightings(ClosedOnExit):
         self, present: Set[str], now: int, unreadable: Collection[str] = ()
     ) -> list[str]:
         """Forget the mailboxes that have been missing for more than MAX_GONE_SECONDS; their names.
-
-        present: all mailboxes that are there. unreadable: directories that cannot be read;
-        mailboxes below them may be there.
+        Those below unreadable directories may be there.
         """
         with self._db.transaction():
             now = int(self._db.trusted_time(now))
@@ -405,6 +383,5 @@ class Sightings(ClosedOnExit):
         return int(self._db.execute("SELECT id FROM mailboxes WHERE name = ?", row).fetchone()[0])
 
     def _query(self, query: str, *values: object) -> list[Any]:
-        """All rows. Texts are names of mailboxes and folders."""
         encoded = [os.fsencode(value) if isinstance(value, str) else value for value in values]
         return self._db.query(query, encoded)

@@ -2,12 +2,12 @@
 user moved becomes a vote.
 
 `Watcher` waits for events and asks `ScanQueue` which mailbox comes next; `scan.MailboxScanner` does
-a small step of what is to be done there. Events only say where to look, and not even that is
-needed: every mailbox is scanned now and then. After an upgrade that reads mail otherwise,
-`Reextractor` uses the time that is left.
+a small step there. Events only say where to look, and not even that is needed: every mailbox is
+scanned now and then. After an upgrade that reads mail otherwise, `Reextractor` uses the time that
+is left.
 
-Must never cost more because of mailboxes in which nothing happens: a site may have 20,000, and
-there is a turn for every mail.
+A site may have 20,000 mailboxes, and there is a turn for every mail: nothing here costs more
+because of mailboxes in which nothing happens.
 """
 
 from __future__ import annotations
@@ -62,11 +62,8 @@ _BROKER_ISSUE = "mailbox broker"
 
 
 class Watcher:
-    """Watches all mailboxes of the settings.
-
-    A mailbox that was never scanned before teaches nothing at first, except where our own signature
-    tells what its user has undone. settle: called now and then when lessons wait for settling.
-    debounce: seconds between the first sign of a change and the scan.
+    """Watches all mailboxes of the settings. One that was never scanned before teaches nothing at
+    first, except where our own signature tells what its user has undone.
     """
 
     def __init__(
@@ -74,7 +71,7 @@ class Watcher:
         spam_filter: Filter,
         settings: Settings,
         mailboxes: Mailboxes,
-        settle: Callable[[], object],
+        settle: Callable[[], object],  # called now and then when lessons wait for it
         debounce: float = DEBOUNCE_SECONDS,
     ) -> None:
         self._settings = settings
@@ -160,7 +157,6 @@ class Watcher:
     # ---- what may have changed
 
     def take_changes(self, changes: Changes) -> None:
-        """Make due what may have changed, after the debounce."""
         soon, states = time.monotonic() + self._debounce, self._queue.mailboxes
         if changes.everything:
             _log.info("events were lost: looking at everything")
@@ -226,7 +222,6 @@ class Watcher:
     # ---- one mailbox
 
     def _step(self, state: MailboxState) -> float:
-        """Do a step in a mailbox; in how many seconds there is more to do."""
         try:
             seconds = self._scanner.step(state)
             self._warnings.clear(Issue(state.mailbox))
@@ -286,7 +281,6 @@ class ScanQueue:
             self._rescans.move_to_end(mailbox, last=False)
 
     def remove(self, mailbox: Mailbox) -> None:
-        """Scan a mailbox no more."""
         state = self.mailboxes.pop(mailbox)
         self._due.pop(mailbox, None)
         self._rescans.pop(mailbox)
@@ -344,10 +338,8 @@ _BATCH_SIZE = 16  # messages of a step
 
 
 class Reextractor:
-    """Reads the messages of outdated votes that still lie in watched folders once more.
-
-    Goes through the ledger's events when there is nothing else to do, and stores in the ledger how
-    far it has come. due: when to take the next step, on the clock of `time.monotonic`.
+    """Reads the messages of outdated votes that still lie in watched folders once more: goes
+    through the ledger's events, and stores in the ledger how far it has come.
     """
 
     def __init__(self, spam_filter: Filter, sightings: Sightings, reader: FolderReader) -> None:
@@ -361,7 +353,6 @@ class Reextractor:
         self.due = 0.0 if self._done < self._end else inf
 
     def step(self, mailboxes: Collection[Mailbox]) -> int:
-        """Cast some outdated votes again; how many. SpamguardError: the next step tries again."""
         began = time.monotonic()
         if not self._waiting:
             self._done = self._read_up_to
@@ -390,7 +381,6 @@ class Reextractor:
     def _read_examples(
         self, mailboxes: Collection[Mailbox], digests: Sequence[bytes]
     ) -> Iterator[Example]:
-        """Those of the messages that still lie in a folder and can be read."""
         by_path = {mailbox.path: mailbox for mailbox in mailboxes}
         copies: defaultdict[Folder, dict[int, bytes]] = defaultdict(dict)
         for digest, (path, directory, name) in self._sightings.find_present(digests):

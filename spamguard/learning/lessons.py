@@ -1,23 +1,17 @@
 """The one way in for a lesson.
 
-A lesson says: this message is of this class, by the word of this user. It comes by a program
-(left in the spool), a scanner's protocol, forwarded mail, a folder, the page, the API or a command.
-Each of these authenticates its client in its own manner and names the user; then all come here:
+A lesson says: this message is of this class, by the word of this user. It comes by a program (left
+in the spool), a scanner's protocol, forwarded mail, a folder, the page, the API or a command. Each
+of these authenticates its client in its own manner and names the user; then all come here:
 
-- `TrainingIntake.submit` is for processes that hold no filter (doors and proxies). It checks the
-  lesson, leaves out what says nothing new, and puts the rest into the queue on the disk. The reply
-  goes out before the lesson is learnt, because no mail server may wait for the ledger.
-- `Learner` takes what waits, in the queue or where programs left it, to `LessonService.submit`. A
-  lesson is removed once it is in the ledger. A crash in between teaches it again, which changes
-  nothing.
-- `LessonService` is for processes that hold a filter. `submit` and `retract` do the same steps for
-  everybody: is the class known, is the quota of the day left, cast the votes, write the log line.
-  `request_settling` then asks for settling. Folders call the steps (`admit`, `cast`) one by one,
-  because they store the votes between them, so that a crash loses none.
-
-Must never teach in another user's name than the one it is called with, never make a class for a
-client that may not make one, never report a lesson as taken before it is on the disk, never lose
-one because of local trouble, and never let a lesson that cannot be learnt keep the others waiting.
+- `TrainingIntake.submit` is for processes that hold no filter. It leaves out what says nothing new,
+  and puts the rest into the queue on the disk. The reply goes out before the lesson is learnt,
+  because no mail server may wait for the ledger.
+- `Learner` takes what waits to `LessonService.submit`. A lesson is removed once it is in the
+  ledger; a crash in between teaches it again, which changes nothing.
+- `LessonService` is for processes that hold a filter: is the class known, is the quota of the day
+  left, cast the votes, write the log line. Folders take these steps one by one, because they store
+  the votes between them, so that a crash loses none.
 """
 
 from __future__ import annotations
@@ -81,7 +75,6 @@ class LessonOutcome(Enum):
 
 
 def unknown_class(label: str) -> UnknownClassError:
-    """The error for a class that is not there and may not be made this way."""
     return UnknownClassError(
         f"there is no class {label!r} here; `spamguard learn --as {label}` makes one"
     )
@@ -112,18 +105,13 @@ class LessonService:
     ) -> list[LessonOutcome]:
         """Teach messages as one class, in one transaction; what became of each.
 
-        Raises
-        ------
-        UnknownClassError
-            There is no such class, and it may not be made; as after a LedgerError, nothing is
-            taught.
+        UnknownClassError: there is no such class, and it may not be made; nothing is taught.
         """
         self.open_class(label, new_class)
         votes = self._filter.make_votes(examples, label, user=user, origin=origin)
         return self._submit_votes(votes, user, lessons_per_day)
 
     def submit_vote(self, vote: NewVote, lessons_per_day: int = 0) -> LessonOutcome:
-        """Cast a vote that needs no message (`ledger.senders`); what became of it."""
         return self._submit_votes([vote], vote.user, lessons_per_day)[0]
 
     def _submit_votes(
@@ -146,9 +134,8 @@ class LessonService:
     def retract(
         self, digests: Sequence[bytes], user: str, origin: str, old_label: str = ""
     ) -> list[bool]:
-        """Take back what the user has said about messages; of each, whether there was anything.
-
-        There is no quota for this. The old label is for the log line, where it is known.
+        """Take back what the user has said about messages; of each, whether there was anything. The
+        old label is for the log line.
         """
         retracted = self._filter.forget_digests(digests, user=user, origin=origin)
         self.changed += sum(retracted)
@@ -163,7 +150,6 @@ class LessonService:
     # the steps of `submit`
 
     def open_class(self, label: str, new_class: NewClass, *, unwanted: bool = False) -> None:
-        """Make sure that there is this class, or raise UnknownClassError."""
         if new_class is not NewClass.CREATE:
             self._filter.check_class(label)  # a slip of the pen: the error says what was meant
         if new_class is NewClass.REFUSE and label not in self._filter.classes:
@@ -204,7 +190,6 @@ class LessonService:
     def cast(
         self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
     ) -> list[bool]:
-        """Cast votes in one transaction, as by `Filter.cast_votes`."""
         changed = self._filter.cast_votes(votes, unless_voted_since=unless_voted_since)
         self.changed += sum(changed)
         return changed
@@ -266,7 +251,6 @@ class Learner:
         return done
 
     def _take(self, source: LessonSpool, name: str) -> bool:
-        """Learn a lesson and remove it; whether there was one."""
         lesson = None
         try:
             lesson = source.take(name)
@@ -300,9 +284,6 @@ class Learner:
         return lesson is not None
 
     def _learn(self, lesson: QueuedLesson) -> None:
-        """Teach a lesson, or take it back. The client was told that it is taken: so `status` tells
-        of one that is dropped.
-        """
         label, user, origin, raw = lesson
         if not label:
             self._service.retract([self._reader.digest(raw)], user, origin)
@@ -368,19 +349,14 @@ class TrainingIntake:
         origin: str,
         digest: bytes | None = None,
     ) -> TrainingOutcome:
-        """Return once the lesson is on the disk; OSError says that it is not.
-
-        Class and quota are checked when it is learnt.
+        """Return once the lesson is on the disk; OSError says that it is not. Class and quota are
+        checked when it is learnt.
 
         Parameters
         ----------
-        message
-            As many bytes as the header says.
-        origin
-            The way the lesson came.
         digest
-            Of the message, from a door that has read it: then a lesson that is known is not queued,
-            and a log line names the message. b"" if the message could not be read.
+            From a door that has read the message: then a lesson that is known is not queued, and a
+            log line names the message. b"" if it could not be read.
         """
         label, _, user = header
         if not header.is_valid():
@@ -416,5 +392,4 @@ class TrainingIntake:
 
 
 def _queue_mark(digest: bytes, user: str) -> str:
-    """What finds a lesson in the queue, whichever process has put it there."""
     return blake2b(user.encode("utf-8", "replace"), key=digest[:64], digest_size=6).hexdigest()

@@ -1,14 +1,11 @@
 """Where lessons wait until they are learnt: a file for each, in a directory.
 
 `LessonSpool` is a directory of mode 1733 or 3733, in which programs leave lessons: anybody puts
-files in, nobody lists them. The owner of a file says what is in it, and nobody else. Must never
-follow a link, open anything but a regular file, take a file that has a second name, read without
-bound, or let one bad file keep the others from being learnt.
+files in, nobody lists them. The owner of a file says what is in it, and nobody else. One bad file
+never keeps the others from being learnt.
 
 `LessonQueue` is the daemon's own, a private directory. Names there also say how a lesson came, and
-are marked by message and user. Once `put` has returned, the lesson is on the disk and will be
-learnt, so its client may be answered. Must never hand out half a lesson, and never grow without
-bound.
+are marked by message and user.
 """
 
 from __future__ import annotations
@@ -115,14 +112,7 @@ class LessonQueue(LessonSpool):
     ) -> None:
         """Return once the lesson is on the disk. Raises OSError if it is not.
 
-        Parameters
-        ----------
-        origin
-            The way it came, in lower-case letters and dashes.
-        message
-            `header.length` bytes together.
-        mark
-            12 hexadecimal digits by which `find_marked` finds it; "" if none are known.
+        By the mark, 12 hexadecimal digits, `find_marked` finds it; "" if none are known.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
         count, size, newest = 0, header.length, 0
@@ -141,10 +131,7 @@ class LessonQueue(LessonSpool):
     def find_marked(self, mark: str) -> LessonHeader | None:
         """The header of the newest lesson with this mark; None if there is none, or no longer.
 
-        Raises
-        ------
-        LookupError
-            A lesson without a mark waits, which may be about the same message.
+        LookupError: a lesson without a mark waits, which may be about the same message.
         """
         marks = {name[_MARK_PART]: name for name in self.names()}
         if mark in marks:
