@@ -47,27 +47,24 @@ def decode_utf7(text: str) -> str:
     >>> decode_utf7("Entw&APw-rfe")
     'Entwürfe'
     """
+
+    def decode(match: re.Match[str]) -> str:
+        padded = match[1] + "=" * (-len(match[1]) % 4)
+        return b64decode(padded, b"+,", validate=True).decode("utf-16-be") or "&"
+
     try:
-        decoded = _SHIFT_SEQUENCE.sub(_decode_shift, text)
+        decoded = _SHIFT_SEQUENCE.sub(decode, text)
         return decoded if encode_utf7(decoded) == text else text
     except ValueError:
         return text
 
 
-def _decode_shift(match: re.Match[str]) -> str:
-    if not match[1]:
-        return "&"
-    padded = match[1] + "=" * (-len(match[1]) % 4)
-    return b64decode(padded, b"+,", validate=True).decode("utf-16-be")
-
-
 def encode_utf7(text: str) -> str:
-    return _NEEDS_SHIFT.sub(_encode_shift, text.replace("&", "&-"))
+    def encode(match: re.Match[str]) -> str:
+        coded = b64encode(match[0].encode("utf-16-be", "surrogatepass"), b"+,")
+        return f"&{coded.rstrip(b'=').decode()}-"
 
-
-def _encode_shift(match: re.Match[str]) -> str:
-    coded = b64encode(match[0].encode("utf-16-be", "surrogatepass"), b"+,")
-    return f"&{coded.rstrip(b'=').decode()}-"
+    return _NEEDS_SHIFT.sub(encode, text.replace("&", "&-"))
 
 
 def folder_parts(directory: str) -> tuple[str, ...] | None:

@@ -257,36 +257,47 @@ class FolderReader:
         for file in list(islice(found.new.values(), STEP_MESSAGES)):
             del found.new[file.key]
             try:
-                arrival = self._read(file.folder, file.file)
+                arrival = self.read(file.folder, file.file)
+            except UnfinishedFileError:
+                arrival, found.retry_soon = None, True
+            if arrival is not None:
                 arrivals.append(arrival)
                 size += len(arrival.message.raw) if arrival.message else 0
-            except UnfinishedFileError:
-                found.retry_soon = True
-            except (UnreadableFileError, OSError) as error:
-                self._warn_unreadable(file.folder, file.file, error)
-                if isinstance(error, UnreadableFileError):
-                    arrivals.append(Arrival(*file.key, b""))
             if time.monotonic() > until or size > STEP_BYTES:
                 break
         return arrivals
 
-    def read_signed(self, folder: Folder, file: MessageFile) -> Arrival | None:
-        """A message; None if it cannot be read, which is logged, or not yet."""
-        try:
-            return self._read(folder, file)
-        except UnfinishedFileError:
-            return None
-        except (UnreadableFileError, OSError) as error:
-            self._warn_unreadable(folder, file, error)
-            return None
-
     def read_example(self, folder: Folder, file: MessageFile, digest: bytes) -> Example | None:
         """The example of a message; None if the file does not hold it any more."""
+        with suppress(UnfinishedFileError):
+            arrival = self.read(folder, file)
+            if arrival and arrival.message and arrival.digest == digest:
+                return arrival.message.example()
+        return None
+
+    def read(self, folder: Folder, file: MessageFile) -> Arrival | None:
+        """A file as it arrives; None if it cannot be read now. UnfinishedFileError.
+
+        A file that will never be a message has no digest.
+        """
+        where = f"{describe_folder(folder)}: {file.name}"
         try:
-            message = self._read(folder, file).message
-        except (OSError, UnreadableFileError, UnfinishedFileError):
+            return self._read(folder, file)
+        except UnreadableFileError as error:
+            text = "%s: %s; it teaches nothing, nor do others like it"
+            self._warnings.warn((folder.mailbox.path, str(error)), text, where, error)
+            return Arrival(folder.directory, file_key(file.name), b"")
+        except FileNotFoundError:  # it has moved on
             return None
-        return message.example() if message and message.digest == digest else None
+        except OSError as error:
+            is_link = error.errno == errno.ELOOP
+            self._warnings.warn(
+                Issue(folder, (error.errno, int(time.time()) // _DAY_SECONDS), transient=True),
+                "%s: cannot be read (%s); other files like it there are not logged",
+                where,
+                "is a symbolic link, which is not followed" if is_link else error.strerror,
+            )
+            return None
 
     def _read(self, folder: Folder, file: MessageFile) -> Arrival:
         descriptor = self._mailboxes.open_file(folder, file)
@@ -315,25 +326,6 @@ class FolderReader:
             is_deleted(file.name),
             message,
         )
-
-    def _warn_unreadable(
-        self, folder: Folder, file: MessageFile, error: UnreadableFileError | OSError
-    ) -> None:
-        """Log the first file of a mailbox that cannot be read for this reason, of a folder the
-        first of the day; nothing about a file that has moved on.
-        """
-        where = f"{describe_folder(folder)}: {file.name}"
-        if isinstance(error, UnreadableFileError):
-            text = "%s: %s; it teaches nothing, nor do others like it"
-            self._warnings.warn((folder.mailbox.path, str(error)), text, where, error)
-        elif not isinstance(error, FileNotFoundError):
-            is_link = error.errno == errno.ELOOP
-            self._warnings.warn(
-                Issue(folder, (error.errno, int(time.time()) // _DAY_SECONDS), transient=True),
-                "%s: cannot be read (%s); other files like it there are not logged",
-                where,
-                "is a symbolic link, which is not followed" if is_link else error.strerror,
-            )
 
 
 def compare_listing(
@@ -681,29 +673,26 @@ class MailboxScanner:
         mailbox is scanned for these signs for the first time.
         """
         if not found.evidence:
-            found.evidence = self._find_evidence(*found.renamed.popitem())
-            if not found.evidence:
-                return
+            folder, files = found.renamed.popitem()
+            last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
+            keys = np.fromiter(last, np.int64, len(last))
+            present = keys[np.isin(keys, self._sightings.name_keys(*_key(folder)))].tolist()
+            done = self._sightings.done_names(*_key(folder), present)
+            for key in (key for key in present if key not in done):
+                name = last[key].file.name
+                parsed = None if is_deleted(name) else parse_file_name(name)
+                for flag, sign in self._rules[mailbox.watch].evidence.items():
+                    if parsed and flag in parsed.flags:
+                        found.evidence.append((last[key], sign))
+                        break
         batch, rest = found.evidence[:STEP_MESSAGES], found.evidence[STEP_MESSAGES:]
+        if not batch:
+            return
         names, later = {file.name for file, _ in batch}, list[Evidence]()
         if self._has_begun(mailbox):
             names, later = self._weigh(batch)
         self._sightings.mark_done(*_key(batch[0][0].folder), names)
         found.evidence = later + rest
-
-    def _find_evidence(self, folder: Folder, files: Sequence[FoundFile]) -> list[Evidence]:
-        last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
-        keys = np.fromiter(last, np.int64, len(last))
-        present = keys[np.isin(keys, self._sightings.name_keys(*_key(folder)))].tolist()
-        done = self._sightings.done_names(*_key(folder), present)
-        signs, evidence = self._rules[folder.mailbox.watch].evidence, list[Evidence]()
-        for key in present:
-            name = last[key].file.name
-            parsed = None if key in done or is_deleted(name) else parse_file_name(name)
-            flags = parsed.flags if parsed else ""
-            if sign := next((sign for flag, sign in signs.items() if flag in flags), None):
-                evidence.append((last[key], sign))
-        return evidence
 
     def _weigh(self, batch: Sequence[Evidence]) -> tuple[set[int], list[Evidence]]:
         """Teach some messages of one folder, as long as there is time; the files whose evidence is
@@ -725,11 +714,13 @@ class MailboxScanner:
         done.update(lessons.keys() - {lesson.digest for lesson in admitted})
         ready: list[tuple[FolderLesson, Example]] = []
         until = time.monotonic() + STEP_SECONDS
-        while admitted and time.monotonic() <= until:
+        while admitted:
             lesson = admitted.pop()
             example = self._reader.read_example(folder, files[lesson.name], lesson.digest)
             if example is not None:
                 ready.append((lesson, example))
+            if time.monotonic() > until:
+                break
         made = self._make_votes(user, ready)
         changed = self._service.cast([vote for _, vote in made], unless_voted_since=0)
         name = display_folder(folder.directory)
@@ -862,15 +853,14 @@ def initial_lessons(
     """
     labels: dict[bytes, str] = {}
     for file in filed:
-        read = reader.read_signed(file.folder, file.file)
-        message = read and read.message
-        if (
-            read is not None
-            and message is not None
-            and (
-                labels.setdefault(read.digest, file.label) != file.label
-                or (read.signed and {read.signed.label, file.label} <= set(unwanted))
-            )
-        ):
-            message = None
+        message = None
+        with suppress(UnfinishedFileError):
+            read = reader.read(file.folder, file.file)
+            if (
+                read is not None
+                and read.digest
+                and labels.setdefault(read.digest, file.label) == file.label
+                and not (read.signed and {read.signed.label, file.label} <= set(unwanted))
+            ):
+                message = read.message
         yield file, message

@@ -319,31 +319,24 @@ class Sightings(ClosedOnExit):
         for (folder,) in folders:
             self._keys.pop(folder, None)
 
-    def prune(self, now: int) -> int:
-        """Forget what went more than MAX_GONE_SECONDS ago; how many sightings that were. A clock
-        that jumped is not trusted (`Database.trusted_time`).
+    def forget_old(
+        self, present: Set[str], now: int, unreadable: Collection[str] = ()
+    ) -> list[str]:
+        """Forget what went, and the mailboxes that have been missing, for more than
+        MAX_GONE_SECONDS; the names of these. A clock that jumped is not trusted.
+
+        Mailboxes below unreadable directories may be there.
         """
         with self._db.transaction():
             now = int(self._db.trusted_time(now))
-            old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - MAX_GONE_SECONDS,)
-            folders = [
-                number for (number,) in self._db.execute(f"SELECT DISTINCT folder {old}", before)
-            ]
+            before = (now - MAX_GONE_SECONDS,)
+            old = "FROM sightings WHERE gone > 0 AND gone < ?"
+            folders = self._db.execute(f"SELECT DISTINCT folder {old}", before).fetchall()
             self._db.execute(
                 f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before
             )
-            forgotten = self._db.execute(f"DELETE {old}", before).rowcount
-            self._forget_empty(folders)
-        return forgotten
-
-    def forget_missing(
-        self, present: Set[str], now: int, unreadable: Collection[str] = ()
-    ) -> list[str]:
-        """Forget the mailboxes that have been missing for more than MAX_GONE_SECONDS; their names.
-        Those below unreadable directories may be there.
-        """
-        with self._db.transaction():
-            now = int(self._db.trusted_time(now))
+            self._db.execute(f"DELETE {old}", before)
+            self._forget_empty(number for (number,) in folders)
             rows = self._db.execute("SELECT name, id FROM mailboxes")
             numbers = {os.fsdecode(name): number for name, number in rows}
             here = [(numbers[mailbox],) for mailbox in numbers.keys() & present]
@@ -355,8 +348,7 @@ class Sightings(ClosedOnExit):
             ]
             self._db.executemany("INSERT OR IGNORE INTO missing VALUES (?, ?)", missing)
             query = "SELECT name FROM mailboxes JOIN missing ON mailbox = id WHERE since < ?"
-            rows = self._db.execute(query, (now - MAX_GONE_SECONDS,))
-            over = [os.fsdecode(name) for (name,) in rows]
+            over = [os.fsdecode(name) for (name,) in self._db.execute(query, before)]
         for mailbox in over:
             self.forget(mailbox)
         return over

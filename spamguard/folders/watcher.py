@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from math import inf
@@ -168,11 +168,11 @@ class Watcher:
             states[mailbox].relist = True
             self._queue.schedule(states[mailbox], soon)
         for folder in changes.folders:
-            state = states.get(folder.mailbox)
-            role = self._rules[folder.mailbox.watch].role(folder.directory)
-            if state is not None and role.kind is not FolderKind.IGNORED:
-                state.due.add(folder)
-                self._queue.schedule(state, soon)
+            if folder.mailbox in states:
+                role = self._rules[folder.mailbox.watch].role(folder.directory)
+                if role.kind is not FolderKind.IGNORED:
+                    states[folder.mailbox].due.add(folder)
+                    self._queue.schedule(states[folder.mailbox], soon)
 
     # ---- which mailboxes there are
 
@@ -207,8 +207,7 @@ class Watcher:
         known: Collection[str] = ()
         present, today = {mailbox.path for mailbox in mailboxes}, int(time.time())
         with suppress(SpamguardError):
-            self._sightings.prune(today)
-            for path in self._sightings.forget_missing(present, today, unreadable):
+            for path in self._sightings.forget_old(present, today, unreadable):
                 _log.info(
                     "%s: has not been there for 30 days: what lay in it is forgotten, "
                     "what was learnt from it stays",
@@ -222,6 +221,7 @@ class Watcher:
     # ---- one mailbox
 
     def _step(self, state: MailboxState) -> float:
+        pause = RETRY_SECONDS
         try:
             seconds = self._scanner.step(state)
             self._warnings.clear(Issue(state.mailbox))
@@ -239,10 +239,9 @@ class Watcher:
                 state.mailbox.path,
                 error.strerror,
             )
-            self._scanner.abandon(state)
-            return inf
+            pause = inf
         self._scanner.abandon(state)
-        return RETRY_SECONDS
+        return pause
 
 
 def standing_troubles(
@@ -360,8 +359,21 @@ class Reextractor:
             self._waiting = self._filter.ledger.users.outdated_digests(
                 EXTRACTOR, self._done, self._read_up_to
             )
-        digests = self._waiting[:_BATCH_SIZE]
-        cast = len(reextract_votes(self._filter, list(self._read_examples(mailboxes, digests))))
+        by_path = {mailbox.path: mailbox for mailbox in mailboxes}
+        copies: defaultdict[Folder, dict[int, bytes]] = defaultdict(dict)
+        present = self._sightings.find_present(self._waiting[:_BATCH_SIZE])
+        for digest, (path, directory, name) in present:
+            if path in by_path:
+                copies[Folder(by_path[path], directory)][name] = digest
+        examples: dict[bytes, Example] = {}
+        for folder, names in copies.items():
+            for name, file in self._reader.find_files(folder, names).items():
+                digest = names[name]
+                if digest not in examples and (
+                    example := self._reader.read_example(folder, file, digest)
+                ):
+                    examples[digest] = example
+        cast = len(reextract_votes(self._filter, list(examples.values())))
         self._waiting = self._waiting[_BATCH_SIZE:]
         self._cast += cast
         if not self._waiting and (cast or self._read_up_to == self._end):
@@ -377,21 +389,3 @@ class Reextractor:
         now = time.monotonic()
         self.due = inf if self._done == self._end else 2 * now - began  # as long a pause as a step
         return cast
-
-    def _read_examples(
-        self, mailboxes: Collection[Mailbox], digests: Sequence[bytes]
-    ) -> Iterator[Example]:
-        by_path = {mailbox.path: mailbox for mailbox in mailboxes}
-        copies: defaultdict[Folder, dict[int, bytes]] = defaultdict(dict)
-        for digest, (path, directory, name) in self._sightings.find_present(digests):
-            if path in by_path:
-                copies[Folder(by_path[path], directory)][name] = digest
-        found: set[bytes] = set()
-        for folder, names in copies.items():
-            for name, file in self._reader.find_files(folder, names).items():
-                digest = names[name]
-                if digest not in found and (
-                    example := self._reader.read_example(folder, file, digest)
-                ):
-                    found.add(digest)
-                    yield example

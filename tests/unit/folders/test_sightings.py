@@ -83,7 +83,7 @@ def daily(start: int, end: int) -> list[int]:
 def missed(
     sightings: Sightings, there: set[str], times: list[int], closed: Collection[str] = ()
 ) -> list[str]:
-    return [name for now in times for name in sightings.forget_missing(there, now, closed)]
+    return [name for now in times for name in sightings.forget_old(there, now, closed)]
 
 
 def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> N
         assert missed(sightings, set(), times, {"/home/anna"}) == ["/home/ben/Maildir"]
         assert sightings.mailboxes() == ["/home/anna/Maildir"]
         # it counts from when it can be looked for
-        assert sightings.forget_missing(set(), 10**9 + MAX_GONE_SECONDS + 2) == []
+        assert sightings.forget_old(set(), 10**9 + MAX_GONE_SECONDS + 2) == []
