@@ -56,6 +56,18 @@ def test_a_pattern_that_nothing_fits_is_told_once(watched, caplog):
     assert caplog.text.count(f"watch: nothing fits {watched.place}/home/* yet") == 1
 
 
+def test_roles_as_configured(watch):
+    one = watch(folders=(("News*", "newsletter"), ("Archive", "ignored")), user="site")
+    maildir(one.box, ".News.Daily")
+    messages = [deliver(one.box, raw) for raw in MAIL[:2]]
+    one.rest()
+    move(messages[0], one.box / ".News.Daily")
+    move(messages[1], one.box / ".Archive")
+    one.rest()
+    assert one.votes() == {"site 0": "newsletter"}
+    assert one.filter.ledger.classes()["newsletter"] is False
+
+
 def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(watch):
     one = watch(we_file=True)
     one.rest()
