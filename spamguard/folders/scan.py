@@ -81,7 +81,7 @@ from spamguard.folders.roles import (
 )
 from spamguard.folders.sightings import PendingVote, Sightings
 from spamguard.learning.lessons import LessonService
-from spamguard.learning.status_files import StatusFile
+from spamguard.learning.status_files import WatcherFile
 from spamguard.ledger.votes import NewVote
 from spamguard.log import WarnOnce
 from spamguard.sources import DamagedFileError, UnreadableFileError, decompress, is_deleted
@@ -416,7 +416,7 @@ class MailboxScanner:
     _sightings: Sightings
     _reader: FolderReader
     _service: LessonService
-    _status_file: StatusFile
+    _status_file: WatcherFile
     _warnings: WarnOnce
     _on_missing: Callable[[], object]  # called when a mailbox is gone
     _debounce: float

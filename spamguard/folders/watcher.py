@@ -44,7 +44,7 @@ from spamguard.folders.scan import (
 )
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.learning.lessons import LessonService, NewClass
-from spamguard.learning.status_files import StatusFile, WatcherTrouble
+from spamguard.learning.status_files import WatcherFile, WatcherTrouble
 from spamguard.learning.undo import reextract_votes
 from spamguard.log import StandingWarning, WarnOnce
 from spamguard.records import EXTRACTOR
@@ -80,7 +80,7 @@ class Watcher:
         self._warnings = WarnOnce(_log)
         self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
         self._reader = FolderReader(mailboxes, spam_filter.key, self._warnings)
-        self._status_file = StatusFile(
+        self._status_file = WatcherFile(
             settings.state,
             self._warnings,
             lambda: standing_troubles(self._warnings.standing(), int(time.time())),

@@ -33,7 +33,7 @@ from spamguard.engine.prepare import Example
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import CLASS_VERSION, NewVote
+from spamguard.ledger.votes import CLASS_VERSION, SETTLING_VERSION, NewVote
 from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
 from spamguard.users import Origin
@@ -53,7 +53,9 @@ class VoteSelection(NamedTuple):
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
-        is_opinion = bool(self.node or not _is_end(vote)) and vote.extractor != CLASS_VERSION
+        is_opinion = bool(self.node or not _is_end(vote)) and (
+            vote.extractor not in (CLASS_VERSION, SETTLING_VERSION)
+        )
         is_of_node = not self.node or vote.node.partition("+")[0] == self.node
         is_then = self.since <= vote.time < (self.until or inf)
         return is_then and is_opinion and is_from and is_of_node
@@ -219,7 +221,7 @@ def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
     A clock that has jumped ahead is not believed (`trusted_time`).
     """
     ledger = spam_filter.ledger
-    trusted, upto = ledger.trusted_time(now), ledger.last_seq()
+    trusted, upto, moment = ledger.trusted_time(now), ledger.last_seq(), ledger.voting_moment()
     aged = 0
     if kept.days:
         old = ledger.ages.oldest_votes(upto, before=trusted - kept.days * _DAY_SECONDS)
@@ -234,5 +236,5 @@ def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
             NewVote(digest, user, None, b"", b"", Origin.AGEING, trusted, extractor)
             for digest, user, extractor in ledger.ages.keys_of(seqs)
         ]
-        aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=upto))
+        aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=moment))
     return aged
