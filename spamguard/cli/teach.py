@@ -40,7 +40,7 @@ from spamguard.users import SENDER_NATS, Origin
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
     from spamguard.engine.prepare import LabelledExample, SplitMessage
-    from spamguard.folders.mailboxes import Mailbox
+    from spamguard.folders.maildir import Mailbox
     from spamguard.folders.scan import FiledMessage, FolderReader
 
 # ---- senders: a word about all mail of somebody

@@ -32,7 +32,7 @@ from spamguard.doctor import Step, failed, ok
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders.mailboxes import LocalMailboxes, file_key
+from spamguard.folders.maildir import LocalMailboxes, file_key
 from spamguard.folders.roles import FolderKind, Role, role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher

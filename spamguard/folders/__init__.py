@@ -5,7 +5,7 @@ mailbox comes next. `scan` does a small step there: it finds the names that came
 new files. What that means follows from where each message was last seen (`sightings`), by pure
 tables (`reconcile`), and from what each folder is for (`roles`).
 
-`mailboxes` is the only way to users' mail: it reads the disk, and `changes` tells what has changed
+`maildir` is the only way to users' mail: it reads the disk, and `changes` tells what has changed
 there. `broker` reads it by way of a process that has more rights, so these three never import
 anything that parses mail.
 """

@@ -32,7 +32,7 @@ from msgspec import ValidationError, convert
 
 from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Changes,
     FileText,
     Folder,

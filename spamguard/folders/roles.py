@@ -29,7 +29,7 @@ from typing import NamedTuple
 from spamguard.config.options import Protocol, Settings, Watch
 from spamguard.errors import SpamguardError
 from spamguard.folders.broker import Mailboxes
-from spamguard.folders.mailboxes import Folder, Mailbox
+from spamguard.folders.maildir import Folder, Mailbox
 
 _log = logging.getLogger("spamguard.folders")
 

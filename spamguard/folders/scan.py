@@ -49,7 +49,7 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example, ExampleReader, SplitMessage
 from spamguard.errors import SpamguardError
 from spamguard.folders.broker import Mailboxes
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Folder,
     Mailbox,
     MessageFile,

@@ -25,7 +25,7 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders.broker import Mailboxes
-from spamguard.folders.mailboxes import CLOSED_WARNING, Changes, Folder, Mailbox
+from spamguard.folders.maildir import CLOSED_WARNING, Changes, Folder, Mailbox
 from spamguard.folders.roles import (
     FolderKind,
     find_obstacles,

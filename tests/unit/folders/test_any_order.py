@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.folders import scan
-from spamguard.folders.mailboxes import Changes
+from spamguard.folders.maildir import Changes
 from spamguard.folders.sightings import Sightings
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL, Watched

@@ -19,7 +19,7 @@ from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession, RemoteMailboxes
-from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
+from spamguard.folders.maildir import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
 from tests.unit.folders.maildirs import deliver, maildir
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spamguard.config.options import Watch
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Changes,
     FileText,
     Folder,

@@ -13,7 +13,7 @@ import pytest
 from corpora import synthetic
 from spamguard.config.options import Watch
 from spamguard.engine.filter import Filter
-from spamguard.folders.mailboxes import LocalMailboxes, Mailbox
+from spamguard.folders.maildir import LocalMailboxes, Mailbox
 from spamguard.folders.roles import role_lookup
 from spamguard.folders.scan import FolderReader, find_filed, initial_lessons
 from tests.unit.folders.maildirs import deliver, forbid, maildir

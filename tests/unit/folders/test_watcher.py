@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from spamguard.folders import scan, watcher
-from spamguard.folders.mailboxes import Changes
+from spamguard.folders.maildir import Changes
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, signed_by
