@@ -122,10 +122,15 @@ class Watcher:
         for state in self._queue.take_due(now):
             busy = True
             wait = self._step(state)
-            self._queue.schedule(state, time.monotonic() + wait)
+            self._queue.schedule(
+                state, time.monotonic() + (RETRY_SECONDS if wait is None else wait)
+            )
         while rescanned := self._queue.next_rescan(time.monotonic()):
             busy = True
-            if wait := self._step(rescanned):
+            wait = self._step(rescanned)
+            if wait is None:
+                self._queue.pause_rescans(time.monotonic() + RETRY_SECONDS)
+            elif wait:
                 self._queue.end_rescan(time.monotonic() + wait)
             if time.monotonic() > now + MAX_TURN_SECONDS:
                 break
@@ -220,8 +225,11 @@ class Watcher:
 
     # ---- one mailbox
 
-    def _step(self, state: MailboxState) -> float:
-        pause = RETRY_SECONDS
+    def _step(self, state: MailboxState) -> float | None:
+        """Do a step in a mailbox; in how many seconds there is more to do, None: there is trouble
+        that no mailbox is the cause of.
+        """
+        pause = None
         try:
             seconds = self._scanner.step(state)
             self._warnings.clear(Issue(state.mailbox))
@@ -271,6 +279,7 @@ class ScanQueue:
         self._due: dict[Mailbox, float] = {}  # entries of the heap that count
         self._rescans: OrderedDict[Mailbox, float] = OrderedDict()  # when, the first one first
         self._rescanned: MailboxState | None = None
+        self._paused_until = 0.0
 
     def add(self, mailboxes: Sequence[Mailbox]) -> None:
         """Scan these mailboxes in this order, before those whose time is yet to come."""
@@ -294,12 +303,13 @@ class ScanQueue:
 
     def rescan_all(self) -> None:
         self._rescans = OrderedDict.fromkeys(self._rescans, 0.0)
+        self._paused_until = 0.0
 
     def next_due(self) -> float:
         """When the first is due, or before."""
         if self._rescanned is not None:
             return 0.0
-        rescan = next(iter(self._rescans.values()), inf)
+        rescan = max(next(iter(self._rescans.values()), inf), self._paused_until)
         return min(rescan, self._heap[0][0] if self._heap else inf)
 
     def take_due(self, now: float) -> list[MailboxState]:
@@ -315,7 +325,8 @@ class ScanQueue:
     def next_rescan(self, now: float) -> MailboxState | None:
         """The mailbox to scan whatever events say, until `end_rescan`; None: none is due."""
         mailbox, when = next(iter(self._rescans.items()), (None, inf))
-        if self._rescanned is None and mailbox is not None and when <= now:
+        is_due = max(when, self._paused_until) <= now
+        if self._rescanned is None and mailbox is not None and is_due:
             self._rescans[mailbox] = now + RESCAN_SECONDS
             self._rescans.move_to_end(mailbox)
             self._rescanned = self.mailboxes[mailbox]
@@ -327,6 +338,14 @@ class ScanQueue:
         if self._rescanned is not None:
             self.schedule(self._rescanned, when)
             self._rescanned = None
+
+    def pause_rescans(self, until: float) -> None:
+        """Nothing can be scanned now: the same mailbox comes again, and none before it."""
+        if self._rescanned is not None:
+            self._rescans[self._rescanned.mailbox] = 0.0
+            self._rescans.move_to_end(self._rescanned.mailbox, last=False)
+            self._rescanned = None
+        self._paused_until = until
 
 
 # ---- after an upgrade that reads mail otherwise
