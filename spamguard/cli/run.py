@@ -476,7 +476,7 @@ def _mail_steps(
     from spamguard.config import types
     from spamguard.doctor import probe
     from spamguard.folders import roles
-    from spamguard.folders.mailboxes import LocalMailboxes
+    from spamguard.folders.maildir import LocalMailboxes
 
     try:
         server = types.check_host_port(options.smtp)

@@ -23,7 +23,7 @@ from spamguard.cli import arguments, common
 from spamguard.cli.arguments import command
 from spamguard.log import printable
 from spamguard.times import duration_text, local_time
-from spamguard.users import PIPE_ORIGIN
+from spamguard.users import Origin
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
@@ -160,16 +160,15 @@ def _status_text(values: dict[str, Any]) -> str:
 
 def user_values(spam_filter: Filter) -> dict[str, Any]:
     """The users, by the time of their last move; the watcher, if there ever was one; warnings."""
-    from spamguard.folders.reconcile import MOVE_ORIGIN
     from spamguard.learning import status_files
 
     ledger = spam_filter.ledger.users
     users: list[dict[str, Any]] = []
     for name, lessons in sorted(ledger.count_lessons().items()):
         # IMAPSieve tells of moves too, by teach-pipe
-        votes = [ledger.last_vote(name, origin) for origin in (MOVE_ORIGIN, PIPE_ORIGIN)]
+        votes = [ledger.last_vote(name, origin) for origin in (Origin.FOLDER, Origin.PIPE)]
         last = max(filter(None, votes), default=None)
-        folder = last and last.origin.removeprefix(f"{MOVE_ORIGIN} ")
+        folder = last and last.origin.removeprefix(f"{Origin.FOLDER} ")
         move = last and {"time": last.time, "folder": folder}
         users.append({"user": name, "lessons": lessons, "last_move": move})
     users.sort(key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)

@@ -35,7 +35,7 @@ from spamguard.errors import SpamguardError
 from spamguard.folders import roles
 from spamguard.folders.broker import make_mailboxes
 from spamguard.folders.changes import InotifyEvents
-from spamguard.folders.mailboxes import owner_name
+from spamguard.folders.maildir import owner_name
 from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname

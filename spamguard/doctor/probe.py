@@ -28,7 +28,7 @@ from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
 from spamguard.doctor.proof import FROM_ADDRESS, SPAM_ROLE, make_message
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Folder,
     LocalMailboxes,
     Mailbox,

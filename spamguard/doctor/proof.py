@@ -32,12 +32,13 @@ from spamguard.doctor import Step, failed, ok
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders.mailboxes import LocalMailboxes, file_key
+from spamguard.folders.maildir import LocalMailboxes, file_key
 from spamguard.folders.roles import FolderKind, Role, role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher
 from spamguard.records import Vote
 from spamguard.storage import KEY_FILE, Owner
+from spamguard.users import Origin
 
 STEP_TIMEOUT = 10.0  # for each step of the watcher
 _DEBOUNCE_SECONDS = 0.05
@@ -63,7 +64,7 @@ def prove(spam_filter: Filter, mailbox: ProofMailbox, hint: str) -> Iterator[Ste
             mailbox.remove()
         finally:
             retracted = sum(
-                spam_filter.forget_digests([digest], user=vote.user, origin="doctor")[0]
+                spam_filter.forget_digests([digest], user=vote.user, origin=Origin.DOCTOR)[0]
                 for vote in _find_votes(spam_filter, digest)
             )
     counts, events = _learned_state(spam_filter)

@@ -20,8 +20,8 @@ from typing import Any
 
 from spamguard.database import Database, Schema
 from spamguard.errors import LedgerError
-from spamguard.records import AGEING_ORIGIN
 from spamguard.storage import as_directory_owner
+from spamguard.users import Origin
 
 # ---- the file
 
@@ -136,7 +136,7 @@ _IS_SUPERSEDED = """EXISTS (
     AND (later.clock, later.node) > (events.clock, events.node))"""
 
 # A tombstone of ageing.
-_IS_AGEING = f"(label IS NULL AND origin = '{AGEING_ORIGIN}')"
+_IS_AGEING = f"(label IS NULL AND origin = '{Origin.AGEING}')"
 
 PROVISIONAL = 2**62
 """Numbers of events without a position in the shared log are from this one on."""

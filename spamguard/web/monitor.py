@@ -49,7 +49,7 @@ from spamguard.engine.filter import Filter
 from spamguard.errors import BusyError, LedgerError, SpamguardError
 from spamguard.records import Status
 from spamguard.storage import LEDGER_FILE
-from spamguard.users import SUBMITTED_ORIGINS
+from spamguard.users import SUBMITTED_ORIGINS, Origin
 from spamguard.web.health import DaemonHealth, check_daemon
 from spamguard.web.workers import AsyncTtlCache
 
@@ -186,7 +186,7 @@ def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) ->
 
 # ---- the filter
 
-PERSON_ORIGINS = ("folder", "quarantine", *SUBMITTED_ORIGINS)
+PERSON_ORIGINS = (Origin.FOLDER, Origin.RELEASE, *SUBMITTED_ORIGINS)
 """First words of the origins of lessons that people gave one by one, not in bulk."""
 _MAX_EVENTS = 20_000  # votes counted in one look
 _MAX_ORIGIN_LENGTH = 12  # letters of an origin's first word

@@ -39,7 +39,7 @@ from spamguard.proxy.history import HistoryRow
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
 from spamguard.storage import BATCH_SIZE, Spool
-from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_NATS, WEB_ORIGIN
+from spamguard.users import SENDER_NATS, Origin
 from spamguard.web import models, statistics
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import JudgementDetails, LessonReceipt
@@ -150,7 +150,7 @@ class Service:
         """Teach a message in the person's name; an operator teaches for the site (user "")."""
         scan = await self._scan(person, message)
         lesson = example_from_scan(scan)
-        return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN, scan.sender)
+        return await self._learn(person, lambda _: lesson, label, Origin.WEB, scan.sender)
 
     async def forget(self, person: Person, digest: str) -> LessonReceipt:
         """Take back the person's vote on a message. An earlier vote does not come back.
@@ -159,7 +159,7 @@ class Service:
         """
         if not re.fullmatch("[0-9A-Fa-f]{32}", digest):
             raise UsageError("this is not a message digest, which has 32 hexadecimal digits")
-        return await self._forget(person, lambda _: bytes.fromhex(digest), WEB_ORIGIN)
+        return await self._forget(person, lambda _: bytes.fromhex(digest), Origin.WEB)
 
     async def _scan(self, person: Person, message: Spool) -> Scan:
         user = self._verdict_user(person)
@@ -237,12 +237,12 @@ class Service:
         """Teach a message that passed, with the features that the history has stored."""
         row, _ = await self._row(person, verdict_id)
         lesson = partial(example_from_row, row=row)
-        return await self._learn(person, lesson, label, HISTORY_ORIGIN, row.sender_digest)
+        return await self._learn(person, lesson, label, Origin.HISTORY, row.sender_digest)
 
     async def forget_passed(self, person: Person, verdict_id: str) -> LessonReceipt:
         """Take back the person's vote on a message that passed."""
         row, _ = await self._row(person, verdict_id)
-        return await self._forget(person, partial(row_digest, row=row), HISTORY_ORIGIN)
+        return await self._forget(person, partial(row_digest, row=row), Origin.HISTORY)
 
     async def say_of_sender(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
         """Keep what the person says of the sender of a message; label "": take that back."""
@@ -250,7 +250,7 @@ class Service:
         if not message.authenticated:
             raise UsageError("nobody has authenticated this sender, so no word about it counts")
         digest, nats = row.sender_digest, SENDER_NATS.get(label)
-        vote = make_sender_vote(digest, person.voter, nats, HISTORY_ORIGIN, int(time.time()))
+        vote = make_sender_vote(digest, person.voter, nats, Origin.HISTORY, int(time.time()))
         limit = self._max_lessons if label else 0
 
         def work(_: Filter, service: LessonService) -> LessonReceipt:
@@ -461,7 +461,7 @@ class Service:
         def lesson(spam_filter: Filter) -> Example:
             return example_from_row(spam_filter, row) if row else scanned
 
-        return (await self._learn(person, lesson, "ham", RELEASE_ORIGIN)).changed
+        return (await self._learn(person, lesson, "ham", Origin.RELEASE)).changed
 
     async def delete(self, person: Person, verdict_id: str) -> None:
         """Delete a held message; for operators only."""

@@ -16,7 +16,7 @@ from spamguard.proxy.transaction import DeliveryRecord
 from spamguard.servers.scanner import ScanRequest, ScanResult, ScanService
 from spamguard.smtp.envelope import Client
 from spamguard.storage import Spool
-from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson, UserResolver
+from spamguard.users import LessonHeader, QueuedLesson, UserResolver
 from tests.support.scanners import ScriptedJudge, scan_service, scanner
 from tests.unit.filters import opened
 
@@ -112,7 +112,7 @@ def test_what_waits_by_other_ways_may_be_about_this(tmp_path: Path) -> None:
         pass
     assert case.taught("", user="anna") is TrainingOutcome.UNCHANGED
     LessonQueue(tmp_path / QUEUE_DIRECTORY).put(
-        LessonHeader("spam", len(MAIL), "anna"), PIPE_ORIGIN, [MAIL]
+        LessonHeader("spam", len(MAIL), "anna"), "teach-pipe", [MAIL]
     )
     assert [case.taught("", user="anna"), case.taught("", user="anna")] == [
         TrainingOutcome.ACCEPTED,

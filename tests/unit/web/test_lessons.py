@@ -13,7 +13,6 @@ import pytest
 
 from spamguard.config.options import Scoring
 from spamguard.errors import BusyError, UsageError
-from spamguard.learning.undo import UNDO_ORIGIN
 from spamguard.mail.message import rewrite_header
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
@@ -197,7 +196,7 @@ def test_undo_takes_back_the_votes_of_one_user(state: Path) -> None:
             vote.origin
             for vote in spam_filter.ledger.all_votes()
             if vote.label is None and vote.user == "anna"
-        } == {UNDO_ORIGIN}
+        } == {"undo"}
 
 
 @pytest.mark.parametrize(
