@@ -167,6 +167,8 @@ class LessonReceipt:
     changed: bool
     was: str
     now: Verdict | None = None
+    # not in JSON: it waits in the quarantine all the same, though it was called wanted
+    held: Annotated[bool, Field(exclude=True)] = False
 
 
 @dataclass(frozen=True)

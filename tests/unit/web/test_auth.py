@@ -10,7 +10,7 @@ import pytest
 
 from spamguard.config.options import HostPort, Web, WebProxy
 from spamguard.errors import LedgerError
-from spamguard.web import app
+from spamguard.web import requests
 from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, ROOT, Served, served
 
@@ -116,7 +116,7 @@ def test_a_proxy_names_people(tmp_path) -> None:
 
 
 def test_an_address_may_ask_so_often(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(app, "MAX_ADDRESS_REQUESTS_PER_MINUTE", 5)
+    monkeypatch.setattr(requests, "MAX_ADDRESS_REQUESTS_PER_MINUTE", 5)
     with served(tmp_path) as running:
         assert [problem(running.client().get(CLASSES)) for _ in range(6)] == [401] * 5 + [429]
 
@@ -124,7 +124,9 @@ def test_an_address_may_ask_so_often(tmp_path, monkeypatch) -> None:
 def test_only_a_guessing_client_is_slowed_down(tmp_path) -> None:
     with served(tmp_path) as running:
         client = running.client(Authorization="Bearer x")
-        found = [client.get(CLASSES).status_code for _ in range(app.MAX_FAILURES_PER_MINUTE + 5)]
+        found = [
+            client.get(CLASSES).status_code for _ in range(requests.MAX_FAILURES_PER_MINUTE + 5)
+        ]
         assert found[-1] == 429
         assert set(found) == {401, 429}
         assert running.client(ANNA).get(CLASSES).status_code == 200
