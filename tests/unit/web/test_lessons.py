@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from spamguard.learning.undo import UNDO_ORIGIN
 from spamguard.mail.message import rewrite_header
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
-from spamguard.storage import MAX_MEMORY_BYTES
 from spamguard.web import service as services
 from spamguard.web.history import Search
 from spamguard.web.models import Opinion
@@ -63,14 +61,6 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
         }
 
     asked(state, work)
-
-
-def test_in_a_file_too(state: Path) -> None:
-    long = NEW[0] + b"\n" + b"x " * MAX_MEMORY_BYTES
-    with closing(spooled(state, long)) as message:
-        opinion = asked(state, lambda service: service.judge(ANNA, message))
-    with opened(state) as spam_filter:
-        assert verdict_of(opinion) == spam_filter.judge(long)
 
 
 def test_our_subject_prefix_does_not_change_the_message(state: Path) -> None:

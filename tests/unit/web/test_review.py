@@ -11,7 +11,7 @@ from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.web.auth import Person
 from spamguard.web.models import JudgementDetails, LessonReceipt
 from spamguard.web.views import group_messages
-from tests.unit.web.fixed import NOW, OPERATOR, Fixed, judgement
+from tests.unit.web.fixed import NOW, Fixed, judgement
 from tests.unit.web.test_views import post, shown
 
 HOUR = 3600.0
@@ -47,25 +47,6 @@ def test_messages_alike_are_one_group() -> None:
     assert [group.messages for group in rest] == [[other] for other in others]
 
 
-def test_one_word_teaches_the_group_and_all_that_is_selected(tmp_path: Path) -> None:
-    first, second, third = (unsure(number).id for number in range(3))
-    service = Fixed()
-    form = {first: f"{first} {second}", third: third, "class": "ham"}
-    page = post(service, tmp_path, "/queue?q=solar", form, follow=True)
-    assert page.history[0].headers["location"].startswith("/queue?q=solar&told=")
-    taught = [(call[0], call[2], call[3]) for call in service.calls]
-    assert taught == [("learn_passed", name, "ham") for name in (first, second, third)]
-    assert "Learnt as ham: 3 messages." in shown(page)
-    assert f'name="ids" value="{first} {second} {third}"' in page.text
-    service.calls.clear()
-    post(service, tmp_path, "/queue", {third: third, "spam": f"{first} {second}"})  # of a row
-    assert [(call[2], call[3]) for call in service.calls] == [(first, "spam"), (second, "spam")]
-    service.calls.clear()
-    undone = post(service, tmp_path, "/queue/undo", {"ids": f"{first} {second}"}, follow=True)
-    assert [call[0] for call in service.calls] == ["forget_passed"] * 2
-    assert "Taken back: 2 lessons." in shown(undone)
-
-
 def test_what_was_taught_before_an_error_is_told_and_can_be_undone(tmp_path: Path) -> None:
     class Limited(Fixed):
         async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
@@ -80,25 +61,3 @@ def test_what_was_taught_before_an_error_is_told_and_can_be_undone(tmp_path: Pat
 
 
 # ---- the quarantine
-
-
-def test_selected_held_mail_is_released_or_deleted_after_a_second_click(tmp_path: Path) -> None:
-    first, second = unsure(1).id, unsure(2).id
-    service, chosen = Fixed(), {first: first, second: second}
-    page = post(service, tmp_path, "/quarantine", {**chosen, "do": "release"}, follow=True)
-    assert "Released: 2 messages." in shown(page)
-    assert service.calls == [("release", "anna", first), ("release", "anna", second)]
-    service.calls.clear()
-    ask = post(service, tmp_path, "/quarantine", {**chosen, "do": "ask"})
-    assert "Delete 2 messages for good?" in shown(ask)
-    assert [f'name="{name}" value="{name}"' in ask.text for name in chosen] == [True, True]
-    assert service.calls == []
-    form = {**chosen, "do": "delete"}
-    gone = post(service, tmp_path, "/quarantine", form, follow=True, person=OPERATOR)
-    assert "Deleted: 2 messages" in shown(gone)
-    assert service.calls == [("delete", "", first), ("delete", "", second)]
-    service.changed = False
-    page = post(service, tmp_path, "/quarantine", {first: first, "do": "release"}, follow=True)
-    assert "Released: 0 messages. The next hop has not taken 1 message" in shown(page)
-    for form in ({"do": "release"}, {**chosen, "do": "burn"}):
-        assert post(service, tmp_path, "/quarantine", form).status_code == 422
