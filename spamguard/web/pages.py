@@ -753,24 +753,26 @@ def _assets() -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
-_TEMPLATE_NAMES = {
+_TEMPLATE_FUNCTIONS = (
+    action_text,
+    clock,
+    count_noun,
+    day,
+    headers.is_sender,
+    headers.split_author,
+    label_text,
+    moment,
+    number,
+    percent,
+    plural,
+    signed,
+    time_bound,
+    tone,
+)
+_TEMPLATE_VALUES = {
     "explain_text": explain_text,
     "pages": NAVIGATION,
-    "parts": headers.split_author,
-    "is_sender": headers.is_sender,
-    "label_text": label_text,
-    "action_text": action_text,
-    "tone": tone,
     "UNDECIDED": UNDECIDED,
-    "number": number,
-    "plural": plural,
-    "count_noun": count_noun,
-    "percent": percent,
-    "time_bound": time_bound,
-    "signed": signed,
-    "moment": moment,
-    "day": day,
-    "clock": clock,
     "WIDTH": WIDTH,
     "HEIGHT": HEIGHT,
     "LEFT": LEFT,
@@ -792,7 +794,8 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.globals |= _TEMPLATE_NAMES | {
+    environment.globals |= {each.__name__: each for each in _TEMPLATE_FUNCTIONS}
+    environment.globals |= _TEMPLATE_VALUES | {
         "version": blake2b(b"".join(sorted(_assets().values())), digest_size=6).hexdigest(),
     }
     for name in environment.list_templates():

@@ -19,7 +19,7 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -425,7 +425,6 @@ class AccessMiddleware:
             "root": "",
             "offers_links": bool(web.mail_from),
         }
-        self._max_bytes = MAX_MESSAGE_BYTES + FORM_OVERHEAD_BYTES
         self._address_rates = RateLimiter(MAX_ADDRESS_REQUESTS_PER_MINUTE)
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
         # Requests being answered, by person, or by address for anonymous clients.
@@ -435,22 +434,21 @@ class AccessMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         scope["state"] = state = self._state.copy()
-        body = RequestBody(scope, receive, self._max_bytes, self._discards)
-        answer = _LoggedResponse(scope, body, send)
+        exchange = Exchange(scope, receive, send, self._discards)
         try:
             self._admit(scope)
             with self._count_request(state["visitor"], state["client"]):
                 # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
-                await self._app({**scope, "method": method}, body.receive, answer.send)
+                await self._app({**scope, "method": method}, exchange.receive, exchange.send)
         except ClientDisconnect:
-            answer.status = _CLIENT_CLOSED
+            exchange.status = _CLIENT_CLOSED
         except Exception as error:  # noqa: BLE001  no error may leave as it is
             response = await self._show_error(Request(scope), error)
-            if answer.status == 0:
-                await response(scope, body.receive, answer.send)
+            if exchange.status == 0:
+                await response(scope, exchange.receive, exchange.send)
         finally:
-            answer.log()
+            exchange.log()
 
     def _admit(self, scope: Scope) -> None:
         """Check the head of a request. RefusalError, UnauthenticatedError, AccessError."""
@@ -511,21 +509,22 @@ _MAX_DISCARD_BYTES = 8 << 20
 _DISCARD_SECONDS = 2.0
 
 
-class RequestBody:
-    """The body of a request, limited in size and time; more tightly before somebody logs in.
+class Exchange:
+    """One request and its answer.
 
-    discards: taken while unread bytes of an anonymous client are dropped. Without a free one its
-    connection ends at once, so that those who are refused leave room for others.
+    The body is limited in size and time; more tightly before somebody logs in. The answer gets
+    security fields and a line in the log. status: of the answer, 0 before it begins. discards:
+    taken while unread bytes of an anonymous client are dropped. Without a free one its connection
+    ends at once, so that those who are refused leave room for others.
     """
 
     def __init__(
-        self, scope: Scope, receive: Receive, max_bytes: int, discards: asyncio.Semaphore
+        self, scope: Scope, receive: Receive, send: Send, discards: asyncio.Semaphore
     ) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
         self._state, self._discards = scope["state"], discards
-        self._receive = receive
-        self._max_bytes = max_bytes
-        self._size = 0
-        self._began = time.monotonic()
+        self._size, self._began = 0, time.monotonic()
+        self.status = 0
         fields = dict(scope["headers"])
         self._awaits_continue = fields.get(b"expect", b"").lower() == b"100-continue"
         self._declared = int(fields.get(b"content-length", b"0")[:20])
@@ -534,7 +533,7 @@ class RequestBody:
     async def receive(self) -> Message:
         """Receive a message (ASGI). RefusalError: the body is too large (413) or slow (408)."""
         anonymous = self._state["visitor"] is None
-        limit = _MAX_LOGIN_BYTES if anonymous else self._max_bytes
+        limit = _MAX_LOGIN_BYTES if anonymous else MAX_MESSAGE_BYTES + FORM_OVERHEAD_BYTES
         if self._declared > limit:  # however slowly they would come
             raise RefusalError(413, f"more than {limit:,} bytes")
         self._awaits_continue = False
@@ -551,40 +550,6 @@ class RequestBody:
             raise RefusalError(413, f"more than {limit:,} bytes")
         return message
 
-    async def drain(self) -> bool:
-        """Drop unread bytes, within limits. Returns whether the whole body has been read."""
-        if not self._more_expected or self._awaits_continue:
-            return not self._more_expected
-        if self._state["visitor"] is not None:
-            return await self._discard()
-        if self._discards.locked():
-            return False
-        async with self._discards:
-            return await self._discard()
-
-    async def _discard(self) -> bool:
-        dropped = 0
-        try:
-            async with asyncio.timeout(_DISCARD_SECONDS):
-                while self._more_expected and dropped <= _MAX_DISCARD_BYTES:
-                    dropped += self._count_bytes(await self._receive())
-        except (TimeoutError, ClientDisconnect):
-            return False
-        return not self._more_expected
-
-    def _count_bytes(self, message: Message) -> int:
-        self._more_expected = message["type"] == "http.request" and message.get("more_body", False)
-        return len(message.get("body", b""))
-
-
-class _LoggedResponse:
-    """One answer on its way out. status: 0 before it begins."""
-
-    def __init__(self, scope: Scope, body: RequestBody, send: Send) -> None:
-        self._scope, self._body, self._send = scope, body, send
-        self._start_time = time.monotonic()
-        self.status = 0
-
     async def send(self, message: Message) -> None:
         """Send a message (ASGI). If too much of the request is unread, the connection ends."""
         if message["type"] == "http.response.start":
@@ -594,17 +559,34 @@ class _LoggedResponse:
                 fields.setdefault(name, value)
             if self._scope["scheme"] == "https":
                 fields.setdefault("strict-transport-security", "max-age=31536000")
-            if not await self._body.drain():
+            if not self._awaits_continue:
+                await self._drop_unread()
+            if self._more_expected:
                 fields["connection"] = "close"
         await self._send(message)
+
+    async def _drop_unread(self) -> None:
+        """Read and drop the rest of the body, within limits."""
+        anonymous, dropped = self._state["visitor"] is None, 0
+        if anonymous and self._discards.locked():
+            return
+        with suppress(TimeoutError, ClientDisconnect):
+            async with self._discards if anonymous else nullcontext():
+                async with asyncio.timeout(_DISCARD_SECONDS):
+                    while self._more_expected and dropped <= _MAX_DISCARD_BYTES:
+                        dropped += self._count_bytes(await self._receive())
+
+    def _count_bytes(self, message: Message) -> int:
+        self._more_expected = message["type"] == "http.request" and message.get("more_body", False)
+        return len(message.get("body", b""))
 
     def log(self) -> None:
         """Log one line without the query; 204 for debugging only, as open pages poll."""
         level = logging.DEBUG if self.status == 204 else logging.INFO
-        duration = (time.monotonic() - self._start_time) * 1000
-        state, target = self._scope["state"], log_target(self._scope)
-        client, visitor = state["client"] or "-", state["visitor"]
+        duration = (time.monotonic() - self._began) * 1000
+        client, visitor = self._state["client"] or "-", self._state["visitor"]
         user = (visitor.person.name if visitor else "") or "-"
+        target = log_target(self._scope)
         _log.log(level, "%s %s %s %d %.0f ms", client, user, target, self.status, duration)
 
 
