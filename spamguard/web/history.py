@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self, TypeVar
 
 from spamguard import keys
@@ -105,20 +106,17 @@ def ensure_filter(settings: Settings) -> None:
         Filter.open(settings.state).close()
 
 
-def open_history(settings: Settings) -> HistorySearch:
-    limits = settings.history
-    return HistorySearch.open(settings.state / HISTORY_FILE, limits.size, limits.age)
-
-
 class Reader:
     """History, ledger and quarantine, open for one thread. Use `open`.
 
-    The history's connection knows the class that each message is taught as (`catch_up`).
+    The history is opened when it is needed, so that what needs only the ledger works without it.
+    Its connection knows the class that each message is taught as (`catch_up`).
+
     held_recipients: of held messages whose notes were read, by id; they never change.
     """
 
-    def __init__(self, settings: Settings, ledger: SqliteLedger, history: HistorySearch) -> None:
-        self.settings, self.ledger, self.history = settings, ledger, history
+    def __init__(self, settings: Settings, ledger: SqliteLedger) -> None:
+        self.settings, self.ledger = settings, ledger
         self.quarantine = Quarantine(settings.state / DIRECTORY)
         self.held_recipients: dict[str, Sequence[str]] = {}
         self._resolver = UserResolver(settings.aliases)
@@ -129,16 +127,22 @@ class Reader:
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Open the files in the state directory, and create those that are missing."""
+        """Open the files in the state directory, and create a filter that is missing."""
         ensure_filter(settings)
         key = keys.load_key(settings.state / KEY_FILE, create=False)
         ledger = SqliteLedger.open(settings.state / LEDGER_FILE, keys.key_fingerprint(key))
-        return cls(settings, ledger, open_history(settings))
+        return cls(settings, ledger)
 
     def close(self) -> None:
-        """Close the files."""
-        self.history.close()
         self.ledger.close()
+        if "history" in vars(self):
+            self.history.close()
+
+    @cached_property
+    def history(self) -> HistorySearch:
+        """The history, made if it is missing."""
+        limits = self.settings.history
+        return HistorySearch.open(self.settings.state / HISTORY_FILE, limits.size, limits.age)
 
     def catch_up(self) -> None:
         """Tell the history the class of each message: all the first time, then the changes."""

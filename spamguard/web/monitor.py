@@ -146,12 +146,10 @@ class HealthReporter:
         )
 
     async def metrics(self, accept: str = "") -> Response:
-        """Answer /metrics. accept: formats that the client accepts, as in its header field."""
         report = await self._get_filter()
         return MetricsPage(await self._get_daemon(), report, self._read_shared()).encode(accept)
 
     async def health(self) -> Response:
-        """Answer /healthz: whether all processes are alive."""
         return _health_answer(await self.find_unwell(), "alive")
 
     async def ready(self) -> Response:
@@ -434,7 +432,6 @@ class MetricsPage(Collector):
     shared: SharedStatus | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
         for declared, source in (
             (DAEMON_METRICS, self.daemon if self.daemon.began else None),
             (STATE_METRICS, self.filter),
@@ -562,7 +559,6 @@ plain_config = partial(
 
 
 def monitor_config(app: ASGIApp) -> uvicorn.Config:
-    """Say how uvicorn serves `create_monitor_app`."""
     return plain_config(
         app,
         http=FewConnections,

@@ -142,12 +142,10 @@ class NodeService(Service):
         self._peers = peers
 
     async def close(self) -> None:
-        """Finish unfinished work, within a moment."""
         await super().close()
         await self._peers.close()
 
     async def history(self, person: Person, search: Search) -> models.JudgementPage:
-        """Return a page of the messages that passed any node."""
         mine, theirs = await asyncio.gather(
             self.rows_here(person, search),
             self._peers.ask_all(_HISTORY, _query(person, search), _read_page),
@@ -163,7 +161,6 @@ class NodeService(Service):
     async def quarantine(
         self, person: Person, search: Search | None = None
     ) -> models.QuarantinePage:
-        """Return a page of the messages that any node holds."""
         search = search or Search()
         mine, theirs = await asyncio.gather(
             super().quarantine(person, search),
@@ -207,14 +204,12 @@ class NodeService(Service):
         return await run(lambda reader: act(reader, passed.row, passed.held))
 
     async def held(self, person: Person, verdict_id: str) -> HeldMessageDetails:
-        """Return a held message, with its header section."""
         try:
             return await super().held(person, verdict_id)
         except NotThereError:
             return (await self._find(person, verdict_id, _QUARANTINE, _read_held))[1]
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
-        """Return its text as a reader sees it, bounded; "" if there is none."""
         try:
             return await super().preview_held(person, verdict_id)
         except NotThereError:
@@ -230,7 +225,6 @@ class NodeService(Service):
         return result
 
     async def delete(self, person: Person, verdict_id: str) -> None:
-        """Have the node that holds a message delete it; for operators only."""
         try:
             await super().delete(person, verdict_id)
         except NotThereError:

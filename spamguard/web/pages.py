@@ -101,14 +101,12 @@ def make_visible(value: object) -> object:
 
 
 def label_text(label: str) -> str:
-    """Name a verdict or class."""
     if side := label_class(label):
         return f"sender: {side}"
     return "not scanned" if label == "not-scanned" else label
 
 
 def action_text(action: str) -> str:
-    """Say what was done with a message (`config.options.Action`)."""
     return _ACTIONS.get(action, action)
 
 
@@ -118,17 +116,14 @@ def tone(label: str, unwanted: Mapping[str, bool]) -> str:
 
 
 def number(value: int) -> str:
-    """Format a number."""
     return f"{value:,}"
 
 
 def plural(value: int, noun: str) -> str:
-    """Return the noun in singular or plural."""
     return noun if value == 1 else f"{noun}s"
 
 
 def count_noun(value: int, noun: str) -> str:
-    """Format a number with its noun."""
     return f"{value:,} {plural(value, noun)}"
 
 
@@ -142,7 +137,6 @@ def percent(share: float) -> str:
 
 
 def time_bound(seconds: float) -> str:
-    """Format an upper bound of a short time."""
     if seconds < 1:
         return f"up to {seconds * 1000:g} ms"
     return f"up to {seconds:g} s" if seconds < inf else "longer than ten minutes"
@@ -161,7 +155,6 @@ def moment(seconds: float, *, exact: bool = False) -> Markup:
 
 
 def day(seconds: float) -> str:
-    """Format the day of a time, in UTC."""
     return utc_datetime(seconds).strftime("%Y-%m-%d")
 
 
@@ -233,7 +226,6 @@ def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
 
 
 def lessons_chart(hours: Sequence[Hour]) -> Chart:
-    """Draw lessons by hour."""
     columns = [
         {"wanted": max(0, hour.lessons - hour.corrections), "unwanted": hour.corrections}
         for hour in hours
@@ -258,7 +250,6 @@ def axis_top(maximum: float) -> int:
 
 
 def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) -> Chart:
-    """Draw a stacked bar for each hour."""
     top = axis_top(max((sum(column.values()) for column in columns), default=0))
     step = (RIGHT - LEFT) / max(1, len(starts))
     marks = []
@@ -467,12 +458,10 @@ class Visit:
 
     @property
     def person(self) -> Person:
-        """Who asks. UnauthenticatedError: nobody is logged in."""
         return current_person(self.request)
 
     @property
     def verdict_id(self) -> str:
-        """The verdict id in the path. NotThereError: it is not one."""
         return path_id(self.request)
 
     @property
@@ -486,7 +475,6 @@ class Visit:
         return SearchQuery.from_parameters(self.parameters)
 
     async def form(self) -> Mapping[str, str]:
-        """Return the texts of a form by field name. Errors as of `read_form_with_file`."""
         async with read_form_with_file(self.request) as (texts, _):
             return texts
 
@@ -501,12 +489,12 @@ class Visit:
 
     def redirect(self, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""
+        """Lead to a page and show a notice there. anchor: an id on the page."""
         name = self._context.keep_notice(self.person, notice)
         return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
 
 
 def redirect(path: str) -> Response:
-    """Answer a form by leading to a page (303; RFC 9110, 15.4.4)."""
     return RedirectResponse(path, 303)
 
 
@@ -549,7 +537,6 @@ def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> No
 
 
 def taken_back_notice(receipt: LessonReceipt) -> Notice:
-    """Tell of a vote that was taken back."""
     if not receipt.changed:
         text = "You had said nothing about this message, so there is nothing to take back."
     else:

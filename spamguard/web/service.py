@@ -61,7 +61,7 @@ from spamguard.storage import BATCH_SIZE, SPOOL_DIRECTORY, Spool
 from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_NATS, WEB_ORIGIN
 from spamguard.web import models, numbers, quarantine
 from spamguard.web.auth import Person, require_operator
-from spamguard.web.history import Reader, Search, ensure_filter, open_history
+from spamguard.web.history import Reader, Search, ensure_filter
 from spamguard.web.models import JudgementDetails, LessonReceipt
 from spamguard.web.monitor import AsyncTtlCache
 
@@ -118,7 +118,6 @@ class ResourceThread(Generic[ResourceT]):
             self.waiting -= 1
 
     async def close(self) -> None:
-        """Finish the waiting work, and close the resource."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self._close)
         self._pool.shutdown(wait=False)
 
@@ -234,12 +233,11 @@ class Desk(Reader):
         self, settings: Settings, spam_threshold: float, settle: Callable[[], object]
     ) -> None:
         self.filter = Filter.open(settings.state, spam_threshold=spam_threshold)
-        super().__init__(settings, self.filter.ledger, open_history(settings))
+        super().__init__(settings, self.filter.ledger)
         self.lessons = LessonService(self.filter, settle, pause=0.0, logger=_log)
         self._max_lessons = (settings.teach or TeachSettings()).lessons_per_day
 
     def judged_for(self, person: Person) -> str:
-        """The user whose personal verdicts a person gets; "" for those of all."""
         return person.name if self.settings.personal and not person.operator else ""
 
     def explain(
@@ -395,7 +393,6 @@ class Service:
     # ---- uploaded messages
 
     async def judge(self, person: Person, message: Spool) -> models.Opinion:
-        """Judge a message."""
         scan = await self._scan(person, message)
         standings = await self._read(
             lambda reader: reader.ledger.users.find_standings([scan.digest], person.voter)
@@ -557,7 +554,6 @@ class Service:
         self,
         person: Person,  # noqa: ARG002  every method of the API has it
     ) -> Mapping[str, bool]:
-        """Return whether each class that can be taught is unwanted."""
         return await self._read(known_classes)
 
     # ---- numbers
@@ -569,7 +565,6 @@ class Service:
         )
 
     async def today(self, person: Person, hours: int = 24) -> models.Today:
-        """Return numbers of the last hours."""
         return await self._read(lambda reader: numbers.summarize_hours(reader, person, hours))
 
     async def waiting(self, person: Person) -> models.Waiting:
@@ -582,7 +577,6 @@ class Service:
             return models.Waiting()
 
     async def model(self, person: Person) -> models.Model:
-        """Return what has been learnt."""
         users = await self._users.get()
         status = await self._desk.run(lambda desk: desk.filter.status())
         return numbers.summarize_model(status, users, person)
@@ -603,7 +597,6 @@ class Service:
         return await self._read(lambda reader: quarantine.list_held(reader, person, found))
 
     async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
-        """Return one of them, with its header section."""
         return await self._read(lambda reader: quarantine.get_held(reader, person, verdict_id))
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:

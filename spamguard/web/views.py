@@ -71,8 +71,6 @@ VIEWS: list[tuple[str, str, View]] = []
 
 
 def page(method: str, path: str) -> Callable[[View], View]:
-    """Register a view."""
-
     def register(view: View) -> View:
         VIEWS.append((method, path, view))
         return view
@@ -105,7 +103,6 @@ TODAY_SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
 
 @page("GET", "/")
 async def today_page(visit: Visit) -> Response:
-    """Show mail by verdict, lessons and mistakes of the last hours, and what has been learnt."""
     person, service, span = visit.person, visit.service, visit.parameters.get("hours", "")
     hours = int(span) if span in map(str, TODAY_SPANS) else next(iter(TODAY_SPANS))
     today = await service.today(person, hours)
@@ -193,7 +190,6 @@ async def message_page(visit: Visit) -> Response:
 
 @page("POST", "/history/{name}/teach")
 async def teach_passed(visit: Visit) -> Response:
-    """Teach a message of the history."""
     person, verdict_id = visit.person, visit.verdict_id
     label = (await visit.form()).get("class", "")
     receipt = await visit.service.learn_passed(person, verdict_id, label)
@@ -203,7 +199,6 @@ async def teach_passed(visit: Visit) -> Response:
 
 @page("POST", "/history/{name}/forget")
 async def forget_passed(visit: Visit) -> Response:
-    """Take back the person's vote on a message of the history."""
     receipt = await visit.service.forget_passed(visit.person, visit.verdict_id)
     return _redirect_back(visit, pages.taken_back_notice(receipt))
 
@@ -228,7 +223,6 @@ _SIDES = {"ham": "wanted", "spam": "unwanted"}
 
 @page("POST", "/history/{name}/sender")
 async def say_sender(visit: Visit) -> Response:
-    """Keep what the person says of the sender of a message, or take it back."""
     person, path = visit.person, f"/history/{visit.verdict_id}"
     label = (await visit.form()).get("class", "")
     if label and label not in _SIDES:
@@ -298,7 +292,6 @@ def order_groups(groups: Sequence[MessageGroup], now: float) -> list[MessageGrou
 
 @page("GET", "/queue")
 async def queue_page(visit: Visit) -> Response:
-    """Show the messages about which a word is most useful."""
     now, query, error_text = time.time(), _queue_query(visit), ""
     found = JudgementPage(())
     try:
@@ -343,7 +336,6 @@ async def teach_queue(visit: Visit) -> Response:
 
 @page("POST", "/queue/undo")
 async def undo_queue(visit: Visit) -> Response:
-    """Take back the person's votes on the messages that the form names."""
     person, form = visit.person, await visit.form()
     receipts, trouble = await _for_each(
         _verdict_ids([form.get("ids", "")]),
@@ -397,7 +389,6 @@ async def _for_each(
 
 @page("GET", "/quarantine")
 async def quarantine_page(visit: Visit) -> Response:
-    """List the held messages, with their search."""
     query, error_text = replace(visit.query(), label="", taught=""), ""
     held = QuarantinePage(())
     try:
@@ -438,7 +429,6 @@ async def act_on_held(visit: Visit) -> Response:
 
 @page("GET", "/quarantine/{name}")
 async def held_page(visit: Visit) -> Response:
-    """Show a held message with its text, why it was judged so, and its header section."""
     person, verdict_id = visit.person, visit.verdict_id
     held = await visit.service.held(person, verdict_id)
     text = await visit.service.preview_held(person, verdict_id)
@@ -454,7 +444,6 @@ async def held_page(visit: Visit) -> Response:
 
 @page("POST", "/quarantine/{name}/release")
 async def release_held(visit: Visit) -> Response:
-    """Release a held message, and learn it as ham."""
     verdict_id = visit.verdict_id
     released = await visit.service.release(visit.person, verdict_id)
     notice = pages.released_notice(released)
@@ -465,14 +454,12 @@ async def release_held(visit: Visit) -> Response:
 
 @page("GET", "/quarantine/{name}/delete")
 async def confirm_delete_page(visit: Visit) -> Response:
-    """Ask whether to delete a held message."""
     held = await visit.service.held(visit.person, visit.verdict_id)
     return await visit.render("delete.html", message=held, ids=())
 
 
 @page("POST", "/quarantine/{name}/delete")
 async def delete_held(visit: Visit) -> Response:
-    """Delete a held message."""
     await visit.service.delete(visit.person, visit.verdict_id)
     return visit.redirect("/quarantine", Notice("Deleted. The message is gone for good."))
 
@@ -484,13 +471,11 @@ _CHUNK_BYTES = 256 << 10
 
 @page("GET", "/teach")
 async def teach_page(visit: Visit) -> Response:
-    """Show the form to upload a message."""
     return await visit.render("teach.html", classes=await visit.service.classes(visit.person))
 
 
 @page("POST", "/teach")
 async def upload_message(visit: Visit) -> Response:
-    """Teach a message."""
     person = visit.person
     with closing(Spool(visit.request.scope["state"]["spool"])) as message:
         async with read_form_with_file(visit.request) as (form, file):
@@ -516,7 +501,6 @@ async def upload_message(visit: Visit) -> Response:
 
 @page("POST", "/teach/forget")
 async def forget_digest(visit: Visit) -> Response:
-    """Take back the person's vote on a message, by message digest."""
     receipt = await visit.service.forget(visit.person, visit.parameters.get("digest", ""))
     return visit.redirect("/teach", pages.taken_back_notice(receipt))
 
@@ -526,7 +510,6 @@ async def forget_digest(visit: Visit) -> Response:
 
 @page("GET", "/help")
 async def help_page(visit: Visit) -> Response:
-    """Show what users may want to know."""
     _ = visit.person  # all pages need a login
     return await visit.render("help.html")
 
@@ -571,7 +554,6 @@ async def mail_link(visit: Visit) -> Response:
 
 @page("POST", "/logout")
 async def log_out(visit: Visit) -> Response:
-    """End the session."""
     visit.sessions.log_out(visit.visitor)
     answer = redirect("/login")
     set_session_cookie(visit.request, answer, "", 0)
