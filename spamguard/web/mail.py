@@ -42,10 +42,11 @@ from spamguard.delivery.next_hop import deliver
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.engine.policy import UNSURE
 from spamguard.errors import DigestError, NotAllowedError, SpamguardError
-from spamguard.log import WarnOnce, hostname, local_time, quote_value
+from spamguard.log import WarnOnce, hostname, quote_value
 from spamguard.proxy.history import readable
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, client_prefix
 from spamguard.storage import SPOOL_DIRECTORY, Spool, SpoolView
+from spamguard.times import local_time
 from spamguard.web.auth import LINK_SECONDS, CredentialKind, CredentialStore, Person, login_url
 from spamguard.web.history import Search
 from spamguard.web.models import MAX_ROWS, HeldMessage, Judgement

@@ -23,7 +23,7 @@ from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
 from spamguard.engine import snapshot
 from spamguard.engine.policy import UNSURE, missing_lessons
 from spamguard.learning.status_files import read_watcher_status
-from spamguard.proxy.delivery_log import NOT_SCANNED
+from spamguard.proxy.history import NOT_SCANNED
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import Explanation, Status
 from spamguard.storage import describe_disk

@@ -354,9 +354,7 @@ class Service:
     def __init__(
         self, settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
     ) -> None:
-        threshold = (
-            settings.listeners[0].policy if settings.listeners else Policy()
-        ).spam_threshold
+        threshold = (settings.listeners[0] if settings.listeners else Policy()).spam_threshold
         self.settings = settings
         self._ask_daemon = ask_daemon
         self._desk = ResourceThread("desk", partial(Desk, settings, threshold, settle))

@@ -22,6 +22,7 @@ ROOMS = (
     "errors",
     "users",
     "records",
+    "times",
     "log",
     "storage",
     "database",
@@ -161,7 +162,7 @@ def test_only_the_page_loads_fastapi() -> None:
     """And only when it is opened."""
     modules = (
         *("daemon.master", "daemon.worker", "daemon.doors", "daemon.learner", "proxy.scorer"),
-        "cli.judge",
+        "cli.ask",
         *("web.models", "web.numbers", "web.monitor", "daemon.web"),
     )
     names = ", ".join(f"spamguard.{module}" for module in modules)
