@@ -5,8 +5,7 @@ both from the same types, so the description cannot differ from what the API doe
 checked here, because FastAPI does not: whether a query has parameters that the operation does not
 know, and how long an operation may take.
 
-An operation does nothing but call the service. Errors leave as they are: `app` turns them into
-problems (RFC 9457).
+An operation does nothing but call the service. `app` turns errors into problems (RFC 9457).
 """
 
 from __future__ import annotations

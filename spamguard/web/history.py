@@ -140,7 +140,6 @@ class Reader:
 
     @cached_property
     def history(self) -> HistorySearch:
-        """The history, made if it is missing."""
         limits = self.settings.history
         return HistorySearch.open(self.settings.state / HISTORY_FILE, limits.size, limits.age)
 
@@ -163,7 +162,6 @@ class Reader:
 
     @property
     def users(self) -> frozenset[str]:
-        """The names of all who have voted."""
         now = time.monotonic()
         if now >= self._users_until:
             self._users = frozenset(self.ledger.users.last_vote_times())
@@ -171,7 +169,6 @@ class Reader:
         return self._users
 
     def visible_addresses(self, person: Person, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Return the addresses that a person may see."""
         users = self.users
         return tuple(
             address
@@ -232,7 +229,6 @@ class Reader:
                 )
 
     def find_rows(self, person: Person, search: Search) -> tuple[list[HistoryRow], str]:
-        """Return the rows of a page that a search finds, and where the next page begins."""
         self.check_searchable(person, search)
         if search.taught:
             self.catch_up()
@@ -282,7 +278,6 @@ class Reader:
         return find_page(look, start, limit, seconds)
 
     def page(self, person: Person, search: Search) -> models.JudgementPage:
-        """Return a page of the messages that passed."""
         rows, following = self.find_rows(person, search)
         return models.JudgementPage(self.judgements(person, rows), following)
 

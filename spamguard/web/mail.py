@@ -1,24 +1,20 @@
 """The mail that the page sends to users: login links, and digests of what is held and unsure.
 
-`Mailer` writes plain text and hands it to the next hop of the first listener, in one attempt. A
-message goes only to users of this filter, at their own address: the name of the user, at the domain
-of `mail_from` if the name has none. So nobody else gets a link, whatever address a visitor writes.
-A visitor must not learn whether an address is known here. So the view answers before `Mailer`
-looks the address up, and the work is done in threads and in turn, which delays no other answer.
+`Mailer` hands plain text to the next hop of the first listener, in one attempt. A message goes only
+to users of this filter, at their own address, whatever address a visitor writes. A visitor must not
+learn whether an address is known here. So the view answers before `Mailer` looks the address up.
 
-`DigestSender` has one clock: at `HOUR` by local time, on Mondays for a weekly digest, it finds the
-users who have got such mail since their last digest. Each gets one message, with a line and a link
-for each message. A link opens a page of a user who is logged in; buttons act there.
+`DigestSender` has one clock: at `HOUR` by local time, on Mondays for a weekly digest, each user who
+has got such mail since the last digest gets one message, with a line and a link for each. The links
+open pages of a user who is logged in.
 
 The file of digests remembers, for each user, which hour was dealt with and up to what time mail has
 been told of. It is written before the mail goes out, so a restart never sends a digest twice. If
 the next hop refuses one, the next digest tells of that mail too. If the process was down at the
-hour, it sends when it starts. A new file waits for the next hour. Of several machines that learn as
-one, each tells of the mail that passed it: the calls of `Service` below go past what `nodes` adds.
+hour, it sends when it starts. Of several machines that learn as one, each tells of the mail that
+passed it: the calls of `Service` below go past what `nodes` adds.
 
-Must never send more than a few links to one user, let a text of a stranger end a line of a message,
-keep a request waiting, send anything when there is nothing to tell, or tell a user of another
-user's mail.
+Must never let a text of a stranger end a line of a message.
 """
 
 from __future__ import annotations
@@ -88,7 +84,6 @@ class Mailer:
         self._user_rates = RateLimiter(LINKS_OF_USER, _HOUR_SECONDS)
 
     def check_client(self, client: str) -> None:
-        """Raise RefusalError if a client asks for too many links. client: its address."""
         wait = self._client_rates.take(client_prefix(client), time.monotonic())
         check_rate(wait, "for links from this address")
 
@@ -100,7 +95,6 @@ class Mailer:
             self._waiting.put_nowait(address)
 
     async def run(self) -> None:
-        """Send the links that are asked for, until this is cancelled."""
         while True:
             address = await self._waiting.get()
             try:
@@ -257,7 +251,6 @@ class DigestSender:
                 _note(db, user, hour, now)
 
     async def _held(self, person: Person, since: float) -> AsyncIterator[HeldMessage]:
-        """Yield what waits in the quarantine for a person, newest first."""
         search = Search(limit=MAX_ROWS)
         while True:
             page = await Service.quarantine(self._service, person, search)

@@ -2,16 +2,13 @@
 
 `HealthReporter` answers `/healthz` with what the master says of the processes, `/readyz` from the
 filter and the next hops too, and `/metrics` from what the processes have counted and the filter
-knows.
-Answers are cached for some seconds (`AsyncTtlCache`) and have a deadline, so that asking often
-costs nothing. `FilterProbe` opens the filter each time, which also shows that it is usable. It only
-reads, never creates a filter, and counts lessons from where it stopped the last time, so it does
-not take longer the more was taught.
+knows. Answers are cached for some seconds (`AsyncTtlCache`), so that asking often costs nothing.
+`FilterProbe` opens the filter each time, which also shows that it is usable.
 
-`create_monitor_app` makes a small ASGI application of the three pages, and `monitor_config` says
-how uvicorn serves it: one request for each connection, few connections, each for some seconds at
-most. On loopback the pages must be asked by address or as localhost: otherwise a page of another
-site whose name leads here (DNS rebinding) could read the answer in a browser on this machine.
+`monitor_config` and `page_config` say how uvicorn serves this, and page and API: few connections,
+each for some seconds at most, and no waiting for a header without limit. On loopback these pages
+must be asked by address or as localhost: otherwise a page of another site whose name leads here
+(DNS rebinding) could read the answer in a browser on this machine.
 """
 
 from __future__ import annotations
@@ -179,7 +176,6 @@ class HealthReporter:
         return [*daemon.stuck, *daemon.absent]
 
     async def look(self) -> DaemonHealth:
-        """Look at each part of the daemon, for operators."""
         daemon, report, hops = await self._look_everywhere()
         trouble, last_taught = (report, None) if isinstance(report, str) else ("", report[1])
         return await asyncio.to_thread(
@@ -198,7 +194,6 @@ class HealthReporter:
             return DaemonReport()
 
     async def _get_filter(self) -> FilterReport | str:
-        """Return the state of the filter, or what is wrong with it."""
         try:
             return await self._filter_cache.get()
         except (SpamguardError, OSError) as error:
@@ -478,7 +473,6 @@ MonitorPage = Callable[[str], Awaitable[Response]]
 
 
 def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
-    """Return the pages by path."""
     return {
         "/metrics": reporter.metrics,
         "/healthz": lambda _: reporter.health(),
@@ -487,7 +481,6 @@ def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
 
 
 def create_monitor_app(pages: dict[str, MonitorPage], *, on_loopback: bool) -> ASGIApp:
-    """Make the application that answers GET and HEAD of these pages."""
     listing = PlainTextResponse("".join(f"{path}\n" for path in pages), 404)
     routes = [
         Route(path, partial(_respond, page, on_loopback), methods=["GET"])
@@ -542,7 +535,6 @@ class FewConnections(H11Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether a header is awaited."""
         return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
 
     def watch(self, _: object) -> None:
@@ -589,7 +581,6 @@ DRAIN_SECONDS = 1  # to finish answers at the end
 def page_config(
     app: ASGIApp, listening: socket.socket, tls: ssl.SSLContext | None = None
 ) -> uvicorn.Config:
-    """Say how uvicorn serves page and API on a listening socket."""
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it writes about clients only
     # Connections inherit both options. asyncio forgets the first, and a body must not wait for
     # ACKs; uvicorn waits without limit for clients that do not read.

@@ -78,7 +78,6 @@ class PeerRow:
 
     @property
     def id(self) -> str:
-        """Its verdict id."""
         return self.row.id
 
 
@@ -120,7 +119,6 @@ def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tupl
 
 
 def _query(person: Person, search: Search | None = None) -> dict[str, str]:
-    """Return the parameters of a request in the name of a person."""
     query = {"person": person.name, "operator": str(int(person.operator))}
     if search is None:
         return query
@@ -171,8 +169,6 @@ class NodeService(Service):
         return models.QuarantinePage(*merged, theirs.absent)
 
     async def rows_here(self, person: Person, search: Search) -> PeerPage:
-        """Return a page of the messages that passed this node."""
-
         def look(reader: Reader) -> PeerPage:
             rows, following = reader.find_rows(person, search)
             peer_rows = [
@@ -216,7 +212,6 @@ class NodeService(Service):
             return await self._act(person, verdict_id, "GET", "/text", _read_text)
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
-        """Have the node that holds a message deliver it and learn it as ham."""
         try:
             return await super().release(person, verdict_id)
         except NotThereError:
@@ -255,7 +250,6 @@ class NodeService(Service):
         action: str,
         decode: Callable[[bytes], Answer],
     ) -> Answer:
-        """Have the node that holds a message do something with it."""
         peer, _ = await self._find(person, verdict_id, _QUARANTINE, _read_held)
         path = f"{_QUARANTINE}/{verdict_id}{action}"
         try:

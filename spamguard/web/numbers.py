@@ -65,7 +65,6 @@ def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
 
 
 def _count_corrections(reader: Reader, user: str | None, start: int, end: int) -> Counter[int]:
-    """Count, by hour, the votes that contradict the verdict that their user got."""
     votes = reader.ledger.users.latest_votes(user, start, end, _MAX_VOTES)
     verdicts: defaultdict[bytes, list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
     digests = [vote.digest for vote in votes]
@@ -95,7 +94,6 @@ def summarize_users(reader: Reader) -> Sequence[models.User]:
 
 
 def summarize_model(status: Status, users: Sequence[models.User], person: Person) -> models.Model:
-    """Describe the filter as it is now."""
     return models.Model(
         summarize_classes(status),
         missing_lessons(status.classes, status.unwanted),
@@ -108,7 +106,6 @@ def summarize_model(status: Status, users: Sequence[models.User], person: Person
 
 
 def summarize_classes(status: Status) -> Mapping[str, models.Class]:
-    """Count the lessons of each class."""
     return {
         name: models.Class(number, name in status.unwanted)
         for name, number in status.classes.items()
@@ -190,7 +187,6 @@ class DaemonHealth(NamedTuple):
 
     @property
     def problems(self) -> list[str]:
-        """All problems."""
         return [line for part in self.parts for line in part.problems]
 
 
@@ -251,7 +247,6 @@ def _check_folders(settings: Settings) -> PartHealth:
 
 
 def _check_shared(settings: Settings) -> PartHealth:
-    """What the courier has written."""
     from spamguard.shared.status import read_status  # noqa: PLC0415  on such nodes only
 
     status, now = read_status(settings.state), time.time()

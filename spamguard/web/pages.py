@@ -215,7 +215,6 @@ def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
 
 
 def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
-    """Draw messages by hour. tones: of each label."""
     columns = []
     for hour in hours:
         column = dict.fromkeys(TONES, 0)
@@ -286,7 +285,6 @@ class Mistakes(NamedTuple):
 
 
 def count_mistakes(cells: Sequence[ConfusionCell]) -> Mistakes:
-    """Count wrong and unsure verdicts among the messages that people have spoken about."""
     rows = sorted(
         cells, key=lambda row: (row.said == row.taught, row.said in UNDECIDED, -row.messages)
     )
@@ -433,7 +431,6 @@ class PageContext:
         templates()  # now, so that an upgrade does not mix two versions in this process
 
     def keep_notice(self, person: Person, notice: Notice) -> str:
-        """Keep a notice for a person, and return its name."""
         name = secrets.token_urlsafe(16)
         self._notices[name] = person, notice
         if len(self._notices) > _MAX_NOTICES:
@@ -441,7 +438,6 @@ class PageContext:
         return name
 
     def requested_notice(self, request: Request) -> Notice | None:
-        """Return the notice that the address of a page names."""
         visitor, name = current_visitor(request), request.query_params.get("told", "")
         person, notice = self._notices.get(name, (None, None))
         return notice if visitor and visitor.person == person else None
@@ -471,7 +467,6 @@ class Visit:
         return int(text) if re.fullmatch("[0-9]{1,6}", text) else 1
 
     def query(self) -> SearchQuery:
-        """Return the search that the address names."""
         return SearchQuery.from_parameters(self.parameters)
 
     async def form(self) -> Mapping[str, str]:
@@ -526,7 +521,6 @@ class Notice(NamedTuple):
 
 
 def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> Notice:
-    """Tell of a lesson. It can be undone if it changed anything."""
     held = verdict_id if receipt.held else ""
     label = label_text(receipt.label)
     if not receipt.changed:
@@ -546,7 +540,6 @@ def taken_back_notice(receipt: LessonReceipt) -> Notice:
 
 
 def released_notice(released: ReleaseResult) -> Notice:
-    """Tell of a held message that was released, or should have been."""
     if not released.recipients:
         return Notice("This message had been released before.", released=released)
     if released.released:
@@ -715,7 +708,6 @@ def render_page(request: Request, name: str, /, status: int, **values: Any) -> H
 
 
 def problem_page(request: Request, problem: Problem) -> Response:
-    """Make a page that tells what went wrong, and what to do."""
     # Who is logged in already has used a link twice.
     status = 422 if problem.status == 401 and current_visitor(request) else problem.status
     heading = _TITLES.get(status, problem.title)

@@ -75,7 +75,6 @@ def list_held(reader: Reader, person: Person, search: Search) -> models.Quaranti
 
 
 def get_held(reader: Reader, person: Person, verdict_id: str) -> models.HeldMessageDetails:
-    """Return a message with its header section."""
     entry = find_entry(reader, person, verdict_id)
     # Only CR LF ends a line here, whatever else ends one in Unicode.
     lines = _header(reader, entry).decode("utf-8", "replace").split("\r\n")
@@ -138,7 +137,6 @@ async def release(
 
 
 def delete(reader: Reader, person: Person, verdict_id: str) -> None:
-    """Delete a message for good; for operators only."""
     require_operator(person)
     entry = find_entry(reader, person, verdict_id)
     with _as_busy_error(entry):
@@ -191,7 +189,6 @@ def _header(reader: Reader, entry: QuarantineEntry) -> bytes:
 
 
 def _matches(message: HeldMessage, search: Search) -> bool:
-    """Whether a search finds a message, by what the person may see of it."""
     sender, recipients, subject = (
         fold_text("\n".join(texts))
         for texts in ((message.sender, message.author), message.recipients, (message.subject,))

@@ -6,9 +6,8 @@ believes no more of it than it can check. Every answer gets security fields and 
 No request from another site may change anything: browsers say by `Sec-Fetch-Site` or `Origin` which
 site has made them send it, so forms need no secret of their own.
 
-Raise an error of `spamguard.errors`, or a `RefusalError` with a status of your own: `app` turns
-every error into a `Problem` (RFC 9457), and shows it as JSON or as a page. A problem must never
-tell anything about the inside of the program: file names, SQL, tracebacks.
+`app` turns every error into a `Problem` (RFC 9457). A problem must never tell anything about the
+inside of the program: file names, SQL, tracebacks.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """The name of the status."""
         return HTTPStatus(self.status).phrase
 
 
@@ -106,7 +104,6 @@ _ERROR_STATUSES: tuple[tuple[type[SpamguardError], int, dict[str, str]], ...] = 
 
 
 def problem_response(problem: Problem) -> JSONResponse:
-    """Write a problem for programs."""
     members = {
         "type": "about:blank",
         "title": problem.title,
@@ -149,7 +146,6 @@ class RateLimiter:
 
 
 def check_rate(wait_seconds: float, source: str) -> None:
-    """Raise RefusalError if there was no token. source: of the requests, for the visitor."""
     if wait_seconds > 0:
         text = f"too many requests {source}: wait a little"
         raise RefusalError(429, text, Retry_After=str(int(wait_seconds) + 1))
@@ -162,7 +158,6 @@ PEER_ROOT = "/peer/"
 
 
 def current_visitor(request: Request) -> Visitor | None:
-    """Return the visitor, or None for an anonymous request."""
     return cast("Visitor | None", request.scope["state"].get("visitor"))
 
 
@@ -276,12 +271,10 @@ class RequestContext(NamedTuple):
     fields: Mapping[bytes, bytes]
 
     def header(self, name: bytes) -> str:
-        """Return a header field, "" if there is none."""
         return self.fields.get(name, b"").decode("latin-1")
 
     @property
     def session_secret(self) -> str:
-        """The value of our cookie, or ""."""
         name = _cookie_name(self.root_path, secure=self.secure)
         return cookie_parser(self.header(b"cookie")).get(name, "")
 
@@ -432,7 +425,6 @@ class AccessMiddleware:
         self._discards = asyncio.Semaphore(MAX_ANONYMOUS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         scope["state"] = state = self._state.copy()
         exchange = Exchange(scope, receive, send, self._discards)
         try:
@@ -566,7 +558,6 @@ class Exchange:
         await self._send(message)
 
     async def _drop_unread(self) -> None:
-        """Read and drop the rest of the body, within limits."""
         anonymous, dropped = self._state["visitor"] is None, 0
         if anonymous and self._discards.locked():
             return
@@ -591,7 +582,6 @@ class Exchange:
 
 
 def log_target(scope: Scope) -> str:
-    """Return method and path of a request, without its query, for the log."""
     return f"{scope['method'][:20]} {scope['path'][:200]}"
 
 

@@ -214,7 +214,6 @@ class UploadScanner:
 
 
 def example_from_scan(scan: Scan) -> Example:
-    """The message of a scan, as an example to learn."""
     if not scan.packed:
         raise LedgerError("the scorer returned no features of the message")
     return Example(scan.digest, unpack_features([scan.packed])[0])
@@ -243,7 +242,6 @@ class Desk(Reader):
     def explain(
         self, person: Person, example: Example, words: Sequence[Word], sender: bytes
     ) -> Explanation:
-        """Explain the verdict on a message. words: those whose text is known."""
         texts, user = {word.token: word.text for word in words}, self.judged_for(person)
         why = self.filter.explain_features(example.features, texts, user, sender)
         return why if person.operator else numbers.mask_rare_words(why)
@@ -285,7 +283,6 @@ class Desk(Reader):
         )
 
     def take_back(self, person: Person, digest: bytes, origin: str) -> LessonReceipt:
-        """Take back the person's vote on a message."""
         vote = self.ledger.get_vote(digest, person.voter)
         (changed,) = self.lessons.retract([digest], person.voter, origin, _label(vote))
         verdict: Verdict | None = None  # without usable features in the receipt
@@ -308,7 +305,6 @@ class Desk(Reader):
     def undo(
         self, digests: Sequence[bytes], chosen: VoteSelection, *, dry: bool
     ) -> list[LessonReceipt]:
-        """Take back the chosen votes on these messages."""
         batches = undo_votes(self.filter, digests, chosen, dry_run=dry)
         votes = [vote for undone in batches for vote in undone]
         if votes and not dry:
@@ -439,7 +435,6 @@ class Service:
     # ---- messages that passed
 
     async def history(self, person: Person, search: Search) -> models.JudgementPage:
-        """Return a page of the messages that passed."""
         return await self._read(lambda reader: reader.page(person, search))
 
     async def unsure(self, person: Person, search: Search | None = None) -> models.JudgementPage:
@@ -452,7 +447,6 @@ class Service:
         return replace(page, judgements=rows)
 
     async def find_user(self, address: str, mail_from: str) -> tuple[str, str]:
-        """As `Reader.find_user`."""
         return await self._read(lambda reader: reader.find_user(address, mail_from))
 
     async def judgement(self, person: Person, verdict_id: str) -> JudgementDetails:
@@ -590,7 +584,6 @@ class Service:
     async def quarantine(
         self, person: Person, search: Search | None = None
     ) -> models.QuarantinePage:
-        """Return a page of the held messages, newest first."""
         found = search or Search()
         return await self._read(lambda reader: quarantine.list_held(reader, person, found))
 
@@ -654,7 +647,6 @@ class Service:
             return await self._scan(person, message)
 
     async def delete(self, person: Person, verdict_id: str) -> None:
-        """Delete a held message; for operators only."""
         await self._read(lambda reader: quarantine.delete(reader, person, verdict_id))
 
 

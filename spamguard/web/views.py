@@ -79,8 +79,6 @@ def page(method: str, path: str) -> Callable[[View], View]:
 
 
 def page_routes(context: PageContext) -> Sequence[BaseRoute]:
-    """Make the routes of all pages, below the root of the host."""
-
     def route(method: str, path: str, view: View) -> Route:
         async def respond(request: Request) -> Response:
             """Add the requested notice to the page, and the proxy's path to a redirect."""
@@ -171,7 +169,6 @@ async def history_page(visit: Visit) -> Response:
 
 @page("GET", "/history/{name}")
 async def message_page(visit: Visit) -> Response:
-    """Show one message and why it was judged so; at least as it was when the message passed."""
     person, verdict_id = visit.person, visit.verdict_id
     explained, unexplained = None, ""
     try:
@@ -204,7 +201,6 @@ async def forget_passed(visit: Visit) -> Response:
 
 
 def _redirect_back(visit: Visit, notice: Notice) -> Response:
-    """Lead to the page of the form, which is always a page of ours."""
     origin = _form_origin(visit)
     if origin == _MESSAGE_PAGE:
         return visit.redirect(f"/history/{visit.verdict_id}", notice)
@@ -212,7 +208,6 @@ def _redirect_back(visit: Visit, notice: Notice) -> Response:
 
 
 def _form_origin(visit: Visit) -> str:
-    """Return the end of the form's address: of the message page, or of a search."""
     if visit.parameters.get("back") == "message":
         return _MESSAGE_PAGE
     return visit.query().ending()
@@ -315,7 +310,6 @@ async def queue_page(visit: Visit) -> Response:
 
 @page("POST", "/queue")
 async def teach_queue(visit: Visit) -> Response:
-    """Teach the groups of one row, or of all rows that are selected."""
     person, form = visit.person, await visit.form()
     label = next((word for word in _WORDS if word in form), form.get("class", ""))
     if label not in _WORDS:
@@ -407,7 +401,6 @@ async def quarantine_page(visit: Visit) -> Response:
 
 @page("POST", "/quarantine")
 async def act_on_held(visit: Visit) -> Response:
-    """Release the selected messages, or ask whether to delete them, or delete them."""
     person, service, form = visit.person, visit.service, await visit.form()
     action, ids = form.get("do", ""), _verdict_ids([form[name] for name in form if is_id(name)])
     if action == "ask":
@@ -519,7 +512,6 @@ async def help_page(visit: Visit) -> Response:
 
 @page("GET", "/login")
 async def login_page(visit: Visit) -> Response:
-    """Show the login button, or without a link how to get one."""
     link = visit.parameters.get("link", "")
     if not link and visit.visitor:
         return redirect("/")
