@@ -50,7 +50,7 @@ from spamguard.smtp.envelope import client_prefix
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
 from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
-from spamguard.web.history import Reader, Search
+from spamguard.web.history import EVERYTHING, Reader, Search
 from spamguard.web.models import HeldMessage, HeldMessageDetails
 from spamguard.web.pages import path_id
 from spamguard.web.requests import PEER_ROOT, RequestContext, current_person
@@ -157,9 +157,8 @@ class NodeService(Service):
         return models.JudgementPage(judgements, following, theirs.absent)
 
     async def quarantine(
-        self, person: Person, search: Search | None = None
+        self, person: Person, search: Search = EVERYTHING
     ) -> models.QuarantinePage:
-        search = search or Search()
         mine, theirs = await asyncio.gather(
             super().quarantine(person, search),
             self._peers.ask_all(_QUARANTINE, _query(person, search), _read_held_page),

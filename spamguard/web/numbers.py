@@ -29,7 +29,7 @@ from spamguard.records import Explanation, Status
 from spamguard.storage import describe_disk
 from spamguard.web import models
 from spamguard.web.auth import Person
-from spamguard.web.history import Reader, Search
+from spamguard.web.history import EVERYTHING, Reader
 
 _HOUR_SECONDS = 3600
 _MAX_VOTES = 20_000  # the latest votes that are compared with verdicts
@@ -37,7 +37,7 @@ _MAX_VOTES = 20_000  # the latest votes that are compared with verdicts
 
 def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
     """Count mail, lessons and mistakes of the last whole hours, the current hour included."""
-    reader.check_searchable(person, Search())
+    reader.check_searchable(person, EVERYTHING)
     reader.catch_up()
     start = (int(time.time()) // _HOUR_SECONDS - hours + 1) * _HOUR_SECONDS
     period = HistoryFilter(since=start, parts=reader.search_parts(person))

@@ -447,9 +447,7 @@ class Visit:
     """One request for a page, and what views work with."""
 
     def __init__(self, context: PageContext, request: Request) -> None:
-        self.request, self._context = request, context
-        self.service, self.monitor = context.service, context.monitor
-        self.sessions, self.mailer = context.sessions, context.mailer
+        self.request, self.context, self.service = request, context, context.service
         self.visitor, self.parameters = current_visitor(request), request.query_params
 
     @property
@@ -485,7 +483,7 @@ class Visit:
     def redirect(self, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""
         """Lead to a page and show a notice there. anchor: an id on the page."""
-        name = self._context.keep_notice(self.person, notice)
+        name = self.context.keep_notice(self.person, notice)
         return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
 
 

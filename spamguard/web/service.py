@@ -61,7 +61,7 @@ from spamguard.storage import BATCH_SIZE, SPOOL_DIRECTORY, Spool
 from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_NATS, WEB_ORIGIN
 from spamguard.web import models, numbers, quarantine
 from spamguard.web.auth import Person, require_operator
-from spamguard.web.history import Reader, Search, ensure_filter
+from spamguard.web.history import EVERYTHING, Reader, Search, ensure_filter
 from spamguard.web.models import JudgementDetails, LessonReceipt
 from spamguard.web.monitor import AsyncTtlCache
 
@@ -437,9 +437,8 @@ class Service:
     async def history(self, person: Person, search: Search) -> models.JudgementPage:
         return await self._read(lambda reader: reader.page(person, search))
 
-    async def unsure(self, person: Person, search: Search | None = None) -> models.JudgementPage:
+    async def unsure(self, person: Person, search: Search = EVERYTHING) -> models.JudgementPage:
         """Return the unsure mail of the last days that nobody has spoken about."""
-        search = search or Search()
         since = search.since or time.time() - UNSURE_DAYS * 86_400
         search = replace(search, label=UNSURE, since=since, limit=models.MAX_ROWS)
         page = await self.history(person, search)
@@ -582,10 +581,9 @@ class Service:
     # ---- quarantine
 
     async def quarantine(
-        self, person: Person, search: Search | None = None
+        self, person: Person, search: Search = EVERYTHING
     ) -> models.QuarantinePage:
-        found = search or Search()
-        return await self._read(lambda reader: quarantine.list_held(reader, person, found))
+        return await self._read(lambda reader: quarantine.list_held(reader, person, search))
 
     async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
         return await self._read(lambda reader: quarantine.get_held(reader, person, verdict_id))

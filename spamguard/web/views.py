@@ -111,7 +111,7 @@ async def today_page(visit: Visit) -> Response:
     classes = await service.classes(person)
     tones = {label: pages.tone(label, classes) for label in totals}
     charted = pages.hours_with_data(today.hours)
-    health = await visit.monitor.look() if person.operator else None
+    health = await visit.context.monitor.look() if person.operator else None
     model = await service.model(person)
     return await visit.render(
         "today.html",
@@ -523,7 +523,7 @@ async def log_in(visit: Visit) -> Response:
     """Use up a one-time link. Operators get to the numbers, others to their mail."""
     link = (await visit.form()).get("link", "")
     try:
-        person, secret = await visit.sessions.log_in(link, visit.visitor)
+        person, secret = await visit.context.sessions.log_in(link, visit.visitor)
     except SharedError as error:
         text = "a link cannot be used while the database of all nodes is away: try again later"
         raise RefusalError(410, text) from error
@@ -535,7 +535,7 @@ async def log_in(visit: Visit) -> Response:
 @page("POST", "/login/mail")
 async def mail_link(visit: Visit) -> Response:
     """Send a one-time link by mail; the answer is the same for all addresses."""
-    form, mailer = await visit.form(), visit.mailer
+    form, mailer = await visit.form(), visit.context.mailer
     if mailer is None:
         raise NotThereError("this filter sends no links by mail")
     mailer.check_client(visit.request.scope["state"]["client"])
@@ -546,7 +546,7 @@ async def mail_link(visit: Visit) -> Response:
 
 @page("POST", "/logout")
 async def log_out(visit: Visit) -> Response:
-    visit.sessions.log_out(visit.visitor)
+    visit.context.sessions.log_out(visit.visitor)
     answer = redirect("/login")
     set_session_cookie(visit.request, answer, "", 0)
     return answer
