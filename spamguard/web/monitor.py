@@ -69,25 +69,36 @@ class AsyncTtlCache(Generic[Value]):
     """Keeps the result of a slow async call.
 
     load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
-    good for less. timeout: how many seconds `get` waits.
+    good for less. timeout: how many seconds `get` waits. instead: makes a value of an error.
     """
 
     def __init__(
-        self, load: Callable[[], Awaitable[Value]], ttl_seconds: float, timeout: float
+        self,
+        load: Callable[[], Awaitable[Value]],
+        ttl_seconds: float,
+        timeout: float,
+        instead: Callable[[Exception], Value] | None = None,
     ) -> None:
         self._load, self._ttl_seconds, self._timeout = load, ttl_seconds, timeout
+        self._instead = instead
         self._task: asyncio.Future[Value] | None = None
         self._expires_at = 0.0
 
     async def get(self) -> Value:
         """The result, or the error of the call; BusyError: it takes too long."""
+        error: Exception
         if self._task is None or (self._task.done() and time.monotonic() >= self._expires_at):
             self._task = asyncio.ensure_future(self._load())
             self._task.add_done_callback(self._note_end)
         try:
             return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
         except TimeoutError:
-            raise BusyError("this takes too long now: try again later") from None
+            error = BusyError("this takes too long now: try again later")
+        except (SpamguardError, OSError) as failure:
+            error = failure
+        if self._instead is None:
+            raise error
+        return self._instead(error)
 
     def _note_end(self, task: asyncio.Future[Value]) -> None:
         # `exception` also keeps asyncio from logging an error when nobody waits any more.
@@ -128,23 +139,28 @@ class HealthReporter:
         probe = FilterProbe(settings.state, ask, tell)
         # Threads of its own: monitors are answered while the page keeps all others busy.
         self._threads = ThreadPoolExecutor(2, "probe")
-        self._filter_cache = AsyncTtlCache(
+        self._filter = AsyncTtlCache[FilterReport | str](
             lambda: asyncio.get_running_loop().run_in_executor(self._threads, probe.probe),
             _FILTER_CACHE_SECONDS,
             _PROBE_TIMEOUT,
+            lambda error: f"state: {error}",
         )
-        self._daemon_cache = AsyncTtlCache(
+        self._daemon = AsyncTtlCache(
             lambda: asyncio.get_running_loop().run_in_executor(self._threads, ask),
             _DAEMON_CACHE_SECONDS,
             _PROBE_TIMEOUT,
+            lambda _: DaemonReport(),
         )
-        self._hops_cache = AsyncTtlCache(
-            lambda: find_unreachable(hops, log.hostname()), _HOPS_CACHE_SECONDS, _PROBE_TIMEOUT
+        self._hops = AsyncTtlCache(
+            lambda: find_unreachable(hops, log.hostname()),
+            _HOPS_CACHE_SECONDS,
+            _PROBE_TIMEOUT,
+            lambda error: [f"next hops: {error}"],
         )
 
     async def metrics(self, accept: str = "") -> Response:
-        report = await self._get_filter()
-        return MetricsPage(await self._get_daemon(), report, self._read_shared()).encode(accept)
+        report = await self._filter.get()
+        return MetricsPage(await self._daemon.get(), report, self._read_shared()).encode(accept)
 
     async def health(self) -> Response:
         return _health_answer(await self.find_unwell(), "alive")
@@ -172,7 +188,7 @@ class HealthReporter:
 
     async def find_unwell(self) -> list[str]:
         """Return the lines of /healthz: one for each process that does not work."""
-        daemon = await self._get_daemon()
+        daemon = await self._daemon.get()
         return [*daemon.stuck, *daemon.absent]
 
     async def look(self) -> DaemonHealth:
@@ -183,27 +199,7 @@ class HealthReporter:
         )
 
     async def _look_everywhere(self) -> tuple[DaemonReport, FilterReport | str, list[str]]:
-        return await asyncio.gather(
-            self._get_daemon(), self._get_filter(), self._find_unreachable()
-        )
-
-    async def _get_daemon(self) -> DaemonReport:
-        try:
-            return await self._daemon_cache.get()
-        except BusyError:
-            return DaemonReport()
-
-    async def _get_filter(self) -> FilterReport | str:
-        try:
-            return await self._filter_cache.get()
-        except (SpamguardError, OSError) as error:
-            return f"state: {error}"
-
-    async def _find_unreachable(self) -> list[str]:
-        try:
-            return await self._hops_cache.get()
-        except BusyError as error:
-            return [f"next hops: {error}"]
+        return await asyncio.gather(self._daemon.get(), self._filter.get(), self._hops.get())
 
 
 def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) -> Response:
