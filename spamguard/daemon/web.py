@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import socket
@@ -195,4 +196,5 @@ async def _open_page(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # Not `sys.exit`: a reload must not wait for threads whose work nobody waits for.
+    os._exit(main(sys.argv[1:]))
