@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from spamguard.engine.snapshot import (
 from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.sqlite import EventsMovedError, SqliteLedger
-from spamguard.ledger.votes import Change
+from spamguard.ledger.votes import Change, NewVote
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import LEDGER_FILE, remove_stale_drafts
@@ -106,7 +106,7 @@ class TableStore:
         self._ledger = ledger
         self._durable = durable
         self.min_bits = min_bits
-        self._is_current = False  # whether all that is known to have been committed is folded
+        self.is_current = False  # whether all that is known to have been committed is folded
         self.generation: str | None = None  # of the shared log, when it was folded last
         self._reset_at = self._next_reset = 0.0  # when tables were, and may be, made anew
         self.has_work = False  # whether the process that settles should look after the snapshot
@@ -132,11 +132,27 @@ class TableStore:
         that could not be folded are tried again at the next call.
         """
         if self._ledger.has_grown():
-            self._is_current = False
-        if self._is_current:
+            self.is_current = False
+        if self.is_current:
             return False
         self.catch_up()
         return True
+
+    def cast(
+        self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
+    ) -> list[bool]:
+        """`SqliteLedger.append`; what the votes teach is folded without reading them again, unless
+        others have taught meanwhile.
+        """
+        cast = self._ledger.cast(votes, unless_voted_since=unless_voted_since)
+        is_known = self.is_current and self._ledger.shared is None and cast.before == self.seq
+        self.is_current = False
+        if is_known:
+            with suppress(LedgerError, TableError):  # `catch_up` begins anew
+                self._fold(cast.changes)
+                self._ledger.skip_own_writes()
+                self.is_current = True
+        return cast.changed
 
     def catch_up(self) -> None:
         """Map the current snapshot and fold the events after it.
@@ -150,7 +166,7 @@ class TableStore:
             try:
                 if shared is None or self._follow_log(shared, line):
                     self._fold_from(line, upto)
-                    self._is_current = upto is None
+                    self.is_current = upto is None
             except EventsMovedError:
                 # Others' lessons come in before ours just now, for some seconds. Mail does not
                 # wait: it is judged by what has its place, and the next by all if that is possible.
@@ -177,7 +193,7 @@ class TableStore:
             is_ahead = line and SnapshotStamp.parse(line).seq > shared.head().position
             if is_ahead or (self._snapshot_line is None and self.seq == 0):
                 self._map_snapshot(line)
-            self._is_current = self.has_work = True
+            self.is_current = self.has_work = True
             return False
         if generation != self.generation:
             if self.seq and now < self._next_reset:
@@ -191,25 +207,15 @@ class TableStore:
         """Map the snapshot and fold the events behind it, as far as `upto` if that is said."""
         try:
             self._map_snapshot(line)
-            settled = self.stamp.settled
             if self._ledger.shared is None:
-                changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
+                self._fold(self._ledger.changes_after(self.seq, extractor=EXTRACTOR))
             else:
-                changes = self._read_changes(upto)
-            last, taken_back = fold_changes(
-                self.tables,
-                changes,
-                lambda digest, seq: self._ledger.has_event_between(digest, settled, seq),
-            )
-            self.seq, self.taken_back = last or self.seq, self.taken_back + taken_back
-            if self._ledger.shared is None:
-                self._position = self.seq
-            else:
+                self._fold(self._read_changes(upto))
                 self.has_work = (
                     self._position - self.stamp.seq >= _MAX_TAIL_EVENTS
                     or is_settling_wanted(self._ledger, self.stamp)
                 )
-            self._is_current = True
+            self.is_current = True
             if self._reset_at:
                 seconds = time.monotonic() - self._reset_at
                 self._next_reset = self._reset_at + _RESET_SHARE * max(0.0, seconds - _FREE_SECONDS)
@@ -217,6 +223,21 @@ class TableStore:
         except BaseException:
             self._reset()  # some of it may be folded already, and nothing may be folded twice
             raise
+
+    def _fold(self, changes: Iterable[Change]) -> None:
+        settled = self.stamp.settled
+        try:
+            last, taken_back = fold_changes(
+                self.tables,
+                changes,
+                lambda digest, seq: self._ledger.has_event_between(digest, settled, seq),
+            )
+        except BaseException:
+            self._reset()  # some of it may be folded already, and nothing may be folded twice
+            raise
+        self.seq, self.taken_back = last or self.seq, self.taken_back + taken_back
+        if self._ledger.shared is None:
+            self._position = self.seq
 
     def _read_changes(self, upto: int | None) -> Iterator[Change]:
         """The changes of a shared log, as long as nothing moves in it."""
@@ -277,7 +298,7 @@ class TableStore:
             self._fold_from(line, position)
             self.save_if_long_tail()
             shared.hold("")
-            self.has_work = self._is_current = False
+            self.has_work = self.is_current = False
         return False
 
     # Settling
@@ -311,6 +332,7 @@ class TableStore:
         elif not self._ledger.shared.waiting()[0]:  # lessons that the log had already add nothing
             self._ledger.drop_meta([_WANTED_KEY])
         self.catch_up()
+        self._ledger.skip_own_writes()
 
     def _begin_settling(self) -> tuple[int, Callable[[], bool]]:
         """The last event to settle, and a test whether the events up to it are what they were."""
@@ -351,14 +373,16 @@ class TableStore:
             # drafts first: on a disk that they have filled nothing could be written
             remove_stale_drafts(self._directory)
             settled = stamp.seq == stamp.settled
-            digest = write_snapshot(path, tables, durable=self._durable, hashed=settled)
+            hashed = settled and self._ledger.shared is not None  # else no other machine has it
+            digest = write_snapshot(path, tables, durable=self._durable, hashed=hashed)
         except OSError as error:
             advice = remedy(error, "look at the disk and its permissions")
             raise TableError(
                 f"{path}: cannot be written ({error.strerror}); "
                 f"what was taught is safe in the ledger: {advice}"
             ) from error
-        stamp = replace(stamp, file=path.name, lineage=digest or stamp.lineage)
+        lineage = (digest or path.name) if settled else stamp.lineage
+        stamp = replace(stamp, file=path.name, lineage=lineage)
         line = install_snapshot(self._directory, self._ledger, stamp, expected, is_valid)
         if line is None:
             return False
