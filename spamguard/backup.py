@@ -49,7 +49,6 @@ from spamguard.errors import LedgerError, SourceError, TableError, UsageError, e
 from spamguard.ledger.schema import LAST_SUFFIX, LEDGER_SCHEMA
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import refuse_damaged_lessons
-from spamguard.log import MAX_TIME
 from spamguard.records import EXTRACTOR
 from spamguard.storage import (
     KEY_FILE,
@@ -60,6 +59,7 @@ from spamguard.storage import (
     name_path_in_errors,
     sync_directory,
 )
+from spamguard.times import MAX_TIME
 
 FORMAT_VERSION = 1
 SIGHTINGS_FILE = "sightings.sqlite"

@@ -17,6 +17,7 @@ from operator import add
 from msgspec import Struct, field
 
 STAGES = ("receive", "judge", "hand_on")
+RECEIVE_STAGE, JUDGE_STAGE, DELIVER_STAGE = range(len(STAGES))
 BUCKET_BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0),

@@ -1,11 +1,9 @@
-"""The log of all processes, on standard error, and how texts, times and this machine are named.
+"""The log of all processes, on standard error, and how texts and this machine are named.
 
 On a terminal the log is lines for people; the journal of systemd gets JSON objects. One event is
 one line (a traceback has indented lines of its own for people), whatever strangers write into
 names, addresses and subjects: letters that a terminal acts on are escaped. `printable` does the
 same for other output. `WarnOnce` logs a trouble once, however often it is met.
-
-Times are seconds since 1970. A time without a date is shown as the nearest that has one.
 
 It is written by hand because structlog and python-json-logger would leave all this to us but the
 JSON.
@@ -22,7 +20,6 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 _TEXT_FORMAT = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
@@ -199,41 +196,6 @@ def _is_journal() -> bool:
     except (OSError, ValueError):
         return False
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
-
-
-# ---- times
-
-MAX_TIME = 253_402_214_400
-"""The last day of the year 9999: no later time has a date that could be shown."""
-
-
-def utc_datetime(seconds: float) -> datetime:
-    return datetime.fromtimestamp(min(max(seconds, 0), MAX_TIME), UTC)
-
-
-def rfc3339(seconds: float) -> str:
-    """The time for programs.
-
-    >>> rfc3339(1_790_000_000)
-    '2026-09-21T14:13:20+00:00'
-    """
-    return utc_datetime(seconds).isoformat(timespec="seconds")
-
-
-def local_time(seconds: float, *, exact: bool = False) -> str:
-    """The time for people here, `2026-11-17 08:00`, or with seconds too."""
-    time_format = "%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M"
-    return utc_datetime(seconds).astimezone().strftime(time_format)
-
-
-def duration_text(seconds: float) -> str:
-    """`40 s`, `3 min`, `5 h 10 min`, `12 d 3 h`."""
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    if minutes < 1:
-        return f"{max(0, int(seconds))} s"
-    if hours < 1:
-        return f"{minutes} min"
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 # ---- the name of this machine

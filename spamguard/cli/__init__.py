@@ -2,15 +2,15 @@
 
 `main` runs a command; it turns errors into one line and an exit status. `arguments` knows which
 module holds which command, and imports that module alone when the command is named; `--help` reads
-them all. A module of commands has `add_NAME`, which describes the arguments of a command, and
-`run_NAME`, which runs it and returns the exit status. `common` has what they share: the filter, the
-configuration, messages, progress and output. What a command does is in the rooms below: a command
-reads arguments, calls them, and prints.
+them all. A command is a function that returns the exit status; its help and its arguments stand
+above it (`arguments.command`). `common` has what they share: the filter, the configuration,
+messages, progress and output. What a command does is in the rooms below: a command reads arguments,
+calls them, and prints.
 
 A module of commands must never import numpy, SQLite or a room that loads them at its top; such
 imports stand in the functions that run. A command must never print to standard output what is not
 its answer, and never let an error out as a traceback, unless it is a fault of the program itself.
-Read `arguments` first, then `judge`.
+Read `arguments` first, then `ask`.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def _run_command(words: Sequence[str]) -> int:
     except SystemExit as stop:
         command = next((word for word in words if word in arguments.COMMANDS), "")
         if stop.code and command == "filter":  # a slip in a delivery recipe must not cost mail
-            from spamguard.cli import judge
+            from spamguard.cli import ask
 
-            return judge.pass_unscanned()
+            return ask.pass_unscanned()
         sys.stdout.flush()  # the help may have no reader either
         raise
     common.choose_service(options)

@@ -20,9 +20,11 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
+from spamguard.cli.arguments import argument, command, flag, group
 from spamguard.errors import QuarantineError, UsageError
-from spamguard.log import local_time, printable, rfc3339
+from spamguard.log import printable
 from spamguard.storage import as_directory_owner
+from spamguard.times import local_time, rfc3339
 from spamguard.users import RELEASE_ORIGIN
 
 if TYPE_CHECKING:
@@ -33,72 +35,44 @@ if TYPE_CHECKING:
 
 # ---- quarantine
 
-QUARANTINE_ABOUT = """\
-Look after the messages that are held back. They stay until they are released or deleted.
-
-Exit status of `release`: 1 when a recipient has still not got a message."""
-QUARANTINE_EXAMPLE = """  spamguard quarantine list
-  spamguard quarantine show 0iq5r8jo4c1n2f3g
-  spamguard quarantine release 0iq5r8jo4c1n2f3g --next-hop smtp://127.0.0.1:10026
-  spamguard quarantine delete 0iq5r8jo4c1n2f3g"""
 
 _MAX_AUTHOR = 1000  # characters
+_IDS = argument("ids", nargs="+", metavar="ID", help="as `list` and X-Spamguard have it")
+
+group(
+    "quarantine",
+    """\
+Look after the messages that are held back. They stay until they are released or deleted.
+
+Exit status of `release`: 1 when a recipient has still not got a message.""",
+    example="""  spamguard quarantine list
+  spamguard quarantine show 0iq5r8jo4c1n2f3g
+  spamguard quarantine release 0iq5r8jo4c1n2f3g --next-hop smtp://127.0.0.1:10026
+  spamguard quarantine delete 0iq5r8jo4c1n2f3g""",
+)
 
 
-def add_quarantine(parser: argparse.ArgumentParser) -> None:
-    actions = arguments.add_actions(parser)
-    about = "the newest 1,000, newest first"
-    listing = arguments.add_action(actions, "list", _list_entries, about)
-    arguments.add_json(listing, arguments.JSON_LINES_HELP)
-    about = "only messages older than this one"
-    listing.add_argument("--before", default="", metavar="ID", help=about)
-    listing.set_defaults(ids=[])
-    about = "envelope, header section and file of messages"
-    showing = arguments.add_action(actions, "show", _show_entries, about)
-    arguments.add_json(showing, arguments.JSON_LINES_HELP)
-    _add_ids(showing)
-    about = "hand messages on to those who have not got them yet, and learn them as ham"
-    releasing = arguments.add_action(actions, "release", _release_entries, about)
-    releasing.add_argument(
-        "--next-hop",
-        type=_parse_endpoint,
-        required=True,
-        metavar="ENDPOINT",
-        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
-    )
-    arguments.add_flag(releasing, "--no-learn", "teach nothing")
-    _add_ids(releasing)
-    about = "throw messages away, for good"
-    _add_ids(arguments.add_action(actions, "delete", _delete_entries, about))
-
-
-def _add_ids(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="+", metavar="ID", help="as `list` and X-Spamguard have it")
-
-
-def _parse_endpoint(text: str) -> Endpoint:
-    from spamguard.config.options import parse_endpoint
-
-    try:
-        return parse_endpoint(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def run_quarantine(options: argparse.Namespace) -> int:
-    """Look up the messages, then perform the action on them."""
+def _open_quarantine(options: argparse.Namespace) -> Quarantine:
     from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 
-    quarantine = Quarantine(common.existing_state_directory(options) / DIRECTORY)
-    entries = [quarantine.entry(message_id) for message_id in options.ids]
-    return int(options.work(quarantine, entries, options))
+    return Quarantine(common.existing_state_directory(options) / DIRECTORY)
 
 
-def _list_entries(
-    quarantine: Quarantine, _: Sequence[QuarantineEntry], options: argparse.Namespace
-) -> int:
+def _find_entries(quarantine: Quarantine, options: argparse.Namespace) -> list[QuarantineEntry]:
+    """All that are named, before anything is done to one of them."""
+    return [quarantine.entry(message_id) for message_id in options.ids]
+
+
+@command(
+    "quarantine list",
+    "the newest 1,000, newest first",
+    arguments.JSON_LINES,
+    argument("--before", default="", metavar="ID", help="only messages older than this one"),
+)
+def list_entries(options: argparse.Namespace) -> int:
     from spamguard.delivery.quarantine import MAX_ENTRIES
 
+    quarantine = _open_quarantine(options)
     entries = list(quarantine.entries(MAX_ENTRIES + 1, options.before))
     for entry in entries[:MAX_ENTRIES]:
         header = b""
@@ -118,10 +92,15 @@ def _list_entries(
     return 0
 
 
-def _show_entries(
-    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
-) -> int:
-    for entry in entries:
+@command(
+    "quarantine show",
+    "envelope, header section and file of messages",
+    arguments.JSON_LINES,
+    _IDS,
+)
+def show_entries(options: argparse.Namespace) -> int:
+    quarantine = _open_quarantine(options)
+    for entry in _find_entries(quarantine, options):
         header = quarantine.header(entry.id)
         values = _entry_values(entry, header) | {"file": str(quarantine.file(entry.id))}
         text = header.decode("utf-8", "replace")
@@ -134,18 +113,8 @@ def _show_entries(
     return 0
 
 
-def _delete_entries(
-    quarantine: Quarantine, entries: Sequence[QuarantineEntry], _: argparse.Namespace
-) -> int:
-    for entry in entries:
-        quarantine.delete(entry.id)
-    print(f"deleted {common.count_text(len(entries))}")
-    return 0
-
-
 def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
-    from spamguard.proxy.delivery_log import decode_author
-    from spamguard.proxy.history import readable
+    from spamguard.proxy.history import decode_author, readable
 
     recipients = [recipient.address for recipient in entry.envelope.recipients]
     return {
@@ -165,14 +134,36 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
 # ---- release
 
 
-def _release_entries(
-    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
-) -> int:
+def _parse_endpoint(text: str) -> Endpoint:
+    from spamguard.config.options import parse_endpoint
+
+    try:
+        return parse_endpoint(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+@command(
+    "quarantine release",
+    "hand messages on to those who have not got them yet, and learn them as ham",
+    argument(
+        "--next-hop",
+        type=_parse_endpoint,
+        required=True,
+        metavar="ENDPOINT",
+        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
+    ),
+    flag("--no-learn", "teach nothing"),
+    _IDS,
+)
+def release_entries(options: argparse.Namespace) -> int:
     import asyncio
 
     from spamguard.config.values import parse_endpoint, reaches
     from spamguard.daemon import status
 
+    quarantine = _open_quarantine(options)
+    entries = _find_entries(quarantine, options)
     daemon = status.ask_daemon(common.state_directory(options)) or {}
     for listener in daemon.get("listeners", ()):
         if reaches(options.next_hop, parse_endpoint(listener["listen"])):
@@ -229,14 +220,22 @@ async def _release_all(
     return complete
 
 
+@command("quarantine delete", "throw messages away, for good", _IDS)
+def delete_entries(options: argparse.Namespace) -> int:
+    quarantine = _open_quarantine(options)
+    entries = _find_entries(quarantine, options)
+    for entry in entries:
+        quarantine.delete(entry.id)
+    print(f"deleted {common.count_text(len(entries))}")
+    return 0
+
+
 # ---- who is let in
 
-
-def _add_person(parser: argparse.ArgumentParser) -> None:
-    """Add the options --user and --operator, which `_chosen_person` reads."""
-    about = "whose it is, as `watch` names users"
-    parser.add_argument("--user", default="", metavar="NAME", help=about)
-    arguments.add_flag(parser, "--operator", "sees and teaches everything, in the name of the site")
+_PERSON = (
+    argument("--user", default="", metavar="NAME", help="whose it is, as `watch` names users"),
+    flag("--operator", "sees and teaches everything, in the name of the site"),
+)
 
 
 def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
@@ -270,45 +269,40 @@ def _time_value(seconds: int) -> str | None:
 
 # ---- token
 
-TOKEN_ABOUT = """\
-Make, list and revoke tokens of programs that ask the HTTP API. (It is `web` in the configuration.)
-
-A token is for a user, who sees and teaches only their own mail, or for an operator, who sees and
-teaches everything. It is shown once; only a hash of it is kept. Programs send it as `Authorization:
-Bearer TOKEN`. A revoked token is refused from the next request on. `list` shows sessions of people
-too (`login-link`). Exit status of `revoke`: 1 when there is no such token."""  # noqa: S105  no secret, a help text
-TOKEN_EXAMPLE = """  spamguard token create backup-check --operator --expires 90d
-  spamguard token create anna-phone --user anna
-  spamguard token list
-  spamguard token revoke anna-phone"""  # noqa: S105  likewise
 
 EXIT_NOT_FOUND = 1  # of `revoke`
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def add_token(parser: argparse.ArgumentParser) -> None:
-    actions = arguments.add_actions(parser)
-    about = "make a token and show it, this once"
-    creating = arguments.add_action(actions, "create", _create_token, about)
-    creating.add_argument("name", metavar="NAME", help="a name to know it by")
-    arguments.add_json(creating)
-    _add_person(creating)
-    about = "when it ends by itself, such as 12h or 90d (default: never)"
-    creating.add_argument("--expires", metavar="TIME", help=about)
-    about = "tokens and sessions, without their secrets"
-    arguments.add_json(arguments.add_action(actions, "list", _list_credentials, about))
-    about = "refuse a token from now on"
-    revoking = arguments.add_action(actions, "revoke", _revoke_token, about)
-    revoking.add_argument("name", metavar="NAME", help="as `list` has it")
+group(
+    "token",
+    """\
+Make, list and revoke tokens of programs that ask the HTTP API. (It is `web` in the configuration.)
+
+A token is for a user, who sees and teaches only their own mail, or for an operator, who sees and
+teaches everything. It is shown once; only a hash of it is kept. Programs send it as `Authorization:
+Bearer TOKEN`. A revoked token is refused from the next request on. `list` shows sessions of people
+too (`login-link`). Exit status of `revoke`: 1 when there is no such token.""",
+    example="""  spamguard token create backup-check --operator --expires 90d
+  spamguard token create anna-phone --user anna
+  spamguard token list
+  spamguard token revoke anna-phone""",
+)
 
 
-def run_token(options: argparse.Namespace) -> int:
-    """Perform the action on the store."""
-    with _open_credentials(options) as store:
-        return int(options.work(store, options))
-
-
-def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
+@command(
+    "token create",
+    "make a token and show it, this once",
+    argument("name", metavar="NAME", help="a name to know it by"),
+    arguments.JSON,
+    *_PERSON,
+    argument(
+        "--expires",
+        metavar="TIME",
+        help="when it ends by itself, such as 12h or 90d (default: never)",
+    ),
+)
+def create_token(options: argparse.Namespace) -> int:
     from spamguard.config.values import parse_seconds
     from spamguard.web.auth import NEVER, CredentialKind
 
@@ -322,7 +316,8 @@ def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
             expires = now + max(1, int(parse_seconds(options.expires)))
         except ValueError as error:
             raise UsageError(f"--expires: {error}") from None
-    token = store.create(CredentialKind.TOKEN, person, now, name=options.name, expires=expires)
+    with _open_credentials(options) as store:
+        token = store.create(CredentialKind.TOKEN, person, now, name=options.name, expires=expires)
     common.say(f"{options.name}: this is shown once; programs send it as Authorization: Bearer …")
     values = {"token": token, "name": options.name}
     values |= {"user": person.name, "operator": person.operator, "expires": _time_value(expires)}
@@ -330,9 +325,12 @@ def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_credentials(store: CredentialStore, options: argparse.Namespace) -> int:
+@command("token list", "tokens and sessions, without their secrets", arguments.JSON)
+def list_credentials(options: argparse.Namespace) -> int:
     lines, values = [], []
-    for each in store.list_valid(int(time.time())):
+    with _open_credentials(options) as store:
+        valid = list(store.list_valid(int(time.time())))
+    for each in valid:
         if each.kind == "link":
             continue
         name, is_operator = each.person.name, each.person.operator
@@ -354,36 +352,45 @@ def _list_credentials(store: CredentialStore, options: argparse.Namespace) -> in
     return 0
 
 
-def _revoke_token(store: CredentialStore, options: argparse.Namespace) -> int:
-    revoked = store.revoke(options.name)
+@command(
+    "token revoke",
+    "refuse a token from now on",
+    argument("name", metavar="NAME", help="as `list` has it"),
+)
+def revoke_token(options: argparse.Namespace) -> int:
+    with _open_credentials(options) as store:
+        revoked = store.revoke(options.name)
     print(f"{options.name}: {'revoked' if revoked else 'there is no such token'}")
     return 0 if revoked else EXIT_NOT_FOUND
 
 
 # ---- login-link
 
-LOGIN_LINK_ABOUT = """\
-Print a link that lets somebody in to the web page. It works once, within ten minutes; the page is
-`web` in the configuration.
-
-The first to open it is let in and stays so for 30 days, or until the page was not used for 7. With
---revoke all sessions and links of that user end instead."""
-LOGIN_LINK_EXAMPLE = """  spamguard login-link --user anna
-  spamguard login-link --operator
-  spamguard login-link --user anna --revoke"""
 
 OPERATOR_NAME = "operator"  # of an operator who is no user
 
 
-def add_login_link(parser: argparse.ArgumentParser) -> None:
-    _add_person(parser)
-    about = "where the page is, as people see it (default: what the running daemon says)"
-    parser.add_argument("--url", metavar="URL", help=about)
-    arguments.add_flag(parser, "--revoke", "end all sessions and links of the user")
+@command(
+    "login-link",
+    """\
+Print a link that lets somebody in to the web page. It works once, within ten minutes; the page is
+`web` in the configuration.
 
-
+The first to open it is let in and stays so for 30 days, or until the page was not used for 7. With
+--revoke all sessions and links of that user end instead.""",
+    *_PERSON,
+    argument(
+        "--url",
+        metavar="URL",
+        help="where the page is, as people see it (default: what the running daemon says)",
+    ),
+    flag("--revoke", "end all sessions and links of the user"),
+    example="""  spamguard login-link --user anna
+  spamguard login-link --operator
+  spamguard login-link --user anna --revoke""",
+)
 def run_login_link(options: argparse.Namespace) -> int:
-    """Make a link; or end the sessions and links of the user."""
+    from spamguard.daemon import status
     from spamguard.web.auth import LINK_SECONDS, CredentialKind, login_url
 
     person = _chosen_person(options, OPERATOR_NAME)
@@ -392,24 +399,18 @@ def run_login_link(options: argparse.Namespace) -> int:
             ended = store.end_sessions(person.name)
         print(f"{person.name}: ended {common.count_text(ended, 'session')}")
         return 0
-    page, now = options.url or _page_url(options), int(time.time())
+    now, page = int(time.time()), options.url
+    if not page:
+        state = common.existing_state_directory(options)
+        # OSError for users who may not list it: they could not reach the daemon's socket.
+        os.scandir(state).close()
+        page = ((status.ask_daemon(state) or {}).get("web") or {}).get("page")
+        if not page:
+            raise UsageError(
+                f"{state}: no daemon serves a page there: set `web` in the configuration, "
+                "or say where the page is with --url"
+            )
     with _open_credentials(options) as store:
         link = store.create(CredentialKind.LINK, person, now, expires=now + LINK_SECONDS)
         print(login_url(page, link))
     return 0
-
-
-def _page_url(options: argparse.Namespace) -> str:
-    """The URL at which the running daemon serves the page; UsageError if none does."""
-    from spamguard.daemon import status
-
-    state = common.existing_state_directory(options)
-    # OSError for users who may not list the directory: they could not reach the daemon's socket.
-    os.scandir(state).close()
-    web = (status.ask_daemon(state) or {}).get("web")
-    if not isinstance(web, dict) or not web.get("page"):
-        raise UsageError(
-            f"{state}: no daemon serves a page there: set `web` in the configuration, "
-            "or say where the page is with --url"
-        )
-    return str(web["page"])

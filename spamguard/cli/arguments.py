@@ -1,9 +1,10 @@
 """The commands, their parsers, and the types of their arguments.
 
-`COMMANDS` names the module of each command; `build_parser` makes the parser of the program from
-those modules. They call `add_action` for the parser of one of a command's actions. The other
-`add_…` functions add arguments that several commands share. The `parse_…` functions are types for
-argparse: they take a text and return a value, or raise ArgumentTypeError with a sentence.
+A command is a function under `command`, which says what its help says, and lists its arguments:
+each is a function that adds one or some to a parser. `GROUPS` names the module of each command, so
+that one command loads one module; `build_parser` makes the parser of the program from what they
+declare. The `parse_…` functions are types for argparse: they take a text and return a value, or
+raise ArgumentTypeError with a sentence.
 
 It uses argparse because click takes 20 ms to import, and `filter` starts for each message.
 """
@@ -15,17 +16,20 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spamguard import __version__, native
+from spamguard.errors import UsageError
+from spamguard.times import parse_time
 
-Commands = Any  # what argparse's `add_subparsers` returns has no public name
+Argument = Callable[[argparse.ArgumentParser], object]
+"""Adds an argument, or some, to a parser."""
+Run = Callable[[argparse.Namespace], int]
 
 PATHS_HELP = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"
-JSON_HELP = "answer in JSON"
-JSON_LINES_HELP = "answer in JSON, on a line for each message"
 SITE = "(the site)"  # how people write the user "", the site itself
 _MAX_COLUMNS = 130
 
@@ -45,13 +49,13 @@ GROUPS = {
         "teach-folders": "teach",
         "teach-pipe": "teach",
         "forget": "teach",
-        "undo": "recovery",
+        "undo": "keep",
     },
     "ask it": {
-        "judge": "judge",
-        "filter": "judge",
-        "explain": "judge",
-        "history": "judge",
+        "judge": "ask",
+        "filter": "ask",
+        "explain": "ask",
+        "history": "ask",
     },
     "look after what is held, and who is let in": {
         "quarantine": "admin",
@@ -59,11 +63,11 @@ GROUPS = {
         "login-link": "admin",
     },
     "keep what it knows": {
-        "backup": "recovery",
-        "restore": "recovery",
-        "rebuild": "recovery",
-        "export": "transfer",
-        "import": "transfer",
+        "backup": "keep",
+        "restore": "keep",
+        "rebuild": "keep",
+        "export": "keep",
+        "import": "keep",
     },
     "share it with other machines": {"shared": "shared"},
     "measure it": {"evaluate": "evaluate"},
@@ -115,6 +119,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     names = [name for name in COMMANDS if name in words] or list(COMMANDS)
     for name in names:
+        import_module(f"spamguard.cli.{COMMANDS[name]}")
         _add_command(commands, name)
     # argparse would leave out the command, because the help suppresses it
     options = "[-h] [--version] [--state DIR] [--config FILE] [--profile NAME]"
@@ -128,6 +133,49 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
                 lines.append(f"  {name:14}  {sentence}")
         top.description = "\n".join(lines)
     return top
+
+
+# ---- how a command is declared
+
+
+class Command(NamedTuple):
+    """What `command` says of a command, or of an action of one."""
+
+    run: Run
+    about: str
+    example: str
+    arguments: Sequence[Argument]
+
+
+_declared: dict[str, Command] = {}  # by name; that of an action has two words
+
+
+def command(name: str, about: str, *arguments: Argument, example: str = "") -> Callable[[Run], Run]:
+    """Declare that the function below is this command, or this action (`token list`) of one.
+
+    about: its first sentence, which stands on one line, is also shown in the list of commands.
+    example: an action has none.
+    """
+
+    def declare(run: Run) -> Run:
+        _declared[name] = Command(run, about, example, arguments)
+        return run
+
+    return declare
+
+
+def group(name: str, about: str, *, example: str) -> None:
+    """Declare a command that consists of actions, of which one must be named."""
+    command(name, about, example=example)(lambda _: 0)
+
+
+def argument(*names: str, **settings: Any) -> Argument:
+    """One argument, in the words of argparse."""
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+def flag(name: str, about: str) -> Argument:
+    return argument(name, action="store_true", help=about)
 
 
 # ---- parsers
@@ -147,24 +195,27 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
 
-def _add_command(commands: Commands, name: str) -> None:
-    """Add the parser of a command, from `NAME_ABOUT`, `NAME_EXAMPLE`, `add_NAME` and `run_NAME`.
-
-    The first sentence of `NAME_ABOUT`, which stands on one line, is also shown in the list of
-    commands. `NAME_EXAMPLE` stands at the end of the help.
-    """
-    parts, word = vars(import_module(f"spamguard.cli.{COMMANDS[name]}")), name.replace("-", "_")
-    about = parts[f"{word.upper()}_ABOUT"]
+def _add_command(commands: Any, name: str) -> None:
+    """Add the parser of a command or an action, and those of its actions."""
+    declared = _declared[name]
+    is_action = " " in name
     parser = commands.add_parser(
-        name,
-        help=about.partition(".")[0],  # which completions show
-        description=about,
-        epilog=f"example:\n{parts[f'{word.upper()}_EXAMPLE']}",
-        formatter_class=HelpFormatter,
+        name.rpartition(" ")[2],
+        help=declared.about if is_action else declared.about.partition(".")[0],
+        description=declared.about,
+        epilog=declared.example and f"example:\n{declared.example}",
+        formatter_class=argparse.HelpFormatter if is_action else HelpFormatter,
     )
-    parser.set_defaults(run=parts[f"run_{word}"], wrong_usage=parser.error)
+    parser.set_defaults(run=declared.run, wrong_usage=parser.error)
     _add_common(parser)
-    parts[f"add_{word}"](parser)
+    for add in declared.arguments:
+        add(parser)
+    if actions := [other for other in _declared if other.startswith(f"{name} ")]:
+        group = parser.add_subparsers(
+            title="actions", metavar="ACTION", dest="action", required=True
+        )
+        for action in actions:
+            _add_command(group, action)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -185,70 +236,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     about = "how to judge; `status` lists the names (default: all experts together)"
     parser.add_argument("--profile", default=argparse.SUPPRESS, metavar="NAME", help=about)
-
-
-def add_actions(parser: argparse.ArgumentParser) -> Commands:
-    """Return the group for a command's actions; one must be named. `options.work` performs it."""
-    return parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
-
-
-def add_action(
-    actions: Commands, name: str, work: Callable[..., int], about: str
-) -> argparse.ArgumentParser:
-    """Return the parser of an action, which the function `work` performs."""
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
-    parser.set_defaults(work=work, wrong_usage=parser.error)
-    _add_common(parser)
-    return parser
-
-
-# ---- arguments that several commands share
-
-
-def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments PATH… and the option --id; the command calls `check_paths_or_ids`."""
-    about = "a message that passed, by the id in X-Spamguard or message= of a log line"
-    parser.add_argument("--id", action="append", dest="ids", default=[], metavar="ID", help=about)
-    parser.add_argument("paths", nargs="*", metavar="PATH", help=PATHS_HELP)
-
-
-def check_paths_or_ids(options: argparse.Namespace) -> None:
-    """Refuse a command line that names neither PATHs nor ids, or both."""
-    if not options.paths and not options.ids:
-        options.wrong_usage("the following arguments are required: PATH")
-    if options.paths and options.ids:
-        options.wrong_usage("argument --id: not allowed with PATH")
-
-
-def add_json(parser: argparse.ArgumentParser, about: str = JSON_HELP) -> None:
-    add_flag(parser, "--json", about)
-
-
-def add_flag(parser: argparse.ArgumentParser, name: str, about: str) -> None:
-    parser.add_argument(name, action="store_true", help=about)
-
-
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    add_flag(parser, "--dry-run", "only say what would be done")
-
-
-def add_period(parser: argparse.ArgumentParser) -> None:
-    """Add the options --since and --until, which `recovery.parse_period` reads."""
-    about = "only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)"
-    parser.add_argument("--since", metavar="WHEN", help=about)
-    parser.add_argument("--until", metavar="WHEN", help="only before then")
-
-
-def add_user(parser: argparse.ArgumentParser) -> None:
-    """Add the option --user of commands that judge."""
-    about = "whose mail it is: what this user has taught weighs more (default: nobody's)"
-    parser.add_argument("--user", type=parse_user, default="", metavar="NAME", help=about)
-
-
-def add_teacher(parser: argparse.ArgumentParser) -> None:
-    """Add the option --user of commands that teach."""
-    about = "whose word it is; a majority of users counts (default: the site's)"
-    parser.add_argument("--user", type=parse_teacher, default="", metavar="NAME", help=about)
 
 
 # ---- types
@@ -288,3 +275,66 @@ def parse_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
     return int(text)
+
+
+# ---- arguments that several commands share
+
+IDS = argument(
+    "--id",
+    action="append",
+    dest="ids",
+    default=[],
+    metavar="ID",
+    help="a message that passed, by the id in X-Spamguard or message= of a log line",
+)
+PATHS = argument("paths", nargs="*", metavar="PATH", help=PATHS_HELP)
+JSON = flag("--json", "answer in JSON")
+JSON_LINES = flag("--json", "answer in JSON, on a line for each message")
+DRY_RUN = flag("--dry-run", "only say what would be done")
+SINCE = argument(
+    "--since",
+    metavar="WHEN",
+    help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)",
+)
+UNTIL = argument("--until", metavar="WHEN", help="only before then")
+USER = argument(
+    "--user",
+    type=parse_user,
+    default="",
+    metavar="NAME",
+    help="whose mail it is: what this user has taught weighs more (default: nobody's)",
+)
+TEACHER = argument(
+    "--user",
+    type=parse_teacher,
+    default="",
+    metavar="NAME",
+    help="whose word it is; a majority of users counts (default: the site's)",
+)
+
+
+def check_paths_or_ids(options: argparse.Namespace) -> None:
+    """Refuse a command line that names neither PATHs nor ids, or both."""
+    if not options.paths and not options.ids:
+        options.wrong_usage("the following arguments are required: PATH")
+    if options.paths and options.ids:
+        options.wrong_usage("argument --id: not allowed with PATH")
+
+
+_FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
+
+
+def parse_period(options: argparse.Namespace) -> tuple[int, int]:
+    """--since and --until in seconds since 1970; 0 where one is left out. UsageError: a text names
+    no time, or one in the future.
+    """
+    now, period = datetime.now(), []  # local time
+    for text in (options.since, options.until):
+        try:
+            moment = 0 if text is None else int(parse_time(text, now))
+        except ValueError:
+            raise UsageError(f"{text!r} is no time: {_FORMS}") from None
+        if moment > now.timestamp():
+            raise UsageError(f"{text!r} is still to come: {_FORMS}")
+        period.append(moment)
+    return period[0], period[1]

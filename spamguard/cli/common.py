@@ -1,6 +1,6 @@
 """What all commands share: the filter, its configuration, messages, progress, output and errors.
 
-`open_filter` and its relatives find the state directory and open the filter there. `read_messages`
+`open_filter` finds the state directory and opens the filter there. `read_messages`
 and `progress` bring mail in, `find_rows` what the history says about messages that passed;
 `print_answer` and `open_output` bring answers out. `say` writes one line to standard error;
 `describe_error` makes that line of an error.
@@ -134,12 +134,16 @@ def config_reader(
 
     overrides: what the command line says in place of the file.
     """
-    from spamguard.config.load import settings_from_command_line
-
     default_state = _usual_state(options)  # as it is now: a service becomes another user
-    return lambda: settings_from_command_line(
-        file, usual_state=default_state, state=options.state, **overrides
-    )
+
+    def read() -> Settings:
+        from spamguard.config.load import settings_from_command_line
+
+        return settings_from_command_line(
+            file, usual_state=default_state, state=options.state, **overrides
+        )
+
+    return read
 
 
 def load_config(options: argparse.Namespace) -> Settings:
@@ -214,51 +218,44 @@ def has_filter(options: argparse.Namespace) -> bool:
     return (state_directory(options) / LEDGER_FILE).exists()
 
 
-def open_filter(
-    options: argparse.Namespace, note: str = _NEW_FILTER_NOTE, **settings: Any
-) -> Filter:
-    """Open the filter, or make a new one and say so: most often the path is a slip."""
-    is_new = not has_filter(options)
-    spam_filter = _open_filter(options, **settings)
-    if is_new:
-        say(f"note: {state_directory(options)} {note}")
-    return spam_filter
-
-
 @contextmanager
-def open_for_dry_run(options: argparse.Namespace) -> Iterator[Filter]:
-    """Open the filter to look only; where there is none, an empty one that does not stay."""
-    if has_filter(options):
-        with open_existing(options) as spam_filter:
-            yield spam_filter
-        return
-    with (
-        tempfile.TemporaryDirectory() as place,
-        _open_filter(argparse.Namespace(**vars(options) | {"state": place})) as spam_filter,
-    ):
-        yield spam_filter
+def open_filter(
+    options: argparse.Namespace,
+    *,
+    must_exist: bool = False,
+    scratch: bool = False,
+    note: str = _NEW_FILTER_NOTE,
+    **settings: Any,
+) -> Iterator[Filter]:
+    """Open the filter that the options name.
 
-
-def open_for_judging(options: argparse.Namespace) -> Filter:
-    """Open the filter to judge with it. A new one is made too: judging early is no mistake."""
-    return open_filter(options, "is a new filter that was taught nothing yet")
-
-
-def open_existing(options: argparse.Namespace, *, load: bool = True) -> Filter:
-    """Open the filter; UsageError if there is none. load: the tables too."""
-    if not has_filter(options):
+    Parameters
+    ----------
+    must_exist
+        UsageError where there is none. Otherwise a new one is made.
+    scratch
+        A new one does not stay: it is for a command that looks only.
+    note
+        What is said of a new one, because most often the path is a slip.
+    settings
+        For `Filter.open`.
+    """
+    state, is_there = state_directory(options), has_filter(options)
+    if must_exist and not is_there:
         raise _no_filter_error(options)
-    return _open_filter(options, _load=load)
-
-
-def _open_filter(options: argparse.Namespace, **settings: Any) -> Filter:
-    state = state_directory(options)
     # Where memory is short, loading numpy would end the process without a message of ours.
     if shortage := process.memory_shortage():
         raise MemoryLimitError(shortage)
     from spamguard.engine.filter import Filter
 
-    return Filter.open(state, profile=options.profile, **settings)
+    is_scratch = scratch and not is_there
+    with (
+        tempfile.TemporaryDirectory() if is_scratch else nullcontext(state) as place,
+        Filter.open(place, profile=options.profile, **settings) as spam_filter,
+    ):
+        if not (is_there or is_scratch):
+            say(f"note: {state} {note}")
+        yield spam_filter
 
 
 def _no_filter_error(options: argparse.Namespace) -> UsageError:

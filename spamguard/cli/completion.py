@@ -5,31 +5,30 @@ from __future__ import annotations
 import argparse
 
 from spamguard.cli import arguments
+from spamguard.cli.arguments import argument, command
 
 SHELLS = ("bash", "zsh", "fish")
 
-COMPLETION_ABOUT = """\
+
+@command(
+    "completion",
+    """\
 Print a script for completion in a shell. With it, the shell completes commands, options and files;
 the examples show where it looks for such scripts.
-"""
-COMPLETION_EXAMPLE = """\
+""",
+    argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS)),
+    example="""\
   spamguard completion bash >~/.local/share/bash-completion/completions/spamguard
   spamguard completion zsh >/usr/local/share/zsh/site-functions/_spamguard
-  spamguard completion fish >~/.config/fish/completions/spamguard.fish"""
-
-
-def add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
-
-
+  spamguard completion fish >~/.config/fish/completions/spamguard.fish""",
+)
 def run_completion(options: argparse.Namespace) -> int:
-    """Print the script."""
     import shtab
 
     parser = build_listed_parser()
     file_types = (arguments.parse_file, arguments.parse_stream)
-    for command in (parser, *_subparsers(parser).values()):
-        for part in (*_subparsers(command).values(), command):
+    for each in (parser, *_subparsers(parser).values()):
+        for part in (*_subparsers(each).values(), each):
             part.description = (part.description or "").partition(".")[0]
             for action in part._actions:  # argparse has no public list
                 if action.type is arguments.parse_directory:

@@ -13,10 +13,21 @@ from pathlib import Path
 
 from spamguard import sources
 from spamguard.cli import arguments, common
+from spamguard.cli.arguments import argument, command
 from spamguard.errors import UsageError
 from spamguard.users import is_class_name
 
-EVALUATE_ABOUT = """\
+
+def _parse_share(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (share := float(text)) < 1:
+            return share
+    raise argparse.ArgumentTypeError(f"{text!r} is no number between 0 and 1")
+
+
+@command(
+    "evaluate",
+    """\
 Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
 
 A new filter in a temporary directory judges every message before it is taught (or not taught at
@@ -26,39 +37,50 @@ all, `split`). Protocols:
   split        the first part is taught, the rest judged
 
 Folders are read side by side, each in its own order; an index in the order of its lines. An index
-may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted."""
-EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
+may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted.""",
+    arguments.JSON,
+    argument("paths", nargs="*", metavar="INDEX", help="TREC index, or a directory that holds one"),
+    argument(
+        "--ham",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="wanted mail (may be given again)",
+    ),
+    argument(
+        "--spam",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="unwanted mail (may be given again)",
+    ),
+    argument(
+        "--protocol",
+        choices=("online", "corrections", "split"),
+        default="online",
+        help="default: online",
+    ),
+    argument(
+        "--share",
+        type=_parse_share,
+        default=0.7,
+        metavar="X",
+        help="part that is taught first, in `split` (default: 0.7)",
+    ),
+    argument(
+        "--scores",
+        type=arguments.parse_file,
+        metavar="FILE.csv",
+        help="write n,gold,label,score,trained of every judged message",
+    ),
+    argument(
+        "--plots", type=arguments.parse_directory, metavar="DIR", help="draw ROC and calibration"
+    ),
+    example="""  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
-  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json"""
-
-
-def add_evaluate(parser: argparse.ArgumentParser) -> None:
-    arguments.add_json(parser)
-    about = "TREC index, or a directory that holds one"
-    parser.add_argument("paths", nargs="*", metavar="INDEX", help=about)
-    about = "wanted mail (may be given again)"
-    parser.add_argument("--ham", action="append", default=[], metavar="PATH", help=about)
-    about = "unwanted mail (may be given again)"
-    parser.add_argument("--spam", action="append", default=[], metavar="PATH", help=about)
-    protocols = ("online", "corrections", "split")
-    parser.add_argument("--protocol", choices=protocols, default="online", help="default: online")
-    about = "part that is taught first, in `split` (default: 0.7)"
-    parser.add_argument("--share", type=_share_argument, default=0.7, metavar="X", help=about)
-    about = "write n,gold,label,score,trained of every judged message"
-    parser.add_argument("--scores", type=arguments.parse_file, metavar="FILE.csv", help=about)
-    about = "draw ROC and calibration"
-    parser.add_argument("--plots", type=arguments.parse_directory, metavar="DIR", help=about)
-
-
-def _share_argument(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < (share := float(text)) < 1:
-            return share
-    raise argparse.ArgumentTypeError(f"{text!r} is no number between 0 and 1")
-
-
+  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json""",
+)
 def run_evaluate(options: argparse.Namespace) -> int:
-    """Run the trial, print the figures and write the files."""
     from spamguard.engine import evaluate, measures
 
     # Mistakes in names of files show before the work.
@@ -69,7 +91,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
     unwanted = {"spam"}
     if common.has_filter(options):
-        with common.open_existing(options, load=False) as spam_filter:
+        with common.open_filter(options, _load=False) as spam_filter:
             unwanted |= spam_filter.unwanted
     paths = [*options.paths, *options.ham, *options.spam]
     running = evaluate.run_trial(

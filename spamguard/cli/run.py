@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard import log
 from spamguard.cli import arguments, common, status
+from spamguard.cli.arguments import argument, command, flag
 from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
 from spamguard.log import printable
 from spamguard.storage import LEDGER_FILE, account_owner, directory_owner
@@ -44,7 +45,10 @@ _children: list[subprocess.Popen[bytes]] = []  # Popen objects must outlive thei
 
 # ---- run
 
-RUN_ABOUT = """\
+
+@command(
+    "run",
+    """\
 Run the mail proxy. It takes mail by SMTP or LMTP, judges it, tags it and hands it on; it accepts a
 message only when the next hop has.
 
@@ -54,21 +58,19 @@ teaches.
 
 SIGHUP: read the configuration again, no connection is lost; SIGTERM: finish running work within 10
 seconds. Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same), or
-the limit on memory (`ulimit -v`) is too low."""
-RUN_EXAMPLE = """  spamguard run
-  spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
-  spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
-
-
-def add_run(parser: argparse.ArgumentParser) -> None:
-    about = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says"
-    parser.add_argument("--listen", metavar="ENDPOINT", help=about)
-    about = (
-        "smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, "
-        "instead of what the file says"
-    )
-    parser.add_argument("--next-hop", metavar="ENDPOINT", help=about)
-    parser.add_argument(
+the limit on memory (`ulimit -v`) is too low.""",
+    argument(
+        "--listen",
+        metavar="ENDPOINT",
+        help="smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says",
+    ),
+    argument(
+        "--next-hop",
+        metavar="ENDPOINT",
+        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, "
+        "instead of what the file says",
+    ),
+    argument(
         "--watch",
         metavar="MAILDIR",
         type=arguments.parse_directory,
@@ -76,12 +78,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="where moving mail teaches, such as /home/*/Maildir, instead of what the file says; "
         "may be repeated",
-    )
-
-
+    ),
+    example="""  spamguard run
+  spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
+  spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp""",
+)
 def run_run(options: argparse.Namespace) -> int:
-    """Serve until a signal ends it."""
-    from spamguard.config import schema
     from spamguard.daemon.master import Master
 
     read = common.config_reader(
@@ -93,6 +95,8 @@ def run_run(options: argparse.Namespace) -> int:
     )
 
     def read_and_warn() -> Settings:
+        from spamguard.config import schema
+
         settings = read()
         unknown = [text for _, text in schema.unknown_classes(settings, None)]
         for warning in (*schema.find_warnings(settings), *unknown):
@@ -124,7 +128,10 @@ def _show_page(settings: Settings) -> None:
 
 # ---- check
 
-CHECK_ABOUT = """\
+
+@command(
+    "check",
+    """\
 Check a configuration. Prints everything that is in force, defaults too, as YAML that ends with
 `# ok`; or every mistake with its line.
 
@@ -135,23 +142,21 @@ where the daemon would not start: no such user, or a state directory of another 
 
 With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you
 type. Begin the file with `# yaml-language-server: $schema=PATH`, or name it in the settings of your
-editor."""
-CHECK_EXAMPLE = """  spamguard check
+editor.""",
+    argument(
+        "file",
+        nargs="?",
+        type=arguments.parse_file,
+        metavar="FILE",
+        help="the configuration (YAML)",
+    ),
+    flag("--schema", "print the JSON Schema of the configuration, for editors"),
+    flag("--json", "answer in JSON: ok, problems, warnings, and what is in force"),
+    example="""  spamguard check
   spamguard check spamguard.yaml
-  spamguard check --schema > /etc/spamguard/schema.json"""
-
-
-def add_check(parser: argparse.ArgumentParser) -> None:
-    about = "the configuration (YAML)"
-    parser.add_argument("file", nargs="?", type=arguments.parse_file, metavar="FILE", help=about)
-    arguments.add_flag(
-        parser, "--schema", "print the JSON Schema of the configuration, for editors"
-    )
-    arguments.add_json(parser, "answer in JSON: ok, problems, warnings, and what is in force")
-
-
+  spamguard check --schema > /etc/spamguard/schema.json""",
+)
 def run_check(options: argparse.Namespace) -> int:
-    """Print the configuration in force, its mistakes, or its schema."""
     from spamguard.config import schema
     from spamguard.daemon import startup
 
@@ -234,7 +239,10 @@ def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
 
 # ---- open-mailboxes
 
-OPEN_MAILBOXES_ABOUT = """\
+
+@command(
+    "open-mailboxes",
+    """\
 Open people's mail for a daemon that has no right to. Messages of the mailboxes that `watch` names
 go to it over the socket `watch_socket`.
 
@@ -243,17 +251,16 @@ daemon, which parses mail, may not. It reads the configuration itself, answers t
 root only, writes nothing and knows no network. Started by root it becomes the user below, and keeps
 the right to read of all of root's (CAP_DAC_READ_SEARCH).
 
-SIGHUP: read the configuration again. Exit status 78: the configuration has mistakes."""
-OPEN_MAILBOXES_EXAMPLE = """  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml"""
-
-
-def add_open_mailboxes(parser: argparse.ArgumentParser) -> None:
-    about = "the user to become when started as root (default: %(default)s)"
-    parser.add_argument("--user", metavar="NAME", default="spamguard-watch", help=about)
-
-
+SIGHUP: read the configuration again. Exit status 78: the configuration has mistakes.""",
+    argument(
+        "--user",
+        metavar="NAME",
+        default="spamguard-watch",
+        help="the user to become when started as root (default: %(default)s)",
+    ),
+    example="""  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml""",
+)
 def run_open_mailboxes(options: argparse.Namespace) -> int:
-    """Serve until a signal ends it."""
     from spamguard.daemon.mailbox_broker import MailboxBroker
 
     if options.config is None:
@@ -268,7 +275,14 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
 
 # ---- doctor
 
-DOCTOR_ABOUT = """\
+
+_OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
+_POLL_SECONDS = 0.1
+
+
+@command(
+    "doctor",
+    """\
 Show that mail passes and that moving it teaches. Each step is a line; what fails comes with a
 remedy.
 
@@ -282,30 +296,37 @@ Passing: with a configuration, a daemon must run that serves what it says, and a
 to the mail server of this machine, which must let it be judged once and file it as spam. It goes
 into that mailbox, or the first that is there, teaches nothing and is removed.
 
-Exit status: 0 if nothing failed, 1 otherwise."""
-DOCTOR_EXAMPLE = """  spamguard doctor
+Exit status: 0 if nothing failed, 1 otherwise.""",
+    argument(
+        "--user",
+        metavar="NAME",
+        help="act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is "
+        "given",
+    ),
+    argument(
+        "--maildir",
+        type=arguments.parse_directory,
+        metavar="PATH",
+        help="a mailbox that the running daemon watches",
+    ),
+    argument(
+        "--smtp",
+        metavar="ADDRESS:PORT",
+        default="127.0.0.1:25",
+        help="where this machine takes mail (default: %(default)s)",
+    ),
+    argument(
+        "--to",
+        metavar="ADDRESS",
+        help="an address whose mail comes into the mailbox (default: of its user, at localhost)",
+    ),
+    arguments.JSON,
+    example="""  spamguard doctor
   spamguard doctor --config spamguard.yaml
   spamguard doctor --user anna
-  spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org"""
-
-_OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
-_POLL_SECONDS = 0.1
-
-
-def add_doctor(parser: argparse.ArgumentParser) -> None:
-    about = "act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
-    parser.add_argument("--user", metavar="NAME", help=about)
-    about = "a mailbox that the running daemon watches"
-    parser.add_argument("--maildir", type=arguments.parse_directory, metavar="PATH", help=about)
-    about = "where this machine takes mail (default: %(default)s)"
-    parser.add_argument("--smtp", metavar="ADDRESS:PORT", default="127.0.0.1:25", help=about)
-    about = "an address whose mail comes into the mailbox (default: of its user, at localhost)"
-    parser.add_argument("--to", metavar="ADDRESS", help=about)
-    arguments.add_json(parser)
-
-
+  spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org""",
+)
 def run_doctor(options: argparse.Namespace) -> int:
-    """Take every step, and print each as a line."""
     steps = []
     with common.terminate_cleanly(), closing(_all_steps(options)) as running:
         for step in running:
@@ -392,7 +413,7 @@ def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Ite
     from spamguard.engine import snapshot
 
     try:
-        with common.open_existing(options) as spam_filter:
+        with common.open_filter(options, must_exist=True) as spam_filter:
             if (loss := spam_filter.find_loss()) is not None:
                 yield doctor.failed("ledger", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
             else:

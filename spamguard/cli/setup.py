@@ -29,26 +29,13 @@ from typing import Any, NamedTuple
 import yaml
 
 from spamguard.cli import arguments, common, mail_servers
+from spamguard.cli.arguments import argument, command, flag
 from spamguard.cli.mail_servers import BACK, MILTER, SMTP, Change
 from spamguard.config.load import parse_yaml
 from spamguard.config.options import Position, Protocol, Settings
 from spamguard.errors import ConfigError, SpamguardError, UsageError
 from spamguard.log import hostname
 from spamguard.process import run_command
-
-SETUP_ABOUT = """\
-Set spamguard up for the mail server of this machine. It asks up to three questions and shows what
-it would change: spamguard.yaml, the service, and the files of Postfix, Exim or Dovecot.
-
-With --apply it does that, in place of what an earlier `setup` did, has the servers read their
-files, starts the service where systemd and its units are there, and ends with `doctor`. It keeps a
-copy of each file that it changes, as FILE.before-spamguard, FILE.before-spamguard.1 and so on.
---remove takes spamguard out of these servers; what it has learnt and spamguard.yaml stay. An option
-answers a question; without a terminal, what it proposes is the answer."""
-SETUP_EXAMPLE = """  spamguard setup
-  spamguard setup --apply
-  spamguard setup --server postfix --position after-queue --mailboxes '/home/*/Maildir' --apply
-  spamguard setup --remove --apply"""
 
 SERVERS = {
     "postfix": "its files are changed",
@@ -66,17 +53,6 @@ _DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
 _FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
 
-def add_setup(parser: argparse.ArgumentParser) -> None:
-    about = "the mail server: " + ", ".join(SERVERS)
-    parser.add_argument("--server", choices=tuple(SERVERS), metavar="NAME", help=about)
-    about = "where spamguard stands: " + ", ".join(POSITIONS)
-    parser.add_argument("--position", choices=tuple(POSITIONS), metavar="POSITION", help=about)
-    about = "Maildirs in which moving mail teaches, such as /home/*/Maildir"
-    parser.add_argument("--mailboxes", metavar="PATTERN", help=about)
-    arguments.add_flag(parser, "--remove", "take spamguard out of Postfix, Exim and Dovecot")
-    arguments.add_flag(parser, "--apply", "do it: without this option nothing is changed")
-
-
 class Answers(NamedTuple):
     """What the user wants. position: of spamguard in the path of the mail."""
 
@@ -85,8 +61,42 @@ class Answers(NamedTuple):
     mailboxes: str
 
 
+@command(
+    "setup",
+    """\
+Set spamguard up for the mail server of this machine. It asks up to three questions and shows what
+it would change: spamguard.yaml, the service, and the files of Postfix, Exim or Dovecot.
+
+With --apply it does that, in place of what an earlier `setup` did, has the servers read their
+files, starts the service where systemd and its units are there, and ends with `doctor`. It keeps a
+copy of each file that it changes, as FILE.before-spamguard, FILE.before-spamguard.1 and so on.
+--remove takes spamguard out of these servers; what it has learnt and spamguard.yaml stay. An option
+answers a question; without a terminal, what it proposes is the answer.""",
+    argument(
+        "--server",
+        choices=tuple(SERVERS),
+        metavar="NAME",
+        help="the mail server: " + ", ".join(SERVERS),
+    ),
+    argument(
+        "--position",
+        choices=tuple(POSITIONS),
+        metavar="POSITION",
+        help="where spamguard stands: " + ", ".join(POSITIONS),
+    ),
+    argument(
+        "--mailboxes",
+        metavar="PATTERN",
+        help="Maildirs in which moving mail teaches, such as /home/*/Maildir",
+    ),
+    flag("--remove", "take spamguard out of Postfix, Exim and Dovecot"),
+    flag("--apply", "do it: without this option nothing is changed"),
+    example="""  spamguard setup
+  spamguard setup --apply
+  spamguard setup --server postfix --position after-queue --mailboxes '/home/*/Maildir' --apply
+  spamguard setup --remove --apply""",
+)
 def run_setup(options: argparse.Namespace) -> int:
-    """Ask, show or apply, and prove."""
     if options.apply:
         os.umask(0o022)  # servers must be able to read what root writes
     else:
@@ -115,7 +125,7 @@ def run_setup(options: argparse.Namespace) -> int:
                 f"`useradd --system --home-dir /var/lib/spamguard {ACCOUNT}`"
             ) from None
     text = make_config(path, old, answers, is_root=is_root)
-    if answers.position == "milter" and old and any(door.policy.rules for door in old.listeners):
+    if answers.position == "milter" and old and any(door.rules for door in old.listeners):
         print("The rules of the listener go: a milter has its own.\n")
     settings = check_config(path, text, read)
     one_recipient = bool(settings.listeners) and (
@@ -149,22 +159,34 @@ def _ask(options: argparse.Namespace, old: Settings | None) -> Answers:
     asked = [options.server, options.position, options.mailboxes].count(None)
     if asked and sys.stdin.isatty():
         print(f"At most {asked} questions. Enter takes what stands in brackets, ? explains.\n")
+    programs = {"postconf": "postfix", "exim4": "exim", "exim": "exim"}
+    proposal = next((name for word, name in programs.items() if shutil.which(word)), "other")
     server = options.server or _question(
-        "Mail server", _find_server(), SERVERS, "Through which program mail comes in here."
+        "Mail server", proposal, SERVERS, "Through which program mail comes in here."
     )
     positions = tuple(POSITIONS) if server == "postfix" else ("after-queue",)
     if options.position and options.position not in positions:
         raise UsageError(f"the position for {server} is {' or '.join(positions)}")
-    proposal = _find_position(old)
+    front = [str(each.position) for each in old.listeners if each.position in _FRONT] if old else []
+    if old and any(each.listen.protocol is Protocol.MILTER for each in old.scanners):
+        front.append("milter")
+    proposal = front[0] if front else ""
     position = options.position or _question(
         "Position",
         proposal if proposal in positions else positions[0],
         {name: POSITIONS[name] for name in positions},
         "Where spamguard stands in the path of the mail. It can be changed later.",
     )
+    location = run_command("doveconf", "-h", "mail_location").strip()
+    proposal = "/home/*/Maildir"
+    if old and old.watch:
+        proposal = old.watch[0].maildir
+    elif location.startswith("maildir:/"):
+        path = location.removeprefix("maildir:").partition(":")[0]
+        proposal = re.sub(r"%(\w|\{\w+\})", "*", path)
     mailboxes = options.mailboxes or _question(
         "Mailboxes in which moving mail teaches",
-        old.watch[0].maildir if old and old.watch else _find_mailboxes(),
+        proposal,
         {},
         "The Maildirs of your users. * stands for the name of a user, or of a domain. Moving mail\n"
         "there into Junk teaches spam, and out of it ham.",
@@ -189,29 +211,6 @@ def _question(title: str, proposal: str, choices: Mapping[str, str], about: str)
             expected = f"one of {', '.join(choices)}" if choices else "a path that begins with /"
             print(f"Expected {expected}, found {answer!r}.")
         print(about)
-
-
-def _find_server() -> str:
-    if shutil.which("postconf"):
-        return "postfix"
-    return "exim" if shutil.which("exim4") or shutil.which("exim") else "other"
-
-
-def _find_position(old: Settings | None) -> str:
-    if old is None:
-        return ""
-    found = [str(each.position) for each in old.listeners if each.position in _FRONT]
-    found += ["milter" for each in old.scanners if each.listen.protocol is Protocol.MILTER]
-    return found[0] if found else ""
-
-
-def _find_mailboxes() -> str:
-    """The pattern of Dovecot's Maildirs, where it says so; otherwise the usual one."""
-    location = run_command("doveconf", "-h", "mail_location").strip()
-    path = location.removeprefix("maildir:").partition(":")[0]
-    if not location.startswith("maildir:/"):
-        return "/home/*/Maildir"
-    return re.sub(r"%(\w|\{\w+\})", "*", path)
 
 
 # ---- the configuration
@@ -384,7 +383,12 @@ def _apply(change: Change) -> None:
     files = change.open_files()
     for path, (old, new) in files.items():
         if old is not None and old not in change.ours:
-            _keep_copy(path)
+            number, copy = 0, path.with_name(path.name + _COPY_SUFFIX)
+            while copy.exists():
+                number += 1
+                copy = path.with_name(f"{path.name}{_COPY_SUFFIX}.{number}")
+            shutil.copy2(path, copy)
+            print(f"  kept {copy}")
         _put(path, new)
     try:
         for command in change.commands:
@@ -413,15 +417,6 @@ def _put(path: Path, text: str | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     mail_servers.write_text(path, text)
     print(f"  wrote {path}")
-
-
-def _keep_copy(path: Path) -> None:
-    number, copy = 0, path.with_name(path.name + _COPY_SUFFIX)
-    while copy.exists():
-        number += 1
-        copy = path.with_name(f"{path.name}{_COPY_SUFFIX}.{number}")
-    shutil.copy2(path, copy)
-    print(f"  kept {copy}")
 
 
 def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:

@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING
 
 from spamguard import keys
 from spamguard.cli import arguments, common
+from spamguard.cli.arguments import Argument, Run, argument, command, flag, group
 from spamguard.errors import StartError, UsageError
-from spamguard.log import duration_text, local_time, printable
+from spamguard.log import printable
 from spamguard.storage import KEY_FILE, as_directory_owner
+from spamguard.times import duration_text, local_time
 
 if TYPE_CHECKING:
     from spamguard.config.shared import SharedSettings
@@ -33,7 +35,42 @@ if TYPE_CHECKING:
     from spamguard.ledger.shared import SharedLog
     from spamguard.shared.mac import RowMac
 
-SHARED_ABOUT = """\
+
+_PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
+
+
+_DSN = argument(
+    "dsn",
+    metavar="DSN",
+    help="connection string of PostgreSQL: 'host=db.example dbname=spamguard …'",
+)
+
+
+def _password_option(about: str) -> Argument:
+    about = f"{about} (default: {_PASSWORD_FILE} in the state directory)"
+    return argument("--password-file", type=arguments.parse_file, metavar="FILE", help=about)
+
+
+def _action(name: str, about: str, *added: Argument) -> Callable[[Run], Run]:
+    """Declare an action. UsageError when it runs: the driver of the database is missing."""
+
+    def declare(work: Run) -> Run:
+        def run(options: argparse.Namespace) -> int:
+            try:
+                return work(options)
+            except ModuleNotFoundError as error:
+                if error.name != "psycopg":
+                    raise
+                raise UsageError("needs psycopg: pip install 'spamguard[shared]'") from error
+
+        return command(f"shared {name}", about, *added)(run)
+
+    return declare
+
+
+group(
+    "shared",
+    """\
 Let several machines learn as one. They share a log of lessons in PostgreSQL, and each judges with
 its own copy: no mail waits for the database.
 
@@ -45,75 +82,27 @@ machines add lessons, but change and delete none.
 
 All machines have the same key: copy the file `key` of the first one's state directory by a safe way
 (scp). `init` on the first machine, then `join` on each while its daemon is stopped; what a filter
-has learnt before is shared too."""
-SHARED_EXAMPLE = """\
+has learnt before is shared too.""",
+    example="""\
   spamguard shared init 'host=db.example dbname=spamguard user=spamguard_owner'
   spamguard shared join 'host=db.example dbname=spamguard'
   spamguard shared join 'host=db.example dbname=spamguard' --key key --password-file password
   spamguard shared status
   spamguard shared undo --node mx3
   spamguard shared forget mx3
-  spamguard shared leave"""
-
-_PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
-
-
-def add_shared(parser: argparse.ArgumentParser) -> None:
-    actions = arguments.add_actions(parser)
-    about = "make tables, functions and the role of the nodes in an empty database"
-    making = arguments.add_action(actions, "init", _init, about)
-    _add_dsn(making)
-    _add_password_file(making, "password of the nodes' role; made when absent")
-    about = "let this machine's filter, a new one or one with lessons, take part"
-    joining = arguments.add_action(actions, "join", _join, about)
-    _add_dsn(joining)
-    about = "the key of the other machines (default: the one in the state directory)"
-    joining.add_argument("--key", type=arguments.parse_file, metavar="FILE", help=about)
-    _add_password_file(joining, "password of the nodes' role, as `init` made it")
-    about = "how this machine and the others are, as the running daemon has it"
-    arguments.add_json(arguments.add_action(actions, "status", _status, about))
-    about = "drop a node that does not come back from the list that `status` shows"
-    forgetting = arguments.add_action(actions, "forget", _forget, about)
-    forgetting.add_argument("node", metavar="NODE", help="its name, or its id")
-    about = "go on alone, with everything that was learnt"
-    leaving = arguments.add_action(actions, "leave", _leave, about)
-    arguments.add_flag(leaving, "--force", "also while lessons wait for the database")
-    about = "take back, for all machines, what a machine that somebody broke into has taught"
-    undoing = arguments.add_action(actions, "undo", _undo, about)
-    arguments.add_json(undoing)
-    about = "its name or its id, as `status` has them"
-    undoing.add_argument("--node", required=True, metavar="NAME", help=about)
-    arguments.add_period(undoing)  # that machine may have lied about times
-    arguments.add_dry_run(undoing)
-    about = "bring tables and functions of the database up to this version"
-    _add_dsn(arguments.add_action(actions, "upgrade", _upgrade, about))
-
-
-def _add_dsn(parser: argparse.ArgumentParser) -> None:
-    about = "connection string of PostgreSQL: 'host=db.example dbname=spamguard …'"
-    parser.add_argument("dsn", metavar="DSN", help=about)
-
-
-def _add_password_file(parser: argparse.ArgumentParser, about: str) -> None:
-    about = f"{about} (default: {_PASSWORD_FILE} in the state directory)"
-    parser.add_argument("--password-file", type=arguments.parse_file, metavar="FILE", help=about)
-
-
-def run_shared(options: argparse.Namespace) -> int:
-    """Perform the action. UsageError: the driver of the database is missing."""
-    try:
-        return int(options.work(options))
-    except ModuleNotFoundError as error:
-        if error.name != "psycopg":
-            raise
-        raise UsageError("needs psycopg: pip install 'spamguard[shared]'") from error
-
+  spamguard shared leave""",
+)
 
 # ---- the owner of the database
 
 
+@_action(
+    "init",
+    "make tables, functions and the role of the nodes in an empty database",
+    _DSN,
+    _password_option("password of the nodes' role; made when absent"),
+)
 def _init(options: argparse.Namespace) -> int:
-    """Make everything in the database."""
     from spamguard.shared import admin
     from spamguard.shared.mac import RowMac
 
@@ -133,8 +122,12 @@ def _init(options: argparse.Namespace) -> int:
     return 0
 
 
+@_action(
+    "upgrade",
+    "bring tables and functions of the database up to this version",
+    _DSN,
+)
 def _upgrade(options: argparse.Namespace) -> int:
-    """Bring the database up to date."""
     from spamguard.shared import admin
 
     before, after = admin.upgrade(options.dsn)
@@ -150,10 +143,24 @@ def _password_file(options: argparse.Namespace) -> Path:
 # ---- this machine
 
 
+@_action(
+    "join",
+    "let this machine's filter, a new one or one with lessons, take part",
+    _DSN,
+    argument(
+        "--key",
+        type=arguments.parse_file,
+        metavar="FILE",
+        help="the key of the other machines (default: the one in the state directory)",
+    ),
+    _password_option("password of the nodes' role, as `init` made it"),
+)
 def _join(options: argparse.Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
     import asyncio
 
+    from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.engine.store import disown_tables
     from spamguard.shared import admin
     from spamguard.shared.mac import RowMac
 
@@ -175,7 +182,7 @@ def _join(options: argparse.Namespace) -> int:
                 f"{state} (chown), with mode 0600"
             )
         keys.store_key(state / KEY_FILE, key)
-        with common.open_filter(options, "is a new filter", _bits=bits) as spam_filter:
+        with common.open_filter(options, note="is a new filter", _bits=bits) as spam_filter:
             if spam_filter.min_bits != bits:
                 raise UsageError(
                     f"{state}: its tables begin with 2**{spam_filter.min_bits} buckets, those of "
@@ -183,7 +190,9 @@ def _join(options: argparse.Namespace) -> int:
                 )
             has_joined = spam_filter.ledger.shared is not None
             if not has_joined:
-                asyncio.run(_join_log(spam_filter, settings, RowMac(key)))
+                line = spam_filter.ledger.get_meta(SNAPSHOT_KEY)
+                spam_filter.ledger.join()
+                disown_tables(spam_filter.ledger, line)
             log = _shared_log(spam_filter)
             log.note_server(server)
             counts = log.counts()
@@ -191,7 +200,6 @@ def _join(options: argparse.Namespace) -> int:
     if counts.waiting:
         waiting = common.count_text(counts.waiting, "lesson")
         text += f"; {waiting} of this machine will go to the others"
-    text += f"; {counts.hold}" if counts.hold else ""
     common.say(f"{state}: {text}")
     common.say("put these lines into spamguard.yaml, then start the daemon:")
     print(
@@ -233,39 +241,18 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
         return (await database.cluster()).bits, database.server
 
 
-async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) -> None:
-    """Make the ledger part of the log.
-
-    Its own tables judge until then, or until the courier has copied the log.
-    """
-    from spamguard.engine.snapshot import SNAPSHOT_KEY
-    from spamguard.engine.store import request_settling
-    from spamguard.shared.postgres import SharedDatabase
-    from spamguard.shared.snapshots import SnapshotExchange, keep_tables
-
-    ledger = spam_filter.ledger
-    with closing(await SharedDatabase.connect(settings, "join", mac)) as database:
-        line = ledger.get_meta(SNAPSHOT_KEY)
-        ledger.join()
-        if line is not None:
-            keep_tables(ledger, line)
-        exchange = SnapshotExchange(ledger, spam_filter.directory)
-        if last := (await database.head()).last:
-            exchange.hold_while_copying()
-        await exchange.fetch(database)
-        log = _shared_log(spam_filter)
-        if log.waiting()[0]:  # a few lessons without tables judge too
-            exchange.update_hold(last)
-        request_settling(ledger, log, last)
-
-
+@_action(
+    "leave",
+    "go on alone, with everything that was learnt",
+    flag("--force", "also while lessons wait for the database"),
+)
 def _leave(options: argparse.Namespace) -> int:
-    """Make the ledger one of a single machine."""
     from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.engine.store import parse_if_whole
 
     state = common.existing_state_directory(options)
     with _stopped_daemon(state):
-        with common.open_existing(options, load=False) as spam_filter:
+        with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
             log = _shared_log(spam_filter)
             counts = log.counts()
             if counts.waiting and not options.force:
@@ -273,10 +260,10 @@ def _leave(options: argparse.Namespace) -> int:
                     f"{common.count_text(counts.waiting, 'lesson')} wait for the database: let the "
                     "daemon run until they are there, or use --force"
                 )
-            if counts.hold:  # these tables do not know the numbers of their events
+            if parse_if_whole(spam_filter.ledger.get_meta(SNAPSHOT_KEY)).is_disowned:
                 spam_filter.ledger.drop_meta([SNAPSHOT_KEY])
             log.leave(force=options.force)
-        with common.open_existing(options, load=False) as spam_filter:
+        with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
             spam_filter.settle()
     print("left: this filter learns alone from now on; take `shared` out of spamguard.yaml")
     if counts.waiting:
@@ -319,13 +306,24 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
 # ---- undo
 
 
+@_action(
+    "undo",
+    "take back, for all machines, what a machine that somebody broke into has taught",
+    arguments.JSON,
+    argument(
+        "--node", required=True, metavar="NAME", help="its name or its id, as `status` has them"
+    ),
+    arguments.SINCE,
+    arguments.UNTIL,
+    arguments.DRY_RUN,
+)
 def _undo(options: argparse.Namespace) -> int:
     """Take back what one node has cast, user by user. Classes stay."""
-    from spamguard.cli.recovery import parse_period, undo_selections
+    from spamguard.cli.keep import undo_selections
     from spamguard.learning.undo import VoteSelection
 
-    since, until = parse_period(options)
-    with common.open_existing(options) as spam_filter:
+    since, until = arguments.parse_period(options)
+    with common.open_filter(options, must_exist=True) as spam_filter:
         _shared_log(spam_filter)
         node = _find_node(spam_filter, options.node)
         digests: dict[str, list[bytes]] = {}
@@ -363,11 +361,16 @@ def _find_node(spam_filter: Filter, name: str) -> str:
 # ---- status
 
 
+@_action(
+    "status",
+    "how this machine and the others are, as the running daemon has it",
+    arguments.JSON,
+)
 def _status(options: argparse.Namespace) -> int:
     """Print what the ledger knows, and what the courier last said."""
     from spamguard.shared.status import read_status
 
-    with common.open_existing(options, load=False) as spam_filter:
+    with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
         counts = _shared_log(spam_filter).counts()
         courier = read_status(spam_filter.directory)
     now = time.time()
@@ -391,8 +394,12 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
+@_action(
+    "forget",
+    "drop a node that does not come back from the list that `status` shows",
+    argument("node", metavar="NODE", help="its name, or its id"),
+)
 def _forget(options: argparse.Namespace) -> int:
-    """Drop a node from the list of all nodes."""
     from spamguard.shared import client
     from spamguard.shared.status import ABSENT_SECONDS, read_status
 

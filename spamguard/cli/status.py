@@ -13,32 +13,21 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard import __version__
 from spamguard.cli import arguments, common
-from spamguard.log import duration_text, local_time, printable
+from spamguard.cli.arguments import command
+from spamguard.log import printable
+from spamguard.times import duration_text, local_time
 from spamguard.users import PIPE_ORIGIN
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
-    from spamguard.learning.status_files import RefusedLessons, WatcherStatus
 
-STATUS_ABOUT = """\
-Show what the filter knows, and how the daemon is. It shows messages of each class, who taught them,
-sizes and versions.
-
-Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and
-its messages since it began.
-
-Of each user: when the last move of a message into a folder was learnt, and the lessons in force.
-Warnings tell what should teach and does not, and what was refused lately, such as beyond
-lessons_per_day."""
-STATUS_EXAMPLE = """  spamguard status
-  spamguard status --json | jq .classes.spam.messages"""
 
 _MISSING_REMEDY = (
     "teach what people have filed (teach-folders), or let answering teach (answered_is_ham)"
@@ -48,14 +37,25 @@ _DAY_SECONDS = 86_400
 _OVERDUE_SECONDS = 120  # most troubles of the watcher pass sooner, so they are no warning before
 
 
-def add_status(parser: argparse.ArgumentParser) -> None:
-    arguments.add_json(parser)
+@command(
+    "status",
+    """\
+Show what the filter knows, and how the daemon is. It shows messages of each class, who taught them,
+sizes and versions.
 
+Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and
+its messages since it began.
 
+Of each user: when the last move of a message into a folder was learnt, and the lessons in force.
+Warnings tell what should teach and does not, and what was refused lately, such as beyond
+lessons_per_day.""",
+    arguments.JSON,
+    example="""  spamguard status
+  spamguard status --json | jq .classes.spam.messages""",
+)
 def run_status(options: argparse.Namespace) -> int:
-    """Collect the values and print them."""
     common.warn_of_service(options)
-    with common.open_existing(options) as spam_filter:
+    with common.open_filter(options, must_exist=True) as spam_filter:
         values = {
             **_filter_values(spam_filter, options.profile),
             **user_values(spam_filter),
@@ -110,6 +110,17 @@ def _status_text(values: dict[str, Any]) -> str:
     from spamguard.learning import undo
 
     versions, sizes = values["versions"], values["bytes"]
+    kept, keep = values["kept"], (values["daemon"] or {}).get("keep")
+    keeping = f"since {local_time(kept['since'])[:10]}" if kept["since"] else "nothing yet"
+    keeping += f" (keep: {keep})" if keep else ""  # as the running daemon says it
+    if kept["aged"]:
+        keeping += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
+    watching = "nobody has watched folders here"
+    if watcher := values["watcher"]:
+        mailboxes = common.count_text(watcher["mailboxes"], "mailbox")
+        # A watcher dies with its daemon, however recently it was seen.
+        ending = "" if watcher["alive"] and values["daemon"] else ", not running"
+        watching = f"{mailboxes}, last seen {local_time(watcher['seen'])}{ending}"
     lines = [
         f"state      {values['state']}",
         f"version    spamguard {versions['program']}, extractor {versions['extractor']}, "
@@ -118,10 +129,10 @@ def _status_text(values: dict[str, Any]) -> str:
         f"key        {values['key']}",
         f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
         f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
-        f"kept       {_kept_text(values)}",
-        f"watcher    {_watcher_text(values)}",
+        f"kept       {keeping}",
+        f"watcher    {watching}",
         *daemon_lines(values["daemon"]),
-        *(_shared_lines(values["shared"]) if values["shared"] else ()),
+        *_shared_lines(values["shared"]),
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
         f"tables {sizes['tables'] / 1e6:,.1f} MB",
     ]
@@ -140,73 +151,48 @@ def _status_text(values: dict[str, Any]) -> str:
     return "\n".join([*lines, *_user_lines(values)])
 
 
-def _kept_text(values: dict[str, Any]) -> str:
-    """What is kept, as the running daemon says it, and since when."""
-    kept, keep = values["kept"], (values["daemon"] or {}).get("keep")
-    text = f"since {local_time(kept['since'])[:10]}" if kept["since"] else "nothing yet"
-    if keep:
-        text += f" (keep: {keep})"
-    if kept["aged"]:
-        text += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
-    return text
-
-
 # ---- users, and the watcher
 
 
 def user_values(spam_filter: Filter) -> dict[str, Any]:
     """The users, by the time of their last move; the watcher, if there ever was one; warnings."""
+    from spamguard.folders.reconcile import MOVE_ORIGIN
     from spamguard.learning import status_files
 
+    ledger = spam_filter.ledger.users
+    users: list[dict[str, Any]] = []
+    for name, lessons in sorted(ledger.count_lessons().items()):
+        # IMAPSieve tells of moves too, by teach-pipe
+        votes = [ledger.last_vote(name, origin) for origin in (MOVE_ORIGIN, PIPE_ORIGIN)]
+        last = max(filter(None, votes), default=None)
+        folder = last and last.origin.removeprefix(f"{MOVE_ORIGIN} ")
+        move = last and {"time": last.time, "folder": folder}
+        users.append({"user": name, "lessons": lessons, "last_move": move})
+    users.sort(key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)
     watcher, now = status_files.read_watcher_status(spam_filter.directory), time.time()
     watcher_values = watcher and {
         "alive": watcher.is_alive(now),
         "seen": watcher.seen,
         "mailboxes": watcher.mailboxes,
     }
-    dropped = status_files.read_dropped(spam_filter.directory)
-    warnings = list(_find_warnings(watcher, dropped, now))
-    return {"users": _list_users(spam_filter), "watcher": watcher_values, "warnings": warnings}
-
-
-def _list_users(spam_filter: Filter) -> list[dict[str, Any]]:
-    from spamguard.folders.reconcile import MOVE_ORIGIN
-
-    ledger, users = spam_filter.ledger.users, []
-    for name, lessons in sorted(ledger.count_lessons().items()):
-        # IMAPSieve tells of moves too, by teach-pipe
-        votes = [ledger.last_vote(name, origin) for origin in (MOVE_ORIGIN, PIPE_ORIGIN)]
-        last = max(filter(None, votes), default=None)
-        users.append(
-            {
-                "user": name,
-                "lessons": lessons,
-                "last_move": last
-                and {"time": last.time, "folder": last.origin.removeprefix(f"{MOVE_ORIGIN} ")},
-            }
-        )
-    return sorted(users, key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)
-
-
-def _find_warnings(
-    watcher: WatcherStatus | None, dropped: Mapping[str, RefusedLessons], now: float
-) -> Iterator[str]:
-    """Warn if the watcher is gone, of troubles that stay, and of lessons refused in a day."""
+    warnings = []
     if watcher and not watcher.is_alive(now):
-        yield (
+        warnings.append(
             f"no watcher has been seen since {local_time(watcher.seen)}: "
             "moving mail teaches nothing until the daemon runs again"
         )
     for trouble in watcher.troubles if watcher else ():
         if now - trouble.since >= _OVERDUE_SECONDS:
-            yield f"since {local_time(trouble.since)}: {trouble.text}"
+            warnings.append(f"since {local_time(trouble.since)}: {trouble.text}")
+    dropped = status_files.read_dropped(spam_filter.directory)
     for user, refused in (*(watcher.refused.items() if watcher else ()), *dropped.items()):
         if now - refused.last < _DAY_SECONDS:
-            yield (
+            warnings.append(
                 f"{user or arguments.SITE}: {refused.number:,} lessons of {refused.day} were "
                 f"dropped, the last one by {refused.folder} at {local_time(refused.last)}: "
                 f"{refused.why}"
             )
+    return {"users": users, "watcher": watcher_values, "warnings": warnings}
 
 
 def _user_lines(values: dict[str, Any]) -> list[str]:
@@ -223,16 +209,6 @@ def _user_lines(values: dict[str, Any]) -> list[str]:
         lines.append(f"{name:10}  {when:25}  {lessons or 'none'}")
     more = len(values["users"]) - _MAX_USERS
     return [*lines, f"and {more:,} more (--json shows all)"] if more > 0 else lines
-
-
-def _watcher_text(values: dict[str, Any]) -> str:
-    watcher = values["watcher"]
-    if watcher is None:
-        return "nobody has watched folders here"
-    mailboxes = common.count_text(watcher["mailboxes"], "mailbox")
-    # A watcher dies with its daemon, however recently it was seen.
-    ending = "" if watcher["alive"] and values["daemon"] else ", not running"
-    return f"{mailboxes}, last seen {local_time(watcher['seen'])}{ending}"
 
 
 # ---- the running daemon
@@ -322,6 +298,14 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
 # ---- the shared log
 
 
+def _shared_lines(values: dict[str, Any] | None) -> list[str]:
+    if values is None:
+        return []
+    lines = [f"{values['position']:,} of {values['last']:,} events"]
+    lines += [note.removeprefix("shared log: ") for note in values["notes"]]
+    return [f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(lines)]
+
+
 def shared_values(spam_filter: Filter) -> dict[str, Any] | None:
     """How this node stands to the shared log; None: the ledger has not joined one."""
     log = spam_filter.ledger.shared
@@ -330,9 +314,3 @@ def shared_values(spam_filter: Filter) -> dict[str, Any] | None:
     from spamguard.shared.status import describe_status
 
     return describe_status(spam_filter.directory, log.counts(), time.time())
-
-
-def _shared_lines(values: dict[str, Any]) -> list[str]:
-    lines = [f"{values['position']:,} of {values['last']:,} events"]
-    lines += [note.removeprefix("shared log: ") for note in values["notes"]]
-    return [f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(lines)]

@@ -4,11 +4,15 @@
 what was taught about messages, exactly, without knowing as what they were taught. `teach-folders`
 teaches what people filed before anybody watched their folders: each mailbox is searched for
 messages whose folder says what they are, and these are taught in the name of its owner, once. All
-use `learning`, the one way in for a lesson, and settle at the end. `teach-pipe` leaves a lesson
+use `learning`, the one way in for a lesson, and settle at the end. With --sender, `learn` and
+`forget` keep a word about all mail of somebody: evidence that counts only where a server named in
+the configuration (`authserv_ids`) has authenticated the sender, and one user's word only with
+`personal: true`. What is kept is a keyed hash of the address. `teach-pipe` leaves a lesson
 for the daemon; `spamguard.__main__` runs it without this module, because somebody waits for it.
 
-Must never teach a part of a message, never touch what others have taught, and never write to a
-mailbox. `teach-folders` that is run again must teach only what is new.
+Must never teach a part of a message, never touch what others have taught, never write to a mailbox,
+and never take an address for authentic. `teach-folders` that is run again must teach only what is
+new.
 """
 
 from __future__ import annotations
@@ -17,32 +21,113 @@ import argparse
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import cache, partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import arguments, common, senders
+from spamguard.cli import arguments, common
+from spamguard.cli.arguments import argument, command, flag
 from spamguard.errors import SourceError, UsageError
 from spamguard.learning import client
 from spamguard.log import printable
 from spamguard.records import EXTRACTOR
 from spamguard.sources import SourceMessage
 from spamguard.storage import batches
+from spamguard.users import SENDER_NATS
 
 if TYPE_CHECKING:
-    from spamguard.config.options import Watch
     from spamguard.engine.filter import Filter
     from spamguard.engine.prepare import LabelledExample
-    from spamguard.folders.broker import Mailboxes
     from spamguard.folders.mailboxes import Mailbox
     from spamguard.folders.scan import FiledMessage, FolderScanner, StoredMessage
 
+# ---- senders: a word about all mail of somebody
+
+
+def _parse_address(text: str) -> str:
+    from spamguard.mail.authentication import parse_author
+
+    address = parse_author([text.encode("utf-8", "replace")])
+    if not address:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address such as anna@example.org")
+    return address
+
+
+SENDER = argument(
+    "--sender",
+    type=_parse_address,
+    metavar="ADDRESS",
+    help="not a message, but a sender: all mail from this address, where it is authenticated",
+)
+
+
+def _cast_word(options: argparse.Namespace, label: str) -> int:
+    """Keep that mail of the sender is ham or spam; "": take that back."""
+    from spamguard.daemon.status import ask_daemon
+    from spamguard.learning.lessons import LessonOutcome, LessonService
+    from spamguard.ledger.senders import make_sender_vote
+
+    names = ("paths", "ids", "unwanted", "new", "force", "dry_run")
+    if any(getattr(options, name, False) for name in names):
+        options.wrong_usage("argument --sender: only --as, --user and --json go with it")
+    if label not in {*SENDER_NATS, ""}:
+        raise UsageError(f"{options.sender}: say --as ham if its mail is wanted, or --as spam")
+    if label:  # a word that would not count is not kept
+        if getattr(options, "config", None):
+            settings = common.load_config(options)
+            servers, is_personal = settings.believed_servers, settings.personal
+        else:
+            state = common.state_directory(options)
+            daemon = ask_daemon(state) or {}
+            if "authserv_ids" not in daemon:
+                raise UsageError(
+                    f"{options.sender}: nothing tells whether this would count, as no daemon "
+                    f"answers on {state}: start it, or name its directory with --state"
+                )
+            servers, is_personal = daemon["authserv_ids"], daemon["personal"]
+        missing = []
+        if not servers:
+            missing.append(
+                "`authserv_ids: [mx.example.org]`, with the name that your mail server gives "
+                "itself in Authentication-Results, and a listener behind it (position "
+                "after-queue, LMTP, or `strips_authentication_results: true`)"
+            )
+        if options.user and not is_personal:
+            missing.append("`personal: true`, or else leave out --user to say it for everybody")
+        if missing:
+            raise UsageError(
+                f"{options.sender}: not kept, as this would never count: "
+                f"the configuration lacks {', and '.join(missing)}"
+            )
+    with common.open_filter(options, must_exist=not label) as spam_filter:
+        digest, nats = spam_filter.senders.digest(options.sender), SENDER_NATS.get(label)
+        vote = make_sender_vote(digest, options.user, nats, "cli", int(time.time()))
+        outcome = LessonService(spam_filter).submit_vote(vote)
+    changed = outcome is LessonOutcome.LEARNT
+    if label:
+        text = f"its mail is {'wanted' if label == 'ham' else 'unwanted'}, where authenticated"
+        text += "" if changed else " (already known)"
+    else:
+        text = "forgot what was said of it" if changed else "nothing was said of it"
+    values = {"sender": options.sender, "user": options.user, "class": label, "changed": changed}
+    whose = options.user or arguments.SITE
+    common.print_answer(options, f"{options.sender}, for {whose}: {text}", values)
+    return 0
+
+
 # ---- learn
 
-LEARN_ABOUT = """\
+_NO_MAIL = (
+    "{:,} of the messages are no mail, such as {}: no header field at all; "
+    "--force teaches it all the same"
+)
+
+
+@command(
+    "learn",
+    """\
 Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
 Messages of a TREC index bring their class along; for all others say it with --as.
 
@@ -50,40 +135,36 @@ What is marked as deleted is not taught. What has no header field at all is no m
 taught, unless --force says so.
 
 Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
-does. --sender teaches no message, but "always from this sender"."""
-LEARN_EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
+does. --sender teaches no message, but "always from this sender".""",
+    argument(
+        "--as",
+        dest="label",
+        metavar="CLASS",
+        help="what the messages are: spam, ham, or a class of your own",
+    ),
+    flag("--unwanted", "messages of this class are unwanted, as spam is"),
+    flag("--new", "the class is new, even if its name resembles another one's"),
+    flag("--force", "teach also what has no header field at all, and so is no mail"),
+    arguments.DRY_RUN,
+    SENDER,
+    arguments.TEACHER,
+    arguments.JSON,
+    arguments.IDS,
+    arguments.PATHS,
+    example="""  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index
   spamguard learn --dry-run --as ham ~/Documents/mail
   spamguard learn --as ham --id 0iq5r8jo4c1n2f3g
-  spamguard learn --as ham --sender news@example.org --user anna"""
-
-
-def add_learn(parser: argparse.ArgumentParser) -> None:
-    about = "what the messages are: spam, ham, or a class of your own"
-    parser.add_argument("--as", dest="label", metavar="CLASS", help=about)
-    arguments.add_flag(parser, "--unwanted", "messages of this class are unwanted, as spam is")
-    arguments.add_flag(
-        parser, "--new", "the class is new, even if its name resembles another one's"
-    )
-    arguments.add_flag(
-        parser, "--force", "teach also what has no header field at all, and so is no mail"
-    )
-    arguments.add_dry_run(parser)
-    senders.add_sender(parser)
-    arguments.add_teacher(parser)
-    arguments.add_json(parser)
-    arguments.add_paths_or_ids(parser)
-
-
+  spamguard learn --as ham --sender news@example.org --user anna""",
+)
 def run_learn(options: argparse.Namespace) -> int:
-    """Teach the messages; print how many were taught as what."""
     from spamguard.engine.prepare import LabelledExample, extract_examples, group_by_class
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
     from spamguard.proxy.history_search import example_from_row
 
     if options.sender:
-        return senders.cast_word(options, options.label or "unsaid")
+        return _cast_word(options, options.label or "unsaid")
     arguments.check_paths_or_ids(options)
     if options.label is None and (options.unwanted or options.ids):
         unsaid = (*options.ids, "--unwanted")[0]
@@ -93,8 +174,7 @@ def run_learn(options: argparse.Namespace) -> int:
     messages = common.progress(common.read_messages(options.paths))
     refused: list[str] = []
     deleted: list[str] = []
-    opener = common.open_for_dry_run if options.dry_run else common.open_filter
-    with opener(options) as spam_filter:
+    with common.open_filter(options, scratch=options.dry_run) as spam_filter:
         passed = [
             LabelledExample(options.label, example_from_row(spam_filter, row)) for row in rows
         ]
@@ -125,11 +205,11 @@ def run_learn(options: argparse.Namespace) -> int:
                     learnt[label] += outcomes.count(LessonOutcome.LEARNT)
                     unchanged[label] += outcomes.count(LessonOutcome.UNCHANGED)
         if refused and not learnt:
-            raise SourceError(_describe_refused(refused))
+            raise SourceError(_NO_MAIL.format(len(refused), refused[0]))
         # the command settles by itself: there may be no daemon to do it
         settled = not options.dry_run and spam_filter.settle_if_due()
     if refused:
-        common.say(f"note: {_describe_refused(refused)}")
+        common.say(f"note: {_NO_MAIL.format(len(refused), refused[0])}")
     values = {"taught": learnt, "known": unchanged, "refused": len(refused)}
     values |= {"deleted": len(deleted), "settled": settled, "dry_run": options.dry_run}
     verb = "would teach" if options.dry_run else "taught"
@@ -143,13 +223,6 @@ def run_learn(options: argparse.Namespace) -> int:
         text += f"; marked as deleted, and so not taught: {len(deleted):,}"
     common.print_answer(options, text, values)
     return 0
-
-
-def _describe_refused(names: Sequence[str]) -> str:
-    return (
-        f"{len(names):,} of the messages are no mail, such as {names[0]}: no header field at all; "
-        "--force teaches it all the same"
-    )
 
 
 def _label_messages(
@@ -203,34 +276,33 @@ def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[Labelle
 
 # ---- forget
 
-FORGET_ABOUT = """\
+
+@command(
+    "forget",
+    """\
 Take back what was taught about messages. What was never taught is no error. The votes of others
-stay: `explain` shows them, --user takes them back."""
-FORGET_EXAMPLE = """  spamguard forget message.eml
+stay: `explain` shows them, --user takes them back.""",
+    SENDER,
+    arguments.TEACHER,
+    arguments.JSON,
+    arguments.IDS,
+    arguments.PATHS,
+    example="""  spamguard forget message.eml
   spamguard forget ~/Maildir/.Junk
-  spamguard forget --id 0iq5r8jo4c1n2f3g"""
-
-
-def add_forget(parser: argparse.ArgumentParser) -> None:
-    senders.add_sender(parser)
-    arguments.add_teacher(parser)
-    arguments.add_json(parser)
-    arguments.add_paths_or_ids(parser)
-
-
+  spamguard forget --id 0iq5r8jo4c1n2f3g""",
+)
 def run_forget(options: argparse.Namespace) -> int:
-    """Retract the votes on the messages; print how many there were."""
     from spamguard.engine.prepare import ExampleReader
     from spamguard.learning.lessons import LessonService
     from spamguard.proxy.history_search import row_digest
 
     if options.sender:
-        return senders.cast_word(options, "")
+        return _cast_word(options, "")
     arguments.check_paths_or_ids(options)
     rows = common.find_rows(options, options.ids)
     messages = common.progress(common.read_messages(options.paths))
     forgotten = unknown = by_others = 0
-    with common.open_existing(options) as spam_filter:
+    with common.open_filter(options, must_exist=True) as spam_filter:
         service, reader = LessonService(spam_filter), ExampleReader(spam_filter.key)
         passed = [row_digest(spam_filter, row) for row in rows]
         for batch in batches(chain(passed, (reader.digest(message.raw) for message in messages))):
@@ -256,13 +328,18 @@ def run_forget(options: argparse.Namespace) -> int:
 # ---- teach-pipe
 
 
-TEACH_PIPE_ABOUT, TEACH_PIPE_EXAMPLE = client.ABOUT, client.EXAMPLE
-add_teach_pipe, run_teach_pipe = client.add_arguments, client.run
+command("teach-pipe", client.ABOUT, client.add_arguments, example=client.EXAMPLE)(client.run)
 
 
 # ---- teach-folders
 
-TEACH_FOLDERS_ABOUT = """\
+
+_ORIGIN = "folders, before they were watched"
+
+
+@command(
+    "teach-folders",
+    """\
 Teach what people filed already. Each message in Junk is taught as spam, each in an archive or read
 in INBOX as ham, in the name of its owner; trash, sent mail, drafts and folders of no known name
 teach nothing, nor does what spamguard itself filed. Try it with --dry-run first.
@@ -271,38 +348,49 @@ It can be interrupted and run again: what was taught is not taught twice, and wh
 (undo, forget) is not taught again just because it still lies there: `spamguard learn` does that.
 Messages taught before an upgrade that reads mail otherwise are read again and keep their class. The
 daemon does not do this by itself: messages that lie in a mailbox when it first looks teach nothing,
-only later moves do."""
-TEACH_FOLDERS_EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
+only later moves do.""",
+    arguments.DRY_RUN,
+    arguments.JSON,
+    argument(
+        "maildirs",
+        nargs="*",
+        type=arguments.parse_directory,
+        metavar="MAILDIR",
+        help="a Maildir, or a pattern of several, such as '/home/*/Maildir'",
+    ),
+    example="""  spamguard teach-folders --dry-run '/home/*/Maildir'
   spamguard teach-folders ~/Maildir
-  spamguard teach-folders --config spamguard.yaml"""
-
-_ORIGIN = "folders, before they were watched"
-
-
-def add_teach_folders(parser: argparse.ArgumentParser) -> None:
-    arguments.add_dry_run(parser)
-    arguments.add_json(parser)
-    about = "a Maildir, or a pattern of several, such as '/home/*/Maildir'"
-    parser.add_argument(
-        "maildirs", nargs="*", type=arguments.parse_directory, metavar="MAILDIR", help=about
-    )
-
-
+  spamguard teach-folders --config spamguard.yaml""",
+)
 def run_teach_folders(options: argparse.Namespace) -> int:
-    """Teach every mailbox; print what each has taught."""
+    from spamguard.config.options import Watch
     from spamguard.folders.broker import make_mailboxes
-    from spamguard.folders.roles import read_dovecot, role_lookup
+    from spamguard.folders.roles import is_maildir, read_dovecot, role_lookup
     from spamguard.folders.scan import QUIET_SECONDS, FolderScanner, find_filed
 
-    watches, broker_socket = _chosen_watches(options)
+    broker_socket = None
+    if options.maildirs:
+        watches = [Watch(str(path.absolute())) for path in options.maildirs]
+    elif options.config is None:
+        raise UsageError("say which MAILDIR to teach from, or --config FILE")
+    else:
+        settings = common.load_config(options)
+        if not settings.watch:
+            raise UsageError(f"{options.config}: watches no mailboxes: name some under `watch`")
+        watches = list(settings.watch)
+        broker_socket = settings.watch_socket if os.geteuid() else None  # root opens them itself
     special_uses = read_dovecot().special_uses
     roles = [role_lookup(watch, special_uses) for watch in watches]
     with closing(make_mailboxes(watches, broker_socket, notify=False)) as mailboxes:
         owned = list(mailboxes.find_mailboxes())
-        _require_maildirs(mailboxes, owned, watches, each=bool(options.maildirs))
+        there = {each.watch for each in owned if is_maildir(mailboxes, each, if_unreadable=False)}
+        for number, watch in enumerate(watches):  # of a configuration one will do
+            if number not in there and (options.maildirs or not there):
+                raise UsageError(
+                    f"{watch.maildir}: no Maildir there: check the path and its permissions"
+                )
         results = []
-        opener = common.open_for_dry_run if options.dry_run else common.open_filter
-        with opener(options) as spam_filter:
+        with common.open_filter(options, scratch=options.dry_run) as spam_filter:
             # A file younger than this counts as unfinished and would be passed over in silence.
             time.sleep(QUIET_SECONDS)
             scanner = FolderScanner(mailboxes, spam_filter.key)
@@ -316,39 +404,6 @@ def run_teach_folders(options: argparse.Namespace) -> int:
                 spam_filter.settle_if_due()
     common.print_answer(options, "\n".join(map(_mailbox_line, results)), results)
     return 0
-
-
-def _chosen_watches(options: argparse.Namespace) -> tuple[list[Watch], Path | None]:
-    """Where mailboxes are, and the broker's socket unless root opens them itself.
-
-    With --config, its filter is used from here on.
-    """
-    from spamguard.config.options import Watch
-
-    if options.maildirs:
-        return [Watch(str(path.absolute())) for path in options.maildirs], None
-    if options.config is None:
-        raise UsageError("say which MAILDIR to teach from, or --config FILE")
-    settings = common.load_config(options)
-    if not settings.watch:
-        raise UsageError(f"{options.config}: watches no mailboxes: name some under `watch`")
-    return list(settings.watch), settings.watch_socket if os.geteuid() else None
-
-
-def _require_maildirs(
-    mailboxes: Mailboxes, owned: Sequence[Mailbox], watches: Sequence[Watch], *, each: bool
-) -> None:
-    """UsageError if there is no Maildir at all; or, with `each`, none for one of the watches."""
-    from spamguard.folders.roles import is_maildir
-
-    with_maildir = {
-        mailbox.watch for mailbox in owned if is_maildir(mailboxes, mailbox, if_unreadable=False)
-    }
-    for number, watch in enumerate(watches):
-        if number not in with_maildir and (each or not with_maildir):
-            raise UsageError(
-                f"{watch.maildir}: no Maildir there: check the path and its permissions"
-            )
 
 
 def _count_lessons(

@@ -14,9 +14,8 @@ and aliases are bounded. Plain words mean what they mean in YAML 1.2: `off` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,15 @@ from pydantic_core import ErrorDetails
 
 from spamguard.config import schema
 from spamguard.config.options import Position, Settings
-from spamguard.config.schema import FILE_PART, ConfigProblem, KeyPath, Part, all_parts, part_in
+from spamguard.config.schema import (
+    SETTINGS,
+    ConfigProblem,
+    KeyPath,
+    all_groups,
+    group_in,
+    options,
+)
+from spamguard.config.types import IS_CONSTANT
 from spamguard.config.values import describe_value
 from spamguard.errors import ConfigError
 
@@ -61,7 +68,7 @@ def settings_from_command_line(
     find_classes: if a class that nothing teaches is a mistake.
     """
     if file is not None:
-        document = _read_document(file)
+        tree = _read_document(file)
     else:
         maildir = f"{(state or usual_state).absolute() / 'Maildir'}"
         listener = {
@@ -71,93 +78,69 @@ def settings_from_command_line(
         }
         watched = [maildir] if next_hop is None else []
         usual = {"listeners": [listener], "web": _DEFAULT_PAGE, "watch": watched}
-        document = _Document("", YamlTree(usual))
+        tree = YamlTree(usual)
     if state is not None:
-        document.override(("state",), str(state.absolute()), "--state")
-    if isinstance(document.tree.value, dict):
-        document.tree.value.setdefault("state", str(usual_state.absolute()))
+        _override(tree, ("state",), str(state.absolute()), "--state")
+    if isinstance(tree.value, dict):
+        tree.value.setdefault("state", str(usual_state.absolute()))
     if listen is not None:
-        document.override_in_listener("listen", listen, "--listen")
+        _override(tree, ("listeners", 0, "listen"), listen, "--listen")
     if next_hop is not None:
-        document.override_in_listener("next_hop", next_hop, "--next-hop")
+        _override(tree, ("listeners", 0, "next_hop"), next_hop, "--next-hop")
     if watch:
-        document.override(("watch",), list(watch), "--watch")
-    return _build_settings(document, find_classes)
+        _override(tree, ("watch",), list(watch), "--watch")
+    return _build_settings(tree, find_classes)
 
 
 def read_state(path: Path) -> Path | None:
     """The state directory that a file names, whatever else is wrong with it. ConfigError: it cannot
     be read.
     """
-    value = _read_document(path).tree.value
+    value = _read_document(path).value
     state = value.get("state") if isinstance(value, dict) else None
     return Path(state) if isinstance(state, str) else None
 
 
-def _read_document(path: Path) -> _Document:
+def _read_document(path: Path) -> YamlTree:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         text = f"{path}: cannot be read ({error.strerror}): check the path and its permissions"
         raise ConfigError(text) from error
-    return _Document(str(path), parse_yaml(data))
+    return parse_yaml(data, str(path))
 
 
-@dataclass
-class _Document:
-    """A file's values, and those that the command line has replaced. name: "" without a file."""
-
-    name: str
-    tree: YamlTree
-    overrides: dict[KeyPath, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.tree.value is None:
-            self.tree.value = {}
-
-    def override(self, path: KeyPath, value: object, option: str) -> None:
-        """Put the value of an option in the place of the file's, if the file has such a place."""
-        around = self.tree.value
+def _override(tree: YamlTree, path: KeyPath, value: object, option: str) -> None:
+    """Put the value of an option of the command line in the place of the file's, if the file has
+    such a place. ConfigError: it is about the only listener, and there is not exactly one.
+    """
+    around = tree.value
+    if path[0] == "listeners" and isinstance(around, dict):
+        listeners = around.get("listeners", [])
+        if isinstance(listeners, list) and len(listeners) != 1:
+            text = f"{option}: {tree.name} has {len(listeners)} listeners: the option is for one"
+            raise ConfigError(text)
+    try:
         for part in path[:-1]:
             around = around[part]
-        if isinstance(around, dict):
-            around[path[-1]] = value
-            self.overrides[path] = option
-
-    def override_in_listener(self, key: str, value: str, option: str) -> None:
-        """Override an option of the only listener. ConfigError: there is not exactly one."""
-        value_of_file = self.tree.value
-        listeners = value_of_file.get("listeners", []) if isinstance(value_of_file, dict) else None
-        if not isinstance(listeners, list):
-            return  # reported as a mistake of the file
-        if len(listeners) != 1:
-            text = f"{option}: {self.name} has {len(listeners)} listeners: the option is for one"
-            raise ConfigError(text)
-        self.override(("listeners", 0, key), value, option)
-
-    def locate(self, path: KeyPath) -> tuple[TextPosition, str]:
-        """Where a path stands: to sort by, and in words."""
-        for length in range(len(path), 0, -1):
-            if option := self.overrides.get(path[:length]):
-                return (0, 0), option
-        place = self.tree.position(path)
-        if not self.name:
-            return place, "without a configuration file"
-        return place, f"{self.name}:{place[0]}:{place[1]}"
+    except (KeyError, TypeError):
+        return  # reported as a mistake of the file
+    if isinstance(around, dict):
+        around[path[-1]] = value
+        tree.overrides[path] = option
 
 
-def _build_settings(document: _Document, find_classes: ClassFinder | None = None) -> Settings:
-    tree = document.tree
+def _build_settings(tree: YamlTree, find_classes: ClassFinder | None = None) -> Settings:
     problems = [
-        (place, f"{document.name}:{place[0]}:{place[1]}: {text}") for place, text in tree.problems
+        (place, f"{tree.name}:{place[0]}:{place[1]}: {text}") for place, text in tree.problems
     ]
     unreadable = {place for place, _ in tree.problems}  # what has no value has no wrong one either
     found, settings = ([], None) if tree.broken else _examine(tree.value, find_classes)
     for path, text in found:
         if tree.value_positions.get(path) not in unreadable:
-            place, where = document.locate(path)
-            about = text.removeprefix(f"{path[-1]}: ") if path in document.overrides else text
+            place, where = tree.locate(path)
+            about = text.removeprefix(f"{path[-1]}: ") if path in tree.overrides else text
             problems.append((place, f"{where}: {about}"))
     if problems or settings is None:
         raise ConfigError(*dict.fromkeys(text for _, text in sorted(problems)), settings=settings)
@@ -169,47 +152,73 @@ def _examine(
 ) -> tuple[list[ConfigProblem], Settings | None]:
     """All that is wrong, and the settings that the rest makes, if it makes any.
 
-    What is wrong is left out and the rest looked at again, so that no mistake hides another.
+    What is wrong is taken out and the rest looked at again, so that no mistake hides another.
     """
     problems: list[ConfigProblem] = []
+    origins = dict(_containers(value, ()))
+
+    def path_in_file(path: KeyPath) -> KeyPath:
+        found: KeyPath = ()
+        inner = value
+        for part in path:
+            found = *found, part
+            try:
+                inner = inner[part]
+            except (KeyError, IndexError, TypeError):  # an option that is not said has no place
+                inner = None
+            found = origins.get(id(inner), found)
+        return found
+
+    if isinstance(value, dict):
+        if "state" not in value:
+            problems.append(((), "expected the key 'state', the directory of the filter"))
+        has_doors, has_state = any(map(value.get, ("listeners", "scanners"))), "state" in value
     wrong: set[KeyPath] = set()
-    rest = deepcopy(value)
-    origins = dict(_containers(rest, ()))
     while True:
+        if isinstance(value, dict):
+            value.setdefault("listeners", [])
+            has_state &= "state" in value
+            value.setdefault("state", "/")
         try:
-            part = FILE_PART.model_validate(rest)
+            settings = SETTINGS.validate_python(value)
             break
         except ValidationError as error:
             places: set[KeyPath] = set()
             for details in error.errors(include_url=False):
                 # "[key]" is pydantic's word for a key that is wrong itself
-                found = tuple(part for part in details["loc"] if part != "[key]")
-                is_missing = details["type"] == "missing"
-                place = _written_path(found[:-1] if is_missing else found, rest)
-                path = _path_in_file(place, rest, origins)
+                loc = tuple(part for part in details["loc"] if part != "[key]")
+                missing = loc[-1] if details["type"] in ("missing", "missing_argument") else None
+                if details["type"] == "too_short" and details["input"]:
+                    continue  # one in it is wrong
+                place = _written_path(loc[:-1] if missing else loc, value)
                 places.add(place)
-                if not is_missing:
+                path = path_in_file(place)
+                if missing is None:
                     problems.append((path, _describe_problem(details, place)))
-                elif (*path, found[-1]) not in wrong:
-                    problems.append((path, f"expected the key {found[-1]!r}"))
+                elif (*path, missing) not in wrong:
+                    problems.append((path, f"expected the key {missing!r}"))
             if () in places:
                 return problems, None
-            for place in sorted(places, reverse=True):  # of a list the last entries first
-                if not any(place[:length] in places for length in range(len(place))):
-                    _remove(place, rest, origins, wrong)
-    has_state = "state" in rest
-    if not has_state:
-        part = FILE_PART.model_validate(rest | {"state": "/"})
-    settings: Settings = part.build()
-    if "state" not in value:
-        problems.append(((), "expected the key 'state', the directory of the filter"))
-    if not value.get("listeners") and not value.get("scanners"):
+            wrong |= set(map(path_in_file, _take_out(places, value)))
+    if not has_doors:
         problems.append(((), "expected the key 'listeners', or 'scanners'"))
     contradictions = list(schema.find_contradictions(settings))
     if find_classes and has_state:
         contradictions += schema.unknown_classes(settings, find_classes(settings.state))
-    problems += [(_path_in_file(path, rest, origins), text) for path, text in contradictions]
+    problems += [(path_in_file(path), text) for path, text in contradictions]
     return problems, settings if has_state else None
+
+
+def _take_out(places: Collection[KeyPath], value: Any) -> Iterator[KeyPath]:
+    """Take out what stands there, and what is empty without it; yield each place before."""
+    for place in sorted(places, reverse=True):  # of a list the last entries first
+        while place and not any(place[:length] in places for length in range(len(place))):
+            yield place
+            around = value
+            for part in place[:-1]:
+                around = around[part]
+            del around[place[-1]]
+            place = () if around else place[:-1]  # noqa: PLW2901  it goes on around it
 
 
 def _containers(value: Any, path: KeyPath) -> Iterator[tuple[int, KeyPath]]:
@@ -220,28 +229,13 @@ def _containers(value: Any, path: KeyPath) -> Iterator[tuple[int, KeyPath]]:
             yield from _containers(entry, (*path, key))
 
 
-def _path_in_file(path: KeyPath, rest: Any, origins: Mapping[int, KeyPath]) -> KeyPath:
-    """The path in the file of what stands at this path in the rest."""
-    found: KeyPath = ()
-    for part in path:
-        found = *found, part
-        try:
-            rest = rest[part]
-        except (KeyError, IndexError, TypeError):  # an option that is not said has no place
-            rest = None
-        found = origins.get(id(rest), found)
-    return found
-
-
-def _remove(path: KeyPath, rest: Any, origins: Mapping[int, KeyPath], wrong: set[KeyPath]) -> None:
-    """Remove what stands there, and what is empty without it; add it to what is wrong."""
-    wrong.add(_path_in_file(path, rest, origins))
-    around = rest
-    for part in path[:-1]:
-        around = around[part]
-    del around[path[-1]]
-    if not around and path[:-1]:
-        _remove(path[:-1], rest, origins, wrong)
+def _written_path(path: KeyPath, value: Any) -> KeyPath:
+    """The part of a path that the file has: what is said in one word has no keys inside."""
+    for length, part in enumerate(path):
+        if not isinstance(value, dict | list):
+            return path[:length]
+        value = value.get(part) if isinstance(value, dict) else value[int(part)]
+    return path
 
 
 # ---- pydantic's errors in words
@@ -249,7 +243,6 @@ def _remove(path: KeyPath, rest: Any, origins: Mapping[int, KeyPath], wrong: set
 
 _SOCKET_IS_GONE = "leave it out, programs leave lessons in the directory `spool`"
 _WRITE_PRIVATE = "write private: true to keep neither subjects nor addresses"
-_IS_CONSTANT = "leave it out, it cannot be changed"
 GONE = {
     "teach.mode": _SOCKET_IS_GONE,
     "teach.socket": _SOCKET_IS_GONE,
@@ -258,9 +251,9 @@ GONE = {
     "watch.debounce": "leave it out, a change is scanned after a second",
     "watch.rescan": "leave it out, everything is scanned every ten minutes",
     "watch.spam_evidence": "keywords teach nothing any more; moving mail to Junk does",
-    "listeners.speed_adjust": _IS_CONSTANT,
-    "listeners.forged": _IS_CONSTANT,
-    "scanners.forged": _IS_CONSTANT,
+    "listeners.speed_adjust": IS_CONSTANT,
+    "listeners.forged": IS_CONSTANT,
+    "scanners.forged": IS_CONSTANT,
     "scanners.reject_from": "write rules: [{when: spam, from_probability: 0.99, action: reject}]",
     "scanners.quarantine_from": "write rules: [{when: spam, from_probability: 0.99, action: "
     "quarantine}]",
@@ -268,74 +261,62 @@ GONE = {
     "{when: unsure, from_probability: 0.5, action: defer}]",
     "scanners.hostname": "leave it out, this machine's name stands in header fields",
     "scoring.scorers": "raise workers",
-    "web.limits": _IS_CONSTANT,
+    "web.limits": IS_CONSTANT,
     "history.subjects": _WRITE_PRIVATE,
     "history.addresses": _WRITE_PRIVATE,
 }
 """Options of former versions, by their path without numbers, and what to do instead."""
 
 
-def _written_path(path: KeyPath, value: Any) -> KeyPath:
-    """The part of a path that the file has: what is said in one word has no keys inside."""
-    for length, part in enumerate(path):
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif isinstance(value, list) and isinstance(part, int):
-            value = value[part]
-        else:
-            return path[:length]
-    return path
-
-
 def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     key = next((part for part in reversed(path) if isinstance(part, str)), "the file")
-    value = error["input"]
+    found = describe_value(error["input"])
+    gone = GONE.get(".".join(part for part in path if isinstance(part, str)))
     match error["type"]:
-        case "extra_forbidden":
-            part = _part_at(path[:-1])
-            instead = GONE.get(".".join(part for part in path if isinstance(part, str)))
-            option = part.fills.__dataclass_fields__.get(key) if part else None
-            if not instead and option and option.type in ("int", "float"):
-                instead = _IS_CONSTANT
-            if instead:
-                return f"{key} is gone: {instead}"
-            return f"unknown key {describe_value(key)}{_key_hint(key, part)}"
+        case "unexpected_keyword_argument":
+            return f"{key} is gone: {gone}" if gone else _describe_unknown_key(key, path[:-1])
         case "value_error":
-            return f"{key}: {error['ctx']['error']}"
+            text = str(error["ctx"]["error"])
+            if text == IS_CONSTANT:
+                return f"{key} is gone: {gone or IS_CONSTANT}"
+            return f"{key}: {text}"
         case "too_short":
             return f"{key}: expected at least one, found none"
-        case "list_type":
-            return f"{key}: expected a list as in [a, b], found {describe_value(value)}"
-    part = _part_at(path)
-    options = part.model_fields.items() if part else ()
-    required = [f"{name}: …" for name, option in options if option.is_required()] or ["key: …"]
-    example = ", ".join(required)
-    return f"{key}: expected a mapping as in {{{example}}}, found {describe_value(value)}"
+        case "tuple_type":
+            return f"{key}: expected a list as in [a, b], found {found}"
+    group = _group_at(path)
+    required = [
+        f"{option.name}: …"
+        for option in (fields(group) if group else ())
+        if option.default is MISSING and option.default_factory is MISSING
+    ]
+    example = ", ".join(required or ["key: …"])
+    return f"{key}: expected a mapping as in {{{example}}}, found {found}"
 
 
-def _key_hint(key: str, part: type[Part] | None) -> str:
-    """What somebody who wrote this unknown key may have wanted."""
+def _describe_unknown_key(key: str, path: KeyPath) -> str:
+    """With what somebody who wrote it may have wanted."""
+    text, group = f"unknown key {describe_value(key)}", _group_at(path)
     places = {
         f"in {place}" if place else "at the top level": None
-        for other, place in all_parts().items()
-        if key in other.model_fields
+        for other, place in all_groups().items()
+        if key in options(other)
     }
     if places:
-        return f" here: it stands {' or '.join(places)}"
-    known_keys = list(part.model_fields) if part else []
-    if near := get_close_matches(key.lower(), known_keys, 1, 0.6):
-        return f": did you mean {near[0]!r}?"
-    return f": expected one of {', '.join(known_keys)}"
+        return f"{text} here: it stands {' or '.join(places)}"
+    known = list(options(group)) if group else []
+    if near := get_close_matches(key.lower(), known, 1, 0.6):
+        return f"{text}: did you mean {near[0]!r}?"
+    return f"{text}: expected one of {', '.join(known)}"
 
 
-def _part_at(path: KeyPath) -> type[Part] | None:
-    """The model at a path; None: a mapping whose keys are anybody's choice."""
-    part: type[Part] | None = FILE_PART
+def _group_at(path: KeyPath) -> Any | None:
+    """The group at a path; None: a mapping whose keys are anybody's choice."""
+    group: Any = Settings
     for key in path:
-        if isinstance(key, str) and part is not None:
-            option = part.model_fields.get(key)
-            part = part_in(option.annotation) if option else None
-    return part
+        if isinstance(key, str) and group is not None:
+            group = group_in(options(group).get(key))
+    return group
 
 
 # ---- YAML as plain values, and where each of them stands
@@ -355,22 +336,30 @@ TextPosition = tuple[int, int]
 
 @dataclass
 class YamlTree:
-    """A document: its value, where the key and the value at each path stand, and what is wrong with
-    the text. A broken document has no value.
+    """A document: its value, where the key and the value at each path stand, what is wrong with the
+    text, and the options of the command line that have replaced values. A broken document has no
+    value. name: "" without a file.
     """
 
-    value: Any = None
+    value: Any
+    name: str = ""
     key_positions: dict[KeyPath, TextPosition] = field(default_factory=dict)
     value_positions: dict[KeyPath, TextPosition] = field(default_factory=dict)
     problems: list[tuple[TextPosition, str]] = field(default_factory=list)
+    overrides: dict[KeyPath, str] = field(default_factory=dict)
     broken: bool = False
     _open: set[int] = field(default_factory=set)
 
-    def position(self, path: KeyPath) -> TextPosition:
-        """Where a path stands, or the nearest thing around it: the key, if there is one."""
+    def locate(self, path: KeyPath) -> tuple[TextPosition, str]:
+        """Where a path stands, or the nearest thing around it: to sort by, and in words."""
+        for length in range(len(path), 0, -1):
+            if option := self.overrides.get(path[:length]):
+                return (0, 0), option
         while path not in self.value_positions and path:
             path = path[:-1]
-        return self.key_positions.get(path) or self.value_positions.get(path) or (1, 1)
+        place = self.key_positions.get(path) or self.value_positions.get(path) or (1, 1)
+        where = f"{self.name}:{place[0]}:{place[1]}"
+        return place, where if self.name else "without a configuration file"
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
         """The value of a node, its place and those below it noted. An alias that stands inside what
@@ -428,29 +417,31 @@ class _BoundedLoader(yaml.SafeLoader):
         return node
 
 
-def parse_yaml(data: bytes) -> YamlTree:
+def parse_yaml(data: bytes, name: str = "") -> YamlTree:
     """The one document of a file; problems instead of exceptions, for any bytes."""
+
+    def broken(place: TextPosition, text: str) -> YamlTree:
+        return YamlTree({}, name, problems=[(place, text)], broken=True)
+
     if len(data) > MAX_BYTES:
-        return _broken_tree((1, 1), f"the file is larger than {MAX_BYTES:,} bytes")
+        return broken((1, 1), f"the file is larger than {MAX_BYTES:,} bytes")
     text = data.decode("utf-8-sig", "replace").replace("\ufffd", "\0")
     try:
         node = yaml.compose(text, Loader=_BoundedLoader)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        return _broken_tree((line, 1), "expected printable text in UTF-8: save it so")
+        return broken((line, 1), "expected printable text in UTF-8: save it so")
     except yaml.MarkedYAMLError as error:
         is_late = "could not find expected ':'" in (error.problem or "")  # seen in the next line
         mark = error.context_mark if is_late else error.problem_mark or error.context_mark
         place = (1, 1) if mark is None else _position(mark)
         text = f"is not YAML here: {error.problem or error.context}: check indentation and quotes"
-        return _broken_tree(place, text)
-    tree = YamlTree()
-    tree.value = None if node is None else tree.build(node, ())
+        return broken(place, text)
+    tree = YamlTree({}, name)
+    if node is not None:
+        value = tree.build(node, ())
+        tree.value = {} if value is None else value
     return tree
-
-
-def _broken_tree(place: TextPosition, text: str) -> YamlTree:
-    return YamlTree(problems=[(place, text)], broken=True)
 
 
 def _position(mark: yaml.Mark) -> TextPosition:

@@ -1,22 +1,30 @@
 """The options: each one once, with its type, its default and one line about it.
 
-The settings of the daemon are these dataclasses. A field's name is its key in the configuration
-file; its annotation carries the check and the line that editors show (`spamguard check --schema`);
-a field without one is a constant, which no file changes. `schema` makes pydantic's models from
-them. config/spamguard.yaml explains each option to people and shows these defaults.
+The settings of the daemon are these dataclasses, and pydantic checks a file by them. A field's name
+is its key in the file; its annotation carries the check, the doors at which it does something, if
+not at all, and the line that editors show (`spamguard check --schema`). config/spamguard.yaml
+explains each option to people and shows these defaults.
 
-Durations are seconds, sizes bytes. Every process imports this, so it must never import pydantic.
+Durations are seconds, sizes bytes. Every process imports this, so it must not load pydantic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from spamguard.config import types
-from spamguard.config.learning import TeachSettings, Watch
-from spamguard.config.shared import SharedSettings
-from spamguard.config.types import AT_LEAST_ONE, INLINE, Shorthand
+from spamguard.config.shared import SharedSettings, check_driver
+from spamguard.config.types import (
+    AT_LEAST_ONE,
+    MAPPING,
+    Checked,
+    ConstantNumber,
+    ConstantSeconds,
+    Doors,
+    Shorthand,
+)
 from spamguard.config.values import (
     Action,
     DigestPeriod,
@@ -31,6 +39,7 @@ from spamguard.config.values import (
     parse_endpoint,
     parse_scanner,
 )
+from spamguard.users import LESSON_SPOOL
 
 __all__ = [
     "Action", "DigestPeriod", "Endpoint", "HostPort", "OddBytes", "OnError", "Position", "Protocol",
@@ -56,13 +65,18 @@ class Hop:
         "The next hop: smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path",
     ]
     tls: Annotated[
-        types.Tls, "STARTTLS to the next hop; required: its certificate must be valid"
+        types.Tls,
+        Doors(Protocol.SMTP, Protocol.LMTP),
+        "STARTTLS to the next hop; required: its certificate must be valid",
     ] = Tls.OPPORTUNISTIC
-    connect: float = 10.0
-    command: float = 300.0  # for each reply: RFC 5321, section 4.5.3.2
-    data: float = 1800.0  # one attempt, so it waits for longer than clients do
-    idle: float = 30.0  # how long an open session waits for the next message
-    sessions: int = 50  # that are idle, in each worker
+    connect: ConstantSeconds = 10.0
+    command: ConstantSeconds = 300.0  # for each reply: RFC 5321, section 4.5.3.2
+    data: ConstantSeconds = 1800.0  # one attempt, so it waits for longer than clients do
+    idle: ConstantSeconds = 30.0  # how long an open session waits for the next message
+    sessions: ConstantNumber = 50  # that are idle, in each worker
+
+
+_MAIL = (Protocol.SMTP, Protocol.LMTP)
 
 
 @dataclass(frozen=True)
@@ -71,18 +85,26 @@ class Rule:
 
     when: Annotated[types.Label, "A class, or unsure; spam means every unwanted class"]
     action: Annotated[
-        types.Action, "What to do, where that door can; defer and reject only before the queue"
+        types.Action,
+        Doors(
+            *Protocol,
+            quarantine=(*_MAIL, Protocol.MILTER),
+            redirect=_MAIL,
+            defer=(*_MAIL, Protocol.RSPAMD, Protocol.MILTER),
+            reject=(*_MAIL, Protocol.RSPAMD, Protocol.MILTER),
+        ),
+        "What to do, where that door can; defer and reject only before the queue",
     ]
     from_probability: Annotated[types.Probability, "Least probability of being unwanted"] = 0.0
     to: Annotated[types.MailAddress, "The recipient for redirect"] = ""
     subject_prefix: Annotated[
-        types.SubjectPrefix, "Text before the subject; breaks DKIM signatures"
+        types.SubjectPrefix, Doors(*_MAIL), "Text before the subject; breaks DKIM signatures"
     ] = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What to do about a verdict: the first rule that fits, tagging otherwise."""
+    """What a door does about a verdict: the first rule that fits, tagging otherwise."""
 
     rules: Annotated[
         tuple[Rule, ...], "What to do beyond tagging; the first rule that fits counts"
@@ -107,10 +129,10 @@ class ScannerLimits:
     connections_per_client: Annotated[
         types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
     ] = 250
-    size_in_flight: int = 1 << 30  # of all messages being received, judged or passed on
-    command_timeout: float = 300.0  # for the next request or command
-    data_timeout: float = 60.0  # between two pieces of a message
-    message_timeout: float = 600.0
+    size_in_flight: ConstantNumber = 1 << 30  # of all messages being received, judged or passed on
+    command_timeout: ConstantSeconds = 300.0  # for the next request or command
+    data_timeout: ConstantSeconds = 60.0  # between two pieces of a message
+    message_timeout: ConstantSeconds = 600.0
 
 
 @dataclass(frozen=True)
@@ -118,10 +140,10 @@ class DoorLimits(ScannerLimits):
     """What one listener's clients may use, in each worker process; SIZE says `message_size`."""
 
     recipients: Annotated[types.Count, "Maximum of recipients of a message"] = 5000
-    header_size: int = 1 << 20
-    idle_commands: int = 100  # NOOP, RSET … since the last message; wrong ones count more
-    data_timeout: float = 180.0
-    message_timeout: float = 1800.0
+    header_size: ConstantNumber = 1 << 20
+    idle_commands: ConstantNumber = 100  # NOOP … since the last message; wrong ones count more
+    data_timeout: ConstantSeconds = 180.0
+    message_timeout: ConstantSeconds = 1800.0
 
 
 @dataclass(frozen=True)
@@ -131,9 +153,10 @@ class Certificate:
     certificate: Annotated[types.ReadableFile, "PEM file with the certificate and its chain"]
     key: Annotated[types.ReadableFile, "PEM file with its private key"]
 
-    def check(self) -> None:
-        """ValueError where the two do not belong together."""
-        types.check_key_pair(self.certificate, self.key)
+
+CheckedCertificate = Annotated[
+    Certificate, Checked(lambda pem: types.check_key_pair(pem.certificate, pem.key))
+]
 
 
 @dataclass(frozen=True)
@@ -142,6 +165,7 @@ class TeachByMail:
 
     addresses: Annotated[
         tuple[tuple[types.TeachingAddress, types.ClassName], ...],
+        MAPPING,
         AT_LEAST_ONE,
         "Addresses for forwarded mail, each with the class that it teaches",
     ]
@@ -162,7 +186,7 @@ StripsResults = Annotated[
 
 
 @dataclass(frozen=True)
-class Listener:
+class Listener(Policy):
     """One door for mail, and where its mail goes."""
 
     listen: Annotated[
@@ -173,7 +197,6 @@ class Listener:
     next_hop: Annotated[
         Hop, Shorthand("to"), "The next hop: its address, or a mapping with details"
     ]
-    policy: Annotated[Policy, INLINE] = field(default_factory=Policy)
     limits: Annotated[DoorLimits, "Limits for clients, in each worker"] = field(
         default_factory=DoorLimits
     )
@@ -186,7 +209,7 @@ class Listener:
         LOOPBACK_NETWORKS
     )
     clients: Annotated[types.Networks, "Networks that may connect"] = LOOPBACK_NETWORKS
-    tls: Annotated[Certificate | None, "STARTTLS at this listener; null: not offered"] = None
+    tls: Annotated[CheckedCertificate | None, "STARTTLS at this listener; null: not offered"] = None
     hostname: Annotated[
         types.HostName, "Name in the greeting, EHLO and Received; empty: this machine's name"
     ] = ""
@@ -204,7 +227,7 @@ class Listener:
 
 
 @dataclass(frozen=True)
-class Scanner:
+class Scanner(Policy):
     """A door at which programs ask as they ask rspamd, SpamAssassin or a milter."""
 
     listen: Annotated[
@@ -212,7 +235,6 @@ class Scanner:
         "Where to listen: rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
         "or milter:/path/to/socket",
     ]
-    policy: Annotated[Policy, INLINE] = field(default_factory=Policy)
     limits: Annotated[ScannerLimits, "Limits for clients, in each worker"] = field(
         default_factory=ScannerLimits
     )
@@ -221,9 +243,13 @@ class Scanner:
         types.Networks,
         "Networks that may name the recipient's user and the original client",
     ] = LOOPBACK_NETWORKS
-    teachers: Annotated[types.Networks, "Networks that may teach"] = ()
+    teachers: Annotated[
+        types.Networks, Doors(Protocol.RSPAMD, Protocol.SPAMD), "Networks that may teach"
+    ] = ()
     password_file: Annotated[
-        types.SecretFile | None, "File whose first line is a password for teaching; null: none"
+        types.SecretFile | None,
+        Doors(Protocol.RSPAMD),
+        "File whose first line is a password for teaching; null: none",
     ] = None
     strips_authentication_results: StripsResults = False
 
@@ -238,6 +264,52 @@ class Scanner:
         return bool(self.teachers) or self.password_file is not None
 
 
+# ---- mailboxes that are watched, and programs that teach
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Maildirs in which moving mail teaches."""
+
+    maildir: Annotated[types.MaildirPattern, "Absolute path; * and ? match any name"]
+    user: Annotated[
+        types.MailUser,
+        "Owner of all these Maildirs; empty: the text of the wildcards, or the file's owner",
+    ] = ""
+    folders: Annotated[
+        tuple[tuple[str, types.FolderRole], ...],
+        MAPPING,
+        "Role of a folder, by a pattern of its name: a class, neutral, trash or ignored",
+    ] = ()
+    we_file: Annotated[
+        types.Flag | None,
+        "Tagged spam is filed into Junk; null: only if a listener delivers into this Maildir",
+    ] = None
+    lessons_per_day: Annotated[
+        types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
+    ] = 1000  # what is moved beyond that teaches nothing
+    answered_is_ham: Annotated[types.Flag, "An answered message in a ham folder is ham"] = False
+    flagged_is_ham: Annotated[types.Flag, "A flagged message in a ham folder is ham"] = False
+
+
+@dataclass(frozen=True)
+class TeachSettings:
+    """Where programs of this machine leave lessons.
+
+    The spool is a directory (mode 1733, or 3733 to be read by its group). Root's and our own
+    account may always name another user.
+    """
+
+    spool: Annotated[types.AbsolutePath, "Directory in which lessons are left"] = Path(LESSON_SPOOL)
+    for_others: Annotated[tuple[types.Account, ...], "Accounts that may name another user"] = (
+        "dovecot",
+        "vmail",
+    )
+    lessons_per_day: Annotated[
+        types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
+    ] = 1000  # by programs and by mail together; further ones are dropped
+
+
 # ---- judging, and what is remembered of it
 
 
@@ -248,7 +320,7 @@ class Scoring:
     deadline: Annotated[
         types.Seconds, "Time limit for a message; then its scorer is killed, and on_error decides"
     ] = 8.0
-    scorers: int = 1  # of each worker
+    scorers: ConstantNumber = 1  # of each worker
 
 
 @dataclass(frozen=True)
@@ -302,7 +374,7 @@ class Web:
         "Host names of the page; none: those of loopback and the address itself",
     ] = ()
     tls: Annotated[
-        Certificate | None,
+        CheckedCertificate | None,
         "HTTPS; needed if other machines than a reverse proxy can connect",
     ] = None
     proxy: Annotated[WebProxy | None, "The reverse proxy in front of page and API; null: none"] = (
@@ -333,6 +405,8 @@ class Web:
 @dataclass(frozen=True)
 class Settings:
     """The whole configuration."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     state: Annotated[
         types.AbsolutePath,
@@ -366,6 +440,7 @@ class Settings:
     ] = False
     aliases: Annotated[
         tuple[tuple[types.Alias, types.MailUser], ...],
+        MAPPING,
         "Addresses, each with the user whose mail it is; empty: nobody",
     ] = ()
     authserv_ids: Annotated[
@@ -384,7 +459,7 @@ class Settings:
         default_factory=QuarantineSettings
     )
     shared: Annotated[
-        SharedSettings | None,
+        Annotated[SharedSettings, Checked(check_driver)] | None,
         "Several machines learn as one, by a log in PostgreSQL; null: this machine alone",
     ] = None
     keep: Annotated[

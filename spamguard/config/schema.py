@@ -1,12 +1,11 @@
-"""What a configuration file may say, and `Settings` in the layout of the file again.
+"""The layout of a configuration file, and what may not be said together in it.
 
-Pydantic's models are made from the dataclasses of `options`: they check a file option by option,
-and `build` fills the dataclasses, which keep their own defaults. Then come the options that must
-not be said together: a contradiction has its path in the file and keeps the daemon from starting. A
-warning, of what is allowed and hardly meant, is only shown. `schema_for_editors` is the layout as a
-JSON Schema (https://json-schema.org, draft 2020-12), with which editors complete and check while
-one types. It says less than `spamguard check`: it looks for no file, and compares no option with
-another.
+Pydantic checks a file by the dataclasses of `options` (`SETTINGS`). Then come the options that
+contradict, or do nothing where they stand: each has its path in the file and keeps the daemon from
+starting. A warning, of what is allowed and hardly meant, is only shown. `dump_settings` writes
+settings as a file again. `schema_for_editors` is the layout as a JSON Schema
+(https://json-schema.org, draft 2020-12), with which editors complete and check while one types. It
+says less than `spamguard check`: it looks for no file, and compares no option with another.
 
 Imported by the master process and the commands only, as it imports pydantic. It must never read a
 file.
@@ -15,31 +14,26 @@ file.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
-from functools import cache
 from ipaddress import ip_address
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Self,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pydantic
 import yaml
-from pydantic import BaseModel, ConfigDict
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
 
-from spamguard.config.options import LOOPBACK_NETWORKS, Listener, Rule, Scanner, Settings, Web
-from spamguard.config.types import AT_LEAST_ONE, INLINE, NON_TEACHING_ROLES, Option, Shorthand
-from spamguard.config.values import Action, Position, Protocol, reaches
+from spamguard.config.options import (
+    LOOPBACK_NETWORKS,
+    Endpoint,
+    Listener,
+    Rule,
+    Scanner,
+    Settings,
+    Web,
+)
+from spamguard.config.types import CONSTANT, MAPPING, NON_TEACHING_ROLES, Doors, Option
+from spamguard.config.values import Action, Position, reaches
 
 MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for ever
 
@@ -49,132 +43,36 @@ KeyPath = tuple[str | int, ...]
 ConfigProblem = tuple[KeyPath, str]
 """A path, and what is wrong there."""
 
-
-# ---- the models, option by option
-
-
-class Part(BaseModel):
-    """A group of options in the file, as far as it was said; `fills` is its dataclass."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    fills: ClassVar[type[Any]]
-
-    def build(self) -> Any:
-        """The dataclass, with its own defaults for what was not said."""
-        said = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
-        if self.fills is Settings:
-            said.setdefault("listeners", ())
-        for name, kind, is_inline in _options(self.fills):
-            if is_inline:
-                keys = {field.name for field in fields(kind)} & said.keys()
-                said[name] = kind(**{key: said.pop(key) for key in keys})
-        return self.fills(**said)
-
-    @pydantic.model_validator(mode="after")
-    def _check_whole(self) -> Self:
-        if hasattr(self.fills, "check"):
-            self.build().check()
-        return self
+SETTINGS: pydantic.TypeAdapter[Settings] = pydantic.TypeAdapter(Settings)
 
 
-def _to_setting(value: Any) -> Any:
-    """Parts as their dataclasses, lists as tuples, mappings as tuples of pairs."""
-    if isinstance(value, Part):
-        return value.build()
-    if isinstance(value, list):
-        return tuple(map(_to_setting, value))
-    return tuple(value.items()) if isinstance(value, dict) else value
+# ---- the options, by group
 
 
-def _options(kind: type[Any]) -> Iterator[tuple[str, Any, bool]]:
-    """Name and type of each option, and whether it is a group whose keys stand inline."""
-    for name, annotation in get_type_hints(kind, include_extras=True).items():
-        if get_origin(annotation) is Annotated:
-            is_inline = INLINE in annotation.__metadata__
-            yield name, annotation.__origin__ if is_inline else annotation, is_inline
+def options(group: Any) -> dict[str, Any]:
+    """The type of each option of a group, with its metadata; constants are none."""
+    hints = get_type_hints(group, include_extras=True)
+    return {
+        field.name: hints[field.name]
+        for field in fields(group)
+        if CONSTANT not in hints[field.name].__metadata__
+    }
 
 
-def _keys(kind: type[Any]) -> Iterator[tuple[str, Any, Field[Any]]]:
-    """Key in the file, type and dataclass field of each option of a group."""
-    declared = {field.name: field for field in fields(kind)}
-    for name, annotation, is_inline in _options(kind):
-        if is_inline:
-            yield from _keys(annotation)
-        else:
-            yield name, annotation, declared[name]
+def group_in(kind: Any) -> Any | None:
+    """The group that an option holds, alone or in a list."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        return kind
+    return next(filter(None, map(group_in, get_args(kind))), None)
 
 
-@cache
-def part_model(kind: type[Any]) -> type[Part]:
-    """The model of a dataclass. None is the default of all that need not be said."""
-    options: dict[str, Any] = {}
-    for key, annotation, field in _keys(kind):
-        notes = getattr(annotation, "__metadata__", ())
-        is_required = (
-            field.default is MISSING and field.default_factory is MISSING and kind is not Settings
-        )
-        options[key] = (
-            _model_type(annotation),
-            pydantic.Field(
-                default=... if is_required else None,
-                description=next((note for note in notes if isinstance(note, str)), None),
-                min_length=1 if AT_LEAST_ONE in notes else None,
-            ),
-        )
-    model: type[Part] = pydantic.create_model(kind.__name__, __base__=Part, **options)
-    model.fills = kind
-    return model
-
-
-def _model_type(annotation: Any) -> Any:
-    """The type of a field for pydantic: dataclasses as models, tuples as lists, tuples of pairs as
-    mappings.
-    """
-    if is_dataclass(annotation) and isinstance(annotation, type):
-        return part_model(annotation)
-    inner = get_args(annotation)
-    for note in getattr(annotation, "__metadata__", ()):
-        if isinstance(note, Option):
-            check, schema = pydantic.PlainValidator(note.check), note.editor_schema
-            return Annotated[inner[0], check, pydantic.WithJsonSchema(schema)]
-        if isinstance(note, Shorthand):
-            model = part_model(inner[0])
-            word = _model_type(get_type_hints(inner[0], include_extras=True)[note.key])
-            expand = pydantic.BeforeValidator(note.expand, json_schema_input_type=word | model)
-            return Annotated[model, expand]
-    origin = get_origin(annotation)
-    kind: Any = annotation
-    if origin is Annotated:
-        kind = _model_type(inner[0])
-    elif origin in (Union, UnionType):
-        kind = Union[tuple(map(_model_type, inner))]  # noqa: UP007  `|` takes no tuple
-    elif origin is tuple and get_origin(inner[0]) is tuple:
-        kind = dict.__class_getitem__(tuple(map(_model_type, get_args(inner[0]))))
-    elif origin is tuple:
-        kind = list.__class_getitem__(_model_type(inner[0]))
-    return kind
-
-
-def part_in(annotation: Any) -> type[Part] | None:
-    """The model that a field holds, alone or in a list."""
-    if isinstance(annotation, type) and issubclass(annotation, Part):
-        return annotation
-    return next(filter(None, map(part_in, get_args(annotation))), None)
-
-
-def all_parts(model: type[Part] | None = None) -> dict[type[Part], str]:
-    """All models, each with the key under which it first stands."""
-    models: dict[type[Part], str] = {FILE_PART: ""} if model is None else {}
-    for key, field in (model or FILE_PART).model_fields.items():
-        if part := part_in(field.annotation):
-            models |= {part: key} | all_parts(part)
-    return models
-
-
-FILE_PART = part_model(Settings)
-
-
-# ---- back to the layout of the file
+def all_groups(group: Any = Settings, key: str = "") -> dict[Any, str]:
+    """All groups, each with the key under which it first stands."""
+    found = {group: key}
+    for name, kind in options(group).items():
+        if inner := group_in(kind):
+            found = all_groups(inner, name) | found
+    return found
 
 
 def dump_settings(settings: Settings) -> str:
@@ -182,55 +80,42 @@ def dump_settings(settings: Settings) -> str:
     return yaml.safe_dump(to_plain(settings), sort_keys=False, allow_unicode=True, width=120)
 
 
-def to_plain(value: Any, annotation: Any = Settings) -> Any:
+def to_plain(value: Any, kind: Any = Settings) -> Any:
     """Settings, or a value of this type, as mappings, lists, texts and numbers."""
-    if is_dataclass(annotation):
-        plain: dict[str, Any] = {}
-        for name, kind, is_inline in _options(type(value)):
-            entry = to_plain(getattr(value, name), kind)
-            plain |= entry if is_inline else {name: entry}
-        return plain
-    inner = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        notes = annotation.__metadata__
-        option = next((note for note in notes if isinstance(note, Option)), None)
-        return option.write(value) if option else to_plain(value, inner[0])
-    if value is None or not inner:
-        return value
-    if get_origin(annotation) is not tuple:  # a union
-        return to_plain(value, next(kind for kind in inner if kind is not NoneType))
-    if get_origin(inner[0]) is tuple:
-        key_type, value_type = get_args(inner[0])
-        return {to_plain(key, key_type): to_plain(item, value_type) for key, item in value}
-    return [to_plain(item, inner[0]) for item in value]
-
-
-# ---- the JSON Schema
+    notes = getattr(kind, "__metadata__", ())
+    if option := next((note for note in notes if isinstance(note, Option)), None):
+        return option.write(value)
+    if is_dataclass(value):
+        group = options(type(value)).items()
+        return {name: to_plain(getattr(value, name), inner) for name, inner in group}
+    if value is None or MAPPING in notes:
+        return value if value is None else dict(value)
+    inner = next((each for each in get_args(kind) if each is not NoneType), None)
+    if get_origin(kind) is tuple:
+        return [to_plain(each, inner) for each in value]
+    return value if inner is None else to_plain(value, inner)
 
 
 def schema_for_editors() -> dict[str, Any]:
     """The layout of the file, with one line about each option and its default."""
-    schema = FILE_PART.model_json_schema(schema_generator=_SchemaGenerator)
-    for part in all_parts():
-        place = schema if part is FILE_PART else schema["$defs"][part.__name__]
-        for key, annotation, field in _keys(part.fills):
-            if field.default is not MISSING:
-                place["properties"][key]["default"] = to_plain(field.default, annotation)
+    schema = SETTINGS.json_schema()
+    for group in all_groups():
+        place = schema if group is Settings else schema["$defs"][group.__name__]
+        place["description"] = str(group.__doc__)
+        for field in fields(group):
+            if kind := options(group).get(field.name):
+                option = place["properties"][field.name]
+                option["description"] = next(
+                    note for note in kind.__metadata__ if isinstance(note, str)
+                )
+                if field.default is not MISSING:
+                    option["default"] = to_plain(field.default, kind)
+    del schema["required"]  # the command line may say the state, and either doors will do
     return schema | {
-        "$schema": _SchemaGenerator.schema_dialect,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "spamguard",
         "description": "The configuration of spamguard",
     }
-
-
-class _SchemaGenerator(GenerateJsonSchema):
-    """Leaves out the defaults of the models, and titles, which repeat the keys."""
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
-
-    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002  pydantic calls it
-        return False
 
 
 # ---- contradictions
@@ -252,12 +137,11 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
                 f"{listen} can be reached from other machines: list the networks that may connect, "
                 "as in clients: [192.0.2.0/24]",
             )
-        for number, rule in enumerate(door.policy.rules):
-            for text in _rule_problems(rule, door):
+        yield from _idle_options(door, path)
+        for number, rule in enumerate(door.rules):
+            for text in _rule_problems(rule, getattr(door, "position", None)):
                 yield (*path, "rules", number, "action"), text
         if isinstance(door, Scanner):
-            for key, text in _scanner_problems(door):
-                yield (*path, key), text
             continue
         target = door.next_hop.to
         if target.port == 0 and target.path is None:
@@ -277,20 +161,29 @@ def _doors(settings: Settings) -> Iterator[tuple[KeyPath, Listener | Scanner]]:
             yield (key, number), door
 
 
-_SCANNER_ACTIONS = {
-    Protocol.SPAMD: (Action.TAG,),
-    Protocol.RSPAMD: (Action.TAG, Action.REJECT, Action.DEFER),
-    Protocol.MILTER: (Action.TAG, Action.REJECT, Action.DEFER, Action.QUARANTINE),
-}
+def _idle_options(group: Any, path: KeyPath, protocol: str = "") -> Iterator[ConfigProblem]:
+    """What does nothing at a door, or on the way to a next hop, of this protocol."""
+    endpoint = getattr(group, "listen", None) or getattr(group, "to", None)
+    protocol = endpoint.protocol if isinstance(endpoint, Endpoint) else protocol
+    kinds = options(type(group))
+    for field in (field for field in fields(group) if field.name in kinds):
+        kind, value, place = kinds[field.name], getattr(group, field.name), (*path, field.name)
+        for doors in (note for note in kind.__metadata__ if isinstance(note, Doors)):
+            useful = doors.useful_at(value)
+            if value != field.default and protocol not in useful:
+                what = f"{field.name} {value}" if isinstance(value, str) else field.name
+                text = f"{what} does nothing at {protocol}: leave it out, it is for "
+                yield place, text + ", ".join(useful)
+        if is_dataclass(value):
+            yield from _idle_options(value, place, protocol)
+        elif group_in(kind):
+            for number, inner in enumerate(value or ()):
+                yield from _idle_options(inner, (*place, number), protocol)
 
 
-def _rule_problems(rule: Rule, door: Listener | Scanner) -> Iterator[str]:
+def _rule_problems(rule: Rule, position: Position | None) -> Iterator[str]:
     action, probability = rule.action, rule.from_probability
-    if isinstance(door, Scanner):
-        protocol = door.listen.protocol
-        if action not in _SCANNER_ACTIONS[protocol] or rule.subject_prefix:
-            yield f"{protocol} has no words for that: leave the rule out"
-    elif door.position is Position.AFTER_QUEUE and action in (Action.REJECT, Action.DEFER):
+    if position is Position.AFTER_QUEUE and action in (Action.REJECT, Action.DEFER):
         reason = "after the queue Postfix would bounce to forged senders"
         yield f"{action} is for before-queue and standalone: {reason}"
     if action is Action.REJECT and probability < MIN_REFUSAL_PROBABILITY:
@@ -299,15 +192,6 @@ def _rule_problems(rule: Rule, door: Listener | Scanner) -> Iterator[str]:
         yield "defer needs a from_probability above 0"
     if (action is Action.REDIRECT) != bool(rule.to):
         yield "redirect, and it alone, needs an address, as in to: held@example.org"
-
-
-def _scanner_problems(scanner: Scanner) -> Iterator[tuple[str, str]]:
-    protocol = scanner.listen.protocol
-    if protocol is Protocol.SPAMD and scanner.password_file is not None:
-        yield "password_file", f"{protocol} has no words for that: leave it out"
-    if protocol is Protocol.MILTER and scanner.allows_teaching:
-        key = "teachers" if scanner.teachers else "password_file"
-        yield key, f"nobody can teach by {protocol}: leave it out"
 
 
 def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
@@ -343,7 +227,7 @@ def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterat
     """
     taught = {label for _, label in _taught_classes(settings)}
     for path, door in _doors(settings):
-        for number, rule in enumerate(door.policy.rules):
+        for number, rule in enumerate(door.rules):
             label = rule.when
             if label in (*_USUAL_CLASSES, *taught, *(known or ())):
                 continue
@@ -391,7 +275,7 @@ def _taught_classes(settings: Settings) -> Iterator[tuple[str, str]]:
 def _shadowed_rules(settings: Settings) -> Iterator[str]:
     """Rules before which another one fits all messages that they fit."""
     for door in settings.doors:
-        rules = door.policy.rules
+        rules = door.rules
         for number, rule in enumerate(rules, 1):
             for earlier, wide in enumerate(rules[: number - 1], 1):
                 if wide.when == rule.when and wide.from_probability <= rule.from_probability:

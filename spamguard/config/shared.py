@@ -138,7 +138,8 @@ class SharedSettings:
     ] = ""
     name: Annotated[NodeName, "Name of this node; empty: that of the machine"] = ""
 
-    def check(self) -> None:
-        """ValueError where the driver is not installed."""
-        if find_spec("psycopg") is None:
-            raise ValueError("needs psycopg: pip install 'spamguard[shared]'")
+
+def check_driver(_: SharedSettings) -> None:
+    """ValueError where it is not installed."""
+    if find_spec("psycopg") is None:
+        raise ValueError("needs psycopg: pip install 'spamguard[shared]'")

@@ -4,8 +4,8 @@ Each type is `Annotated[T, Option(...)]`. Its check takes a plain value of YAML 
 value of the settings, or raises ValueError with a whole sentence: what was expected, and what was
 found. Its JSON Schema says the same to editors, as far as a pattern can.
 
-The workers import this with `options`, so it must never import pydantic: `schema` makes pydantic's
-types from these.
+The workers import this with `options`, so it must not load pydantic, which asks these types how to
+check.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import os
 import re
 import ssl
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
+from spamguard import times
 from spamguard.config import values
-from spamguard.config.values import Endpoint, HostPort, describe_value
+from spamguard.config.values import Endpoint, HostPort, Protocol, describe_value
 from spamguard.users import RESERVED_CLASSES, is_class_name
 
 NON_TEACHING_ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
@@ -46,21 +47,103 @@ class Option:
     editor_schema: JsonSchema
     write: Callable[[Any], Any] = lambda value: value
 
+    def __get_pydantic_core_schema__(self, _: object, __: object) -> Any:
+        return _core_schema().no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, _: object, __: object) -> JsonSchema:
+        return dict(self.editor_schema)  # which gets a description of its own
+
 
 class Shorthand(NamedTuple):
     """A group of options that can be said in one word, which is the value of this key."""
 
     key: str
 
-    def expand(self, value: object) -> object:
-        """The mapping that a word stands for."""
-        return value if isinstance(value, dict) else {self.key: value}
+    def __get_pydantic_core_schema__(self, group: Any, handler: Any) -> Any:
+        def expand(value: object) -> object:
+            return value if isinstance(value, dict) else {self.key: value}
+
+        schemas, word = _core_schema(), get_type_hints(group, include_extras=True)[self.key]
+        whole = handler(group)
+        either = schemas.union_schema([handler.generate_schema(word), whole])
+        return schemas.no_info_before_validator_function(
+            expand, whole, json_schema_input_schema=either
+        )
 
 
-INLINE: Final = object()
-"""Metadata of a group of options whose keys stand among those around it."""
-AT_LEAST_ONE: Final = object()
+class Checked(NamedTuple):
+    """A group that is looked at as a whole once each of its options is right; ValueError."""
+
+    check: Callable[[Any], None]
+
+    def __get_pydantic_core_schema__(self, group: Any, handler: Any) -> Any:
+        def validate(value: Any) -> Any:
+            self.check(value)
+            return value
+
+        return _core_schema().no_info_after_validator_function(validate, handler(group))
+
+
+class _Mapping:
+    def __get_pydantic_core_schema__(self, pairs: Any, handler: Any) -> Any:
+        key, value = get_args(get_args(pairs)[0])
+        inner = handler.generate_schema(dict.__class_getitem__((key, value)))
+        return _core_schema().no_info_after_validator_function(
+            lambda found: tuple(found.items()), inner
+        )
+
+
+class _AtLeastOne:
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
+        schema = handler(kind)
+        schema.get("schema", schema)["min_length"] = 1
+        return schema
+
+
+MAPPING = _Mapping()
+"""Metadata of a mapping in the file, which is a tuple of pairs in the settings."""
+
+
+class _Constant:
+    def __get_pydantic_core_schema__(self, _: object, __: object) -> Any:
+        def refuse(_: object) -> None:
+            raise ValueError(IS_CONSTANT)
+
+        return _core_schema().no_info_plain_validator_function(refuse)
+
+    def __get_pydantic_json_schema__(self, _: object, __: object) -> JsonSchema:
+        from pydantic_core import PydanticOmit  # noqa: PLC0415  workers must not load it
+
+        raise PydanticOmit
+
+
+IS_CONSTANT = "leave it out, it cannot be changed"
+CONSTANT = _Constant()
+"""Metadata of what no file changes."""
+ConstantNumber = Annotated[int, CONSTANT]
+ConstantSeconds = Annotated[float, CONSTANT]
+AT_LEAST_ONE = _AtLeastOne()
 """Metadata of a list or mapping that may not be empty."""
+
+
+def _core_schema() -> Any:
+    """Pydantic's words for a type. Only processes that read a file have loaded it."""
+    from pydantic_core import core_schema  # noqa: PLC0415  workers must not load it
+
+    return core_schema
+
+
+class Doors:
+    """At which doors an option does something; a value may have doors of its own.
+
+    `check` refuses it elsewhere, unless it has its default.
+    """
+
+    def __init__(self, *protocols: Protocol, **by_value: Collection[Protocol]) -> None:
+        self._protocols, self._by_value = protocols, by_value
+
+    def useful_at(self, value: object) -> Collection[Protocol]:
+        return self._by_value.get(str(value), self._protocols)
 
 
 def _mismatch(expected: str, value: object) -> ValueError:
@@ -144,7 +227,7 @@ def _probability_option(minimum: float, maximum: float) -> Option:
 _DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
 _KEPT_SCHEMA = _text_schema(values.KEPT_PATTERN) | {"type": ["integer", "string"], "minimum": 1000}
 
-Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, values.duration_text)]
+Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, times.format_duration)]
 Days = Annotated[int, Option(values.parse_days, _DURATION_SCHEMA, lambda value: f"{value}d")]
 Size = Annotated[
     int, Option(values.parse_size, _text_schema(values.SIZE_PATTERN), values.size_text)

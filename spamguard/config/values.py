@@ -14,6 +14,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
+from spamguard import times
+
 # ---- endpoints
 
 
@@ -193,7 +195,6 @@ DURATION_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,6})? ?[sSmMhHdD]"  # for editors
 SIZE_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,6})? ?([kKmMgG][iI]?)?[bB]"
 MAX_SECONDS = 366 * 86400
 MAX_BYTES = 1 << 50
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {
     "GiB": 1 << 30,
     "MiB": 1 << 20,
@@ -203,22 +204,22 @@ _BYTES = {
     "kB": 10**3,
     "B": 1,
 }
-_QUANTITY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]+)")
 _PASSWORD = re.compile(r"(?<=//)[^/\s]*@")
 
 
 def parse_seconds(value: object) -> float:
-    """Seconds of a duration.
-
-    >>> parse_seconds("1.5h")
-    5400.0
-    """
-    return _parse_quantity(value, _SECONDS, MAX_SECONDS, "a duration such as 30s, 10m, 2h or 1d")
+    """Seconds of a duration, of a year at most."""
+    if isinstance(value, str) and re.fullmatch(DURATION_PATTERN, value):
+        seconds = times.parse_duration(value)
+        if 0 < seconds <= MAX_SECONDS:
+            return seconds
+    expected = "a duration such as 30s, 10m, 2h or 1d"
+    raise ValueError(f"expected {expected}, found {describe_value(value)}")
 
 
 def parse_days(value: object) -> int:
     """Days of a duration that is a whole number of them."""
-    days, rest = divmod(parse_seconds(value), _SECONDS["d"])
+    days, rest = divmod(parse_seconds(value), 86_400)
     if rest:
         raise ValueError(f"expected whole days such as 30d, found {value}")
     return int(days)
@@ -230,28 +231,13 @@ def parse_size(value: object) -> int:
     >>> parse_size("512 KiB")
     524288
     """
-    units = {unit.lower(): length for unit, length in _BYTES.items()}
-    return int(_parse_quantity(value, units, MAX_BYTES, "a size such as 512KiB, 20MB or 1GiB"))
-
-
-def _parse_quantity(value: object, units: dict[str, int], maximum: int, expected: str) -> float:
-    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    number = float(match[1]) * units.get(match[2].lower(), 0) if match else 0
-    if not 0 < number <= maximum:
-        raise ValueError(f"expected {expected}, found {describe_value(value)}")
-    return number
-
-
-def duration_text(value: float) -> str:
-    """A duration in the largest unit that gives a whole number.
-
-    >>> duration_text(1800)
-    '30m'
-    """
-    for unit, length in reversed(_SECONDS.items()):
-        if value >= length and value % length == 0:
-            return f"{value / length:.0f}{unit}"
-    return f"{value:.6f}".rstrip("0").rstrip(".") + "s"
+    if isinstance(value, str) and re.fullmatch(SIZE_PATTERN, value):
+        unit = next(unit for unit in _BYTES if value.lower().endswith(unit.lower()))
+        size = float(value[: -len(unit)]) * _BYTES[unit]
+        if 0 < size <= MAX_BYTES:
+            return int(size)
+    expected = "a size such as 512KiB, 20MB or 1GiB"
+    raise ValueError(f"expected {expected}, found {describe_value(value)}")
 
 
 def size_text(value: int) -> str:

@@ -329,8 +329,16 @@ class Service:
                 _log.error("%s %d has been silent for %.0f s: killed", self.name, pid, silence)
                 child.process.kill()
                 child.last_heard = now
-        while self.next_start() == 0:
-            self._start()
+        while self._settings is not None and self.next_start() == 0:
+            try:
+                child = Child(self, self._arguments, self._settings, self._files)
+            except OSError as error:  # no memory or no processes left: that passes
+                self._lengthen_pause()
+                text = "cannot start the %s: %s; tried again every now and then"
+                self._errors.report(text, self.name, error)
+            else:
+                self._errors.clear()
+                self.children.append(child)
         if not self._count_missing() and all(child.message.ready for child in self._current()):
             for child in self.children:
                 if child.generation != self.generation and not self.stopping:
@@ -368,19 +376,6 @@ class Service:
 
     def _count_missing(self) -> int:
         return self._number - len(self._current())
-
-    def _start(self) -> None:
-        if self._settings is None:
-            return
-        try:
-            child = Child(self, self._arguments, self._settings, self._files)
-        except OSError as error:  # no memory or no processes left: that passes
-            self._lengthen_pause()
-            text = "cannot start the %s: %s; tried again every now and then"
-            self._errors.report(text, self.name, error)
-        else:
-            self._errors.clear()
-            self.children.append(child)
 
     def _lengthen_pause(self) -> None:
         pause = max(self.policy.first_pause, 2 * self._pause)

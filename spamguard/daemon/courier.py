@@ -2,11 +2,11 @@
 spamguard.daemon.courier`).
 
 The master starts it where `shared` is configured. Turns keep the node's copy of the log equal to
-the database (`shared.courier`). Beside them, one task writes the status and tells the database of
-this node, fetches settled tables and keeps tokens and sessions equal on all nodes. Other processes
-of the node ask by two sockets in the state directory: `courier.nudge` hears that a lesson was cast,
-`courier.sock` gives the lease of settling, publishes tables, burns links and forgets nodes
-(`shared.client`).
+the database (`shared.courier`). Beside them, tasks write the status, tell the database of this node
+and compare its settled tables with those of others, keep tokens and sessions equal on all nodes,
+and drop from the log what was superseded long ago. At `courier.sock` in the state directory other
+processes of the node ask for a turn when a lesson was cast, for burning a link and for forgetting a
+node (`shared.client`).
 
 SIGTERM or the end of the master end the process at once, at any moment: what it has not done yet is
 in the ledger.
@@ -21,29 +21,28 @@ import asyncio
 import hashlib
 import json
 import logging
-import secrets
-import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, closing, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from spamguard import __version__, keys, process
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.config.options import Settings, SharedSettings
 from spamguard.daemon.children import service_context
-from spamguard.errors import SharedError, SpamguardError, UnavailableError
-from spamguard.ledger.shared import NUDGE_SOCKET
+from spamguard.engine.snapshot import SNAPSHOT_KEY
+from spamguard.engine.store import parse_if_whole, undo_limit
+from spamguard.errors import SpamguardError, UnavailableError
+from spamguard.ledger.shared import COURIER_SOCKET, joined_log
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, hostname, printable
 from spamguard.records import EXTRACTOR
-from spamguard.shared.client import COURIER_SOCKET
 from spamguard.shared.courier import Courier
 from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import NodeRow, SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange, joined_log
 from spamguard.shared.status import (
     ABSENT_SECONDS,
     BEAT_SECONDS,
@@ -58,8 +57,7 @@ _log = logging.getLogger("spamguard.shared")
 
 RETRY_SECONDS = 15.0  # while the ledger cannot be opened or has not joined
 _TICK_SECONDS = 1.0
-_LEASE_NAME = "settle"
-_LEASE_SECONDS, _RENEW_SECONDS = 120, 30.0
+_COMPACT_SECONDS = 60.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -99,17 +97,14 @@ class Node:
         self._ledger = ledger
         self._mac = RowMac(key)
         self._log = joined_log(ledger)
-        self._snapshots = SnapshotExchange(ledger, settings.state)
-        self._courier = Courier(
-            self._log,
-            partial(SharedDatabase.connect, shared, ledger.node, self._mac),
-            self._snapshots,
-            request_settling,
-        )
+        connect = partial(SharedDatabase.connect, shared, ledger.node, self._mac)
+        self._courier = Courier(ledger, connect, request_settling)
         self._replica: CredentialReplica | None = None
-        self._replicating, self._exchanging = asyncio.Lock(), asyncio.Lock()
+        self._replicating = asyncio.Lock()
         self._name, self._url = shared.name or hostname(), shared.url
-        self._agreed = _digest_settings(settings)
+        # Equal where nodes judge and learn alike.
+        agreed = (settings.personal, settings.aliases, settings.authserv_ids, settings.keep)
+        self._agreed = hashlib.sha256(repr(agreed).encode()).digest()[:8]
         self._nodes: tuple[NodeStatus, ...] = ()
         self._absent: tuple[str, ...] = ()  # names of nodes
         self._reported = self._back_at = 0.0
@@ -119,30 +114,22 @@ class Node:
 
     async def run(self) -> None:
         """Serve for ever."""
-        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
-        with closing(self), socket.socket(socket.AF_UNIX, kind) as nudged:
+        with closing(self):
             with process.short_path(self._settings.state) as directory:
-                (directory / NUDGE_SOCKET).unlink(missing_ok=True)
-                nudged.bind(str(directory / NUDGE_SOCKET))
                 listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
-            asyncio.get_running_loop().add_reader(nudged, self._receive_nudge, nudged)
             server = await asyncio.start_unix_server(self._serve, sock=listening)
             async with server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._courier.run())
                 tasks.create_task(self._keep_status())
                 tasks.create_task(self._repeat(self._replicate, "credentials", _TICK_SECONDS))
                 tasks.create_task(self._repeat(self._report, "nodes", BEAT_SECONDS))
-                tasks.create_task(self._repeat(self._fetch_tables, "tables", BEAT_SECONDS))
+                tasks.create_task(self._repeat(self._compact, "compacting", _COMPACT_SECONDS))
 
     def close(self) -> None:
         """Close what is open, but for the ledger."""
         self._courier.close()
         if self._replica is not None:
             self._replica.close()
-
-    def _receive_nudge(self, nudged: socket.socket) -> None:
-        nudged.recv(1)
-        self._courier.nudge()
 
     # ---- status
 
@@ -175,11 +162,10 @@ class Node:
             waiting=counts.waiting,
             waiting_since=float(counts.oldest),
             skipped=courier.skipped,
-            hold=counts.hold,
+            joining=counts.joining,
             forged=self._mac.forged,
             alarms=(
                 *courier.alarms.values(),
-                *self._snapshots.alarms.values(),
                 *self._mac.alarms(),
                 *(str(text) for told in self._alarms.values() for text in told.standing()),
             ),
@@ -227,6 +213,7 @@ class Node:
     async def _report(self, database: SharedDatabase) -> None:
         """Tell the other nodes of this one, and read of them."""
         (waiting, _), head = self._log.waiting(), self._log.head()
+        stamp = parse_if_whole(self._ledger.get_meta(SNAPSHOT_KEY))
         await database.note_node(
             NodeRow(
                 self._ledger.node,
@@ -239,6 +226,8 @@ class Node:
                 head.chain,
                 waiting,
                 self._agreed,
+                stamp.settled,
+                bytes.fromhex(stamp.lineage),
             )
         )
         rows = await database.nodes()
@@ -256,7 +245,13 @@ class Node:
             for row in rows
         )
         self._look_for_absent(rows)
-        self._set_alarms("twin", *map(_describe_twin, await database.twins()))
+        self._set_alarms("tables", *_describe_differences(rows))
+        twins = [
+            f"{address} has the id of this node: a copy of its state directory: run "
+            "`spamguard shared leave` and `join` on one of them"
+            for address in await database.twins()
+        ]
+        self._set_alarms("twin", *twins)
 
     def _look_for_absent(self, rows: Sequence[NodeRow]) -> None:
         """Tell of the nodes that were not seen for a minute, if this node was there so long."""
@@ -271,48 +266,42 @@ class Node:
             for row in rows
             if row.seen < before and row.node != self._ledger.node and not is_back
         )
-        self._set_alarms("absent", *map(_describe_absent, self._absent))
+        texts = [
+            f"{printable(name)} was not seen for a minute or longer: it is away, or takes another "
+            "server for the primary; if it does not come back, run `spamguard shared forget`"
+            for name in self._absent
+        ]
+        self._set_alarms("absent", *texts)
 
-    async def _fetch_tables(self, database: SharedDatabase) -> None:
-        async with self._exchanging:
-            await self._snapshots.fetch(database)
+    async def _compact(self, database: SharedDatabase) -> None:
+        """Drop what was superseded long ago from the part of the log that is settled."""
+        settled = parse_if_whole(self._ledger.get_meta(SNAPSHOT_KEY)).settled
+        if self._written.is_first(time.time()) and (await database.head()).compacted < settled:
+            await database.compact(settled, undo_limit(self._ledger))
 
     # ---- requests of other processes
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one client, whose lease lasts as long as its connection."""
         # it may have gone, or send what is no request
         with closing(writer), suppress(OSError, ValueError):
-            async with AsyncExitStack() as stack:
-                await self._answer_all(reader, writer, stack)
-
-    async def _answer_all(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stack: AsyncExitStack
-    ) -> None:
-        token: int | None = None
-        while line := await reader.readline():
-            request = json.loads(line)
-            try:
-                match request["do"]:
-                    case "lease" if token is None:
-                        token = await self._take_lease(stack)
-                        answer: dict[str, object] = {"ok": token is not None}
-                    case "publish" if token is not None:
-                        async with self._exchanging:
-                            await self._snapshots.publish(self._database(), token)
-                        answer = {"ok": True}
-                    case "burn":
-                        answer = {"ok": await self._burn(request["id"])}
-                    case "forget":
-                        await self._database().forget_node(request["node"])
-                        await self._report(self._database())
-                        answer = {"ok": True}
-                    case _:
-                        return
-            except (SpamguardError, OSError) as error:
-                answer = {"error": str(error), "away": isinstance(error, UnavailableError)}
-            writer.write(json.dumps(answer).encode() + b"\n")
-            await writer.drain()
+            while line := await reader.readline():
+                request = json.loads(line)
+                answer: dict[str, object] = {"ok": True}
+                try:
+                    match request["do"]:
+                        case "turn":
+                            await self._courier.next_turn()
+                        case "burn":
+                            answer = {"ok": await self._burn(request["id"])}
+                        case "forget":
+                            await self._database().forget_node(request["node"])
+                            await self._report(self._database())
+                        case _:
+                            return
+                except (SpamguardError, OSError) as error:
+                    answer = {"error": str(error), "away": isinstance(error, UnavailableError)}
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
 
     def _database(self) -> SharedDatabase:
         if self._courier.database is None or self._courier.away_since:
@@ -325,49 +314,20 @@ class Node:
         await self._replicate(database)
         return await database.burn_link(identity)
 
-    async def _take_lease(self, stack: AsyncExitStack) -> int | None:
-        """Take the lease of settling until the stack ends, and return its token, which rises with
-        each holder. None: somebody else has it.
-        """
-        holder = f"{self._ledger.node} {secrets.token_hex(4)}"
-        token = await self._database().take_lease(_LEASE_NAME, holder, _LEASE_SECONDS)
-        if token is not None:
-            stack.push_async_callback(self._release_lease, token)
-            stack.callback(asyncio.create_task(self._renew_lease(holder)).cancel)
-            if not await self._snapshots.may_settle(self._database()):  # another has just done so
-                return None
-        return token
 
-    async def _renew_lease(self, holder: str) -> None:
-        """Renew the lease for ever. Publishing fails where it was lost."""
-        while True:
-            await asyncio.sleep(_RENEW_SECONDS)
-            with suppress(SharedError):
-                await self._database().take_lease(_LEASE_NAME, holder, _LEASE_SECONDS)
-
-    async def _release_lease(self, token: int) -> None:
-        with suppress(SharedError):  # it ends by itself
-            await self._database().release_lease(_LEASE_NAME, token)
-
-
-def _describe_absent(name: str) -> str:
-    return (
-        f"{printable(name)} was not seen for a minute or longer: it is away, or takes another "
-        "server for the primary; if it does not come back, run `spamguard shared forget`"
-    )
-
-
-def _describe_twin(address: str) -> str:
-    return (
-        f"{address} has the id of this node: a copy of its state directory: run "
-        "`spamguard shared leave` and `join` on one of them"
-    )
-
-
-def _digest_settings(settings: Settings) -> bytes:
-    """Equal where nodes judge and learn alike."""
-    agreed = (settings.personal, settings.aliases, settings.authserv_ids, settings.keep)
-    return hashlib.sha256(repr(agreed).encode()).digest()[:8]
+def _describe_differences(rows: Sequence[NodeRow]) -> Iterator[str]:
+    """What is wrong where nodes have settled the same events, and not the same tables came out."""
+    found = dict[tuple[int, int, int], dict[bytes, str]]()
+    for row in filter(attrgetter("settled"), rows):
+        names = found.setdefault((row.settled, row.extractor, row.learner), {})
+        names.setdefault(row.tables, printable(row.name))
+    for (position, _, _), names in found.items():
+        if len(names) > 1:
+            yield (
+                f"the tables settled at position {position} of the shared log differ between "
+                f"{' and '.join(names.values())}: please report this fault; `spamguard rebuild` "
+                "takes away damage of a node"
+            )
 
 
 if __name__ == "__main__":

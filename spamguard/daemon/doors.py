@@ -7,7 +7,6 @@ history for all. Nothing here runs before `Door.start`, but for the probes of ne
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +16,22 @@ from pathlib import Path
 
 from spamguard import keys
 from spamguard.config.options import Listener, OddBytes, Position, Protocol, Scanner, Settings
-from spamguard.counters import STAGES, Counters
+from spamguard.counters import RECEIVE_STAGE, Counters
 from spamguard.delivery.next_hop import DeliveryError, NextHop
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.log import hostname
-from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
+from spamguard.proxy.history import HistoryWriter
 from spamguard.proxy.scorer import ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import FilterProxy, PolicyJudge, Proxy, ProxyContext
+from spamguard.proxy.transaction import (
+    FilterProxy,
+    PolicyJudge,
+    Proxy,
+    ProxyContext,
+    record_delivery,
+)
 from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
@@ -37,10 +42,6 @@ from spamguard.servers.teach import ForwardTrainingProxy
 from spamguard.smtp.envelope import Networks
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 from spamguard.users import UserResolver
-
-_log = logging.getLogger("spamguard.mail")
-
-_RECEIVE_STAGE, _JUDGE_STAGE, _DELIVER_STAGE = range(len(STAGES))
 
 
 def open_doors(
@@ -81,7 +82,7 @@ def open_doors(
         )
         if listener.teach is not None:
             proxy = ForwardTrainingProxy(proxy, listener, listener.teach, lessons)
-        count = partial(counters.add_seconds, _RECEIVE_STAGE)
+        count = partial(counters.add_seconds, RECEIVE_STAGE)
         doors.append(open_door(listener, proxy, [listening], spool, name, count))
     first = len(settings.listeners)
     for scanner, listening in zip(settings.scanners, sockets[first:], strict=True):
@@ -96,8 +97,8 @@ def _judge_of(
 ) -> PolicyJudge:
     servers = settings.authserv_ids if door.believes_results else ()
     stripped = bool(servers) and door.strips_authentication_results
-    options = ScanOptions(door.policy.spam_threshold, servers, stripped)
-    return PolicyJudge(partial(pool.judge, options=options), context, door.policy)
+    options = ScanOptions(door.spam_threshold, servers, stripped)
+    return PolicyJudge(partial(pool.judge, options=options), context, door)
 
 
 def open_door(
@@ -185,25 +186,13 @@ def _make_context(
     )
     # In a second the rest of the history is written, or dropped.
     stack.push_async_callback(asyncio.to_thread, history.close, 1.0)
-
-    @cache
-    def signing_key() -> tuple[bytes, str]:
-        """Return the key that signs verdicts, and the fingerprint of the installation key.
-
-        Read when the first verdict is signed: the filter that judged has created the key.
-        """
-        key = keys.load_key(settings.state / KEY_FILE, create=False)
-        return keys.derive_key(key, b"verdict"), keys.key_fingerprint(key)
-
-    def record(entry: DeliveryRecord) -> None:
-        counters.count_message(entry.label, entry.action or "none", entry.size)
-        if not entry.copy_of:  # copies of a message are judged once
-            counters.add_seconds(_JUDGE_STAGE, entry.judging_seconds)
-        if entry.replies:  # not where another program delivers
-            counters.add_seconds(_DELIVER_STAGE, entry.delivery_seconds)
-        _log.info("%s", entry, extra={"event": "handled", "facts": entry.facts})
-        history.put(entry.row(signing_key()[1] if entry.copy else ""))
-
-    users = UserResolver(settings.aliases) if settings.personal else None
-    quarantine = Quarantine(settings.state / "quarantine")
-    return ProxyContext(quarantine, lambda: signing_key()[0], record, settle, users)
+    # Read when the first verdict is signed: the filter that judged has created the key.
+    key = cache(partial(keys.load_key, settings.state / KEY_FILE, create=False))
+    fingerprint = cache(lambda: keys.key_fingerprint(key()))
+    return ProxyContext(
+        quarantine=Quarantine(settings.state / "quarantine"),
+        key=cache(lambda: keys.derive_key(key(), b"verdict")),
+        record=partial(record_delivery, counters, history, fingerprint),
+        settle=settle,
+        user_resolver=UserResolver(settings.aliases) if settings.personal else None,
+    )

@@ -126,7 +126,14 @@ class MailboxBroker:
             time.sleep(0.1)  # after a connection could not be accepted
             return
         _, account = process.peer_credentials(channel)
-        refusal = _REFUSAL if self._is_refused(account) else ""
+        try:
+            allowed = {0, service_account(self._settings).pw_uid}
+        except SpamguardError as error:
+            self._warnings.warn("user", "%s; until then only root may ask", error)
+            allowed = {0}
+        refusal = "" if account in allowed else _REFUSAL
+        if refusal:
+            self._warnings.warn(account, "uid %d has asked and is refused: %s", account, refusal)
         if len(self._sessions) >= _MAX_SESSIONS:
             refusal = "there are too many connections"
         if refusal:
@@ -137,17 +144,6 @@ class MailboxBroker:
         with self._lock:
             self._sessions.add(channel)
         threading.Thread(target=self._serve, args=(channel, self._settings), daemon=True).start()
-
-    def _is_refused(self, account: int) -> bool:
-        try:
-            service = service_account(self._settings).pw_uid
-        except SpamguardError as error:
-            self._warnings.warn("user", "%s; until then only root may ask", error)
-            service = 0
-        if account in (0, service):
-            return False
-        self._warnings.warn(account, "uid %d has asked and is refused: %s", account, _REFUSAL)
-        return True
 
     def _serve(self, channel: socket.socket, settings: Settings) -> None:
         try:

@@ -114,7 +114,7 @@ class Master:
         ConfigError, StartError: nothing has been started.
         """
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
-        settings = self._read()
+        settings = startup.read_apart(self._read)
         if shortage := process.memory_shortage(serving=True):
             raise ConfigError(shortage)
         self._notifier = Notifier.from_environment(os.environ)
@@ -135,7 +135,9 @@ class Master:
             self._selector.register(
                 wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
             )
-            stack.callback(self._end_children)
+            for service in self._services:  # none is left, for whatever reason this process ends
+                stack.callback(service.end)
+            stack.callback(self._workers.kill)
             self._create_filter(settings)
             self._starts_all_at = time.monotonic() + _FIRST_SCORER_TIMEOUT
             self._began = int(time.time())
@@ -163,28 +165,22 @@ class Master:
                 self._workers.kill()
             return
         self._announce()
-        self._notice_first_scorer()
+        now = time.monotonic()
         if self._starts_all:
             self._settle_if_due()
-        interval = self._notifier.watchdog_seconds
-        if interval and time.monotonic() >= self._next_ping and self._all_alive():
-            self._next_ping = time.monotonic() + interval / 3
-            self._notifier.ping_watchdog()
-        self._check_installation()
-
-    def _all_alive(self) -> bool:
-        """Whether every ready worker was heard lately; starting has a time limit of its own."""
-        silences = self._workers.silences()
-        return bool(self._workers.children) and all(each < _FRESH_SECONDS for _, each in silences)
-
-    def _notice_first_scorer(self) -> None:
-        """Let the other processes start, too, as soon as mail is judged or that takes long."""
-        if self._starts_all:
-            return
-        if self._workers.is_scoring or time.monotonic() > self._starts_all_at:
+        elif self._workers.is_scoring or now > self._starts_all_at:
+            # The others start as soon as mail is judged, or that takes long.
             self._starts_all = True
             if not self._settler.children:
                 self._start_settling(self._settings, "first")
+        interval = self._notifier.watchdog_seconds
+        # Starting has a time limit of its own.
+        silence = max((each for _, each in self._workers.silences()), default=0.0)
+        is_alive = self._workers.children and silence < _FRESH_SECONDS
+        if interval and now >= self._next_ping and is_alive:
+            self._next_ping = now + interval / 3
+            self._notifier.ping_watchdog()
+        self._check_installation()
 
     def _handle_signals(self, wakeups: socket.socket) -> None:
         received = wakeups.recv(4096)  # the number of each signal is a byte
@@ -220,7 +216,8 @@ class Master:
         ]
         self._workers.begin(
             settings,
-            settings.workers or _default_workers(),
+            # One for two cores: each has a scorer beside it (RESULTS.md, "How many workers").
+            settings.workers or (len(os.sched_getaffinity(0)) + 1) // 2,
             [self._assembly],
             [each.fileno() for each in listening],
         )
@@ -237,7 +234,7 @@ class Master:
         self._notifier.reloading()
         try:
             process.check_installation()
-            settings = self._read()
+            settings = startup.read_apart(self._read)
             if (settings.state, settings.user) != (self._settings.state, self._settings.user):
                 # this process has given up the rights that it would need
                 raise StartError("`state` and `user` cannot change while running: restart for that")
@@ -376,14 +373,3 @@ class Master:
 
     def _close_sockets(self) -> None:
         startup.close_all([*self._sockets.values(), *self._retired_sockets.values()])
-
-    def _end_children(self) -> None:
-        """Leave no child behind, for whatever reason this process ends."""
-        self._workers.kill()
-        for service in self._services:
-            service.end()
-
-
-def _default_workers() -> int:
-    """One for two cores: each has a scorer beside it (corpora/RESULTS.md, "How many workers")."""
-    return (len(os.sched_getaffinity(0)) + 1) // 2

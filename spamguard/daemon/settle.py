@@ -3,7 +3,7 @@
 The master starts it, apart from the mail and from the learner. Settling takes much processor, so
 the process has the lowest priority of all, and much memory, which returns when it ends. It settles
 if that is due, also when tables are damaged, and removes drafts that killed processes have left
-behind. Of the nodes that share a log, the one that gets the lease settles, and publishes for all.
+behind. Of nodes that share a log each settles for itself; one of them forgets lessons.
 With `first`, as when the daemon has just started, it also reports lessons that an upgrade has made
 useless, and a filter that has joined others while the configuration has no `shared`. It removes
 held mail that is too old, and forgets the lessons beyond `keep` before it settles. A clock that has
@@ -18,7 +18,6 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from spamguard.config.options import Settings
@@ -27,7 +26,7 @@ from spamguard.daemon.children import service_context
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
-from spamguard.errors import LedgerError, SpamguardError, TableError, UnavailableError
+from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.learning import undo
 from spamguard.learning.undo import age_votes
 from spamguard.proxy.history import HISTORY_FILE, MIN_BYTES, History
@@ -80,59 +79,47 @@ def remove_expired(state: Path, days: int) -> None:
     Quarantine(state / DIRECTORY).remove_older(now - days * 86_400)
 
 
-def forget_oldest(spam_filter: Filter, kept: KeptLessons) -> None:
-    """Forget what is older than `kept` says. If that fails, settling goes on all the same."""
-    try:
-        if aged := age_votes(spam_filter, kept, time.time()):
-            _log.info("forgot the %d oldest lessons (keep: %s)", aged, kept)
-    except SpamguardError as error:
-        _log.error("cannot forget the oldest lessons: %s", error)
-
-
 def settle_if_due(state: Path, kept: KeptLessons | None = None) -> bool:
     """Settle if that is due or if the tables cannot be used: nothing is judged without them.
 
     Lessons beyond those that are kept are forgotten first; None: all are kept.
     """
-    is_joined = False
+    now = time.time()
     try:
         with Filter.open(state) as spam_filter:
-            is_joined = spam_filter.ledger.shared is not None
-            if kept and not is_joined:
+            shared = spam_filter.ledger.shared
+            may_forget, is_copying = True, False
+            if shared is not None:
+                from spamguard.shared.status import read_status  # noqa: PLC0415  not on one machine
+
+                status = read_status(state)
+                may_forget = status.is_first(now)
+                is_copying = status.is_copying(now, shared.head().position)
+            if kept and may_forget:
                 forget_oldest(spam_filter, kept)
-            due = spam_filter.look_after_snapshot() if is_joined else spam_filter.is_settling_due()
+            due = spam_filter.is_settling_due()
     except (LedgerError, TableError) as error:
         _log.error("%s; trying to make all tables anew", error)
-        due, is_joined = True, False  # what is broken here, no other node mends
-    if is_joined:
-        return (due or kept is not None) and _settle_for_all(state, kept)
+        due = True
+    # _load=False: only the ledger is read, and once, as the tables may be what is damaged
     if due:
-        # _load=False: only the ledger is read, and once, as the tables may be what is damaged
         with Filter.open(state, _load=False) as spam_filter:
             spam_filter.settle()
+    elif shared is not None and not is_copying:
+        with Filter.open(state, _load=False) as spam_filter:
+            due = spam_filter.follow_shared_log()
     return due
 
 
-def _settle_for_all(state: Path, kept: KeptLessons | None) -> bool:
-    """Settle and publish the tables, if no other node does so now or has just done so."""
-    from spamguard.shared.client import settle_lease  # noqa: PLC0415  single machines need none
-
-    with ExitStack() as stack:
-        try:
-            publish = stack.enter_context(settle_lease(state))
-        except UnavailableError:  # another node settles, or this one when the log is there again
-            return False
-        if publish is None:
-            return False
-        with Filter.open(state) as spam_filter:  # the last holder's tables have been fetched
-            if kept:
-                forget_oldest(spam_filter, kept)
-            due = spam_filter.look_after_snapshot()
-        if due:
-            with Filter.open(state, _load=False) as spam_filter:
-                spam_filter.settle()
-            publish()
-        return due
+def forget_oldest(spam_filter: Filter, kept: KeptLessons) -> None:
+    """Forget what is older than `kept` says. If that fails, settling goes on all the same."""
+    try:
+        if aged := age_votes(spam_filter, kept, time.time()):
+            _log.info("forgot the %d oldest lessons (keep: %s)", aged, kept)
+            if spam_filter.ledger.shared is not None:
+                spam_filter.settle_everywhere()
+    except SpamguardError as error:
+        _log.error("cannot forget the oldest lessons: %s", error)
 
 
 if __name__ == "__main__":

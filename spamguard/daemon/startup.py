@@ -1,4 +1,4 @@
-"""What the master does before mail comes: listen, and give up root's rights.
+"""What the master does before mail comes: read the settings, listen, and give up root's rights.
 
 A listening socket is opened here or taken over from systemd (socket activation, sd_listen_fds(3));
 all workers share it. Its `Address` identifies it, so that a reload keeps the sockets that the new
@@ -18,11 +18,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import pickle
 import pwd
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -32,6 +33,40 @@ from spamguard.errors import ConfigError, StartError, remedy
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY
 
 _log = logging.getLogger("spamguard.daemon")
+
+# ---- settings
+
+
+def read_apart(read: Callable[[], Settings]) -> Settings:
+    """Read the settings in a process of its own, so that what checks them stays out of the master.
+
+    Raises
+    ------
+    ConfigError
+        They cannot be used, or that process was ended.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()  # the master has no threads
+    if not child:
+        answer: Settings | Exception
+        try:
+            answer = read()
+        except Exception as error:  # noqa: BLE001  the master raises it
+            answer = error
+        with os.fdopen(writing, "wb") as pipe:
+            pickle.dump(answer, pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(child, 0)
+    if not data:
+        raise ConfigError("the process that reads the configuration was ended: is memory short?")
+    answer = pickle.loads(data)  # noqa: S301  of our own child
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
 
 # ---- addresses
 

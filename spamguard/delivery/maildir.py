@@ -1,10 +1,9 @@
 """Delivery into a Maildir (https://cr.yp.to/proto/maildir.html, folders as in Maildir++).
 
 It is for a first try, and for one user. Each recipient's copy is written under `tmp` and linked
-into `new` once it is on the disk. Must never show a message that is not whole and on the disk,
-never replace one, and never leave a transaction half delivered: every copy becomes visible, or
-none. (A process killed while it links has answered nothing: its client sends the message again, and
-some recipients have two copies.)
+into `new` once it is on the disk: every copy of a transaction becomes visible, or none. (A process
+killed while it links has answered nothing: its client sends the message again, and some recipients
+have two copies.)
 
 It is written by hand because `mailbox.Maildir` syncs no directory and shows each copy as soon as it
 is written.
@@ -36,10 +35,7 @@ _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\
 
 @dataclass
 class MaildirNextHop:
-    """Delivers into the Maildir `directory`, made when missing, and spam into its folder `Junk`.
-
-    The hostname is for the names of files.
-    """
+    """Delivers into a Maildir, made when missing, and spam into its folder `Junk`."""
 
     _directory: Path
     _hostname: str
@@ -80,6 +76,7 @@ class MaildirNextHop:
             _remove_files(folder / "tmp" / name for name in names)
 
     def _unique_name(self) -> str:
+        """In order of time."""
         seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
         name = f"{seconds}.M{microseconds:06}R{secrets.token_hex(8)}.{self._hostname}"
         return name[:200]  # of 255 bytes; mail programs add to it
@@ -117,20 +114,12 @@ class _MaildirTransaction:
 
 def _recipient_copy(sender: Sender, recipient: Recipient, content: SpoolView) -> Iterator[bytes]:
     """The message below final delivery's two fields (RFC 5321, 4.4), lines ended by LF."""
-    return_path, delivered_to = (
-        address.encode("utf-8", "surrogateescape")
-        for address in (sender.address, recipient.address)
-    )
-    yield b"Return-Path: <%s>\nDelivered-To: %s\n" % (return_path, delivered_to)
-    yield from _with_line_feeds(content.chunks())
-
-
-def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Every CRLF as LF, also one that is cut between two chunks; a bare CR stays."""
+    head = f"Return-Path: <{sender.address}>\nDelivered-To: {recipient.address}\n"
+    yield head.encode("utf-8", "surrogateescape")
     held = b""
-    for chunk in chunks:
+    for chunk in content.chunks():
         text = held + chunk
-        held = b"\r" if text.endswith(b"\r") else b""
+        held = b"\r" if text.endswith(b"\r") else b""  # half of a CRLF, or a bare CR, which stays
         yield text[: len(text) - len(held)].replace(b"\r\n", b"\n")
     yield held
 

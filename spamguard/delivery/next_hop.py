@@ -65,10 +65,7 @@ class NextHop(Protocol):
         """Find out what the hop offers; never raises."""
 
     def transaction(self, client: Client) -> NextHopTransaction:
-        """A new transaction; nothing is sent before its `mail`.
-
-        The client is announced by XFORWARD where the hop accepts it.
-        """
+        """A new transaction; the client is announced by XFORWARD where the hop accepts it."""
 
     async def close(self) -> None:
         """Close idle sessions; running transactions finish."""
@@ -138,10 +135,7 @@ class DisconnectedError(DeliveryError):
 
 
 class ClosingError(DisconnectedError):
-    """The next hop ended the session with a 421.
-
-    Its text is passed on as a 451: the session with our own client goes on.
-    """
+    """The hop ended the session with a 421; our client's goes on and is told so by a 451."""
 
     kind = "closing"
 
@@ -190,11 +184,3 @@ def drop_unsupported(step: Step, extensions: Mapping[str, str]) -> Step:
         if _EXTENSION_BY_PARAMETER.get(parameter.keyword) in extensions
     )
     return step if supported == step.parameters else replace(step, parameters=supported)
-
-
-def needs_smtputf8(step: Sender | Recipient) -> bool:
-    """Whether only a hop with SMTPUTF8 can have it.
-
-    An address beyond ASCII without that parameter is for the hop to judge.
-    """
-    return any(parameter.keyword == "SMTPUTF8" for parameter in step.parameters)

@@ -77,10 +77,7 @@ class QuarantineEntry:
 
 @dataclass
 class Quarantine:
-    """The messages in one directory, which is made when the first one comes.
-
-    Any number of processes may use it.
-    """
+    """The messages in one directory, made when the first one comes; for any number of processes."""
 
     _directory: Path
     _is_tidy: bool = False
@@ -184,8 +181,7 @@ class Quarantine:
         """Deliver a message to all recipients that have not got it yet; the reply for each.
 
         A recipient is noted, durably, after the next hop has said yes. When this process dies in
-        between, the next release delivers once more: at least once, never not at all. Both copies
-        have the same id in X-Spamguard. Once all have it, nothing is done and the answer is empty.
+        between, the next release delivers once more. Once all have it, the answer is empty.
 
         Raises QuarantineError if there is none of that id, or another process works with it now.
         """
@@ -232,26 +228,16 @@ class Quarantine:
             return
         remove_stale_drafts(self._directory)
         for name in set(self._ids_with_file(_MESSAGE)) - set(self.ids()):
-            if self._is_abandoned(name):
-                self._path(name, _MESSAGE).unlink(missing_ok=True)
+            with suppress(OSError), self._path(name, _MESSAGE).open("rb") as file:
+                # Without another lock nobody is storing it, whatever the clock says.
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(file.fileno()).st_ctime < _ABANDONED_SECONDS:
+                    continue
+                try:  # by name: the list may miss a note that a release renames meanwhile
+                    self._path(name, _NOTE).stat()
+                except FileNotFoundError:
+                    self._path(name, _MESSAGE).unlink()
         self._is_tidy = True
-
-    def _is_abandoned(self, name: str) -> bool:
-        """Whether a message has no note and gets none; if that cannot be known, it stays.
-
-        The note is looked up by name: a list may miss one that a release renames meanwhile.
-        """
-        with suppress(OSError), self._path(name, _MESSAGE).open("rb") as file:
-            # Without another lock nobody is storing it, whatever the clock says.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if time.time() - os.fstat(file.fileno()).st_ctime < _ABANDONED_SECONDS:
-                return False
-            try:
-                # From Python 3.14 on `exists` takes an error of the disk for a no.
-                self._path(name, _NOTE).stat()
-            except FileNotFoundError:
-                return True
-        return False
 
     @contextmanager
     def _linked_file(self, chunks: Iterable[bytes], path: Path) -> Iterator[None]:

@@ -1,12 +1,11 @@
 """Delivery by SMTP (RFC 5321), with one reply for all recipients, or by LMTP (RFC 2033), with one
 for each.
 
-`NextHopSession` is one connection: one task at a time waits on it, each wait has a deadline and
-ends with the awaited event, a `DeliveryError` or a cancellation, and nothing else. `SmtpNextHop`
-opens a session: connection, greeting, EHLO or LHLO, STARTTLS (RFC 3207). `SessionPool` keeps idle
-sessions for the next message. `SmtpTransaction` is one message. Until the hop has said 354, a
-transaction that lost its session begins again on a new one, once, and goes on only if it gets the
-same replies.
+`SmtpNextHop` opens a `NextHopSession`: connection, greeting, EHLO or LHLO, STARTTLS (RFC 3207).
+Each wait of it ends with the awaited event, a `DeliveryError` or a cancellation. `SessionPool`
+keeps idle sessions for the next message. `SmtpTransaction` is one message. Until the hop has said
+354, a transaction that lost its session begins again on a new one, once, and goes on only if it
+gets the same replies.
 
 It is written by hand because aiosmtplib has no LMTP and no XFORWARD, holds whole messages in
 memory, and rewrites a bare CR or LF.
@@ -26,7 +25,7 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import cast
 
@@ -47,9 +46,8 @@ from spamguard.delivery.next_hop import (
     describe_error,
     drop_unsupported,
     ignore_error,
-    needs_smtputf8,
 )
-from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforward_commands
+from spamguard.smtp.commands import dot_stuff, write_command, xforward_commands
 from spamguard.smtp.envelope import (
     MAX_REPLY_BYTES,
     Client,
@@ -291,13 +289,6 @@ def _batch_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(batch)
 
 
-def wants_tls(tls: Tls, offered: bool, peer: str) -> bool:
-    """Whether to start TLS. Raises UnsafeError if it is required and not offered."""
-    if tls is Tls.REQUIRED and not offered:
-        raise UnsafeError("TLS is required, and not offered")
-    return tls is Tls.REQUIRED or (tls is Tls.OPPORTUNISTIC and offered and not is_local(peer))
-
-
 def is_local(peer: str) -> bool:
     """Whether the other end, an address or "" for a Unix socket, is on this machine.
 
@@ -331,7 +322,7 @@ class SessionPool:
         """Take a session back after its transaction, however that ended."""
         if session.is_usable and not self._closed and len(self._idle) < self._hop.sessions:
             loop = asyncio.get_running_loop()
-            self._idle[session] = loop.call_later(self._hop.idle, self._expire, session)
+            self._idle[session] = loop.call_later(self._hop.idle, self._quit, session)
         else:
             self._quit(session)
 
@@ -344,11 +335,8 @@ class SessionPool:
             self._quit(session)
         await asyncio.gather(*self._quitting)
 
-    def _expire(self, session: NextHopSession) -> None:
-        del self._idle[session]
-        self._quit(session)
-
     def _quit(self, session: NextHopSession) -> None:
+        self._idle.pop(session, None)
         task = asyncio.get_running_loop().create_task(session.quit())
         self._quitting.add(task)
         task.add_done_callback(self._quitting.discard)
@@ -364,7 +352,6 @@ class SmtpNextHop:
         self.extensions: Mapping[str, str] | None = None
         self._hostname = hostname
         self._verbs = ("LHLO",) if self.answers_each else ("EHLO", "HELO")
-        self._tls_context: ssl.SSLContext | None = None
 
     @property
     def answers_each(self) -> bool:
@@ -402,8 +389,18 @@ class SmtpNextHop:
             if not greeting.is_positive:
                 raise UnreachableError(f"not welcome: {greeting}")
             extensions = await self._say_hello(session)
-            if wants_tls(tls, "STARTTLS" in extensions, session.peer):
-                await self._start_tls(session)
+            is_offered = "STARTTLS" in extensions
+            if tls is Tls.REQUIRED and not is_offered:
+                raise UnsafeError("TLS is required, and not offered")
+            is_wanted = tls is Tls.OPPORTUNISTIC and is_offered and not is_local(session.peer)
+            if tls is Tls.REQUIRED or is_wanted:
+                reply = await session.request(b"STARTTLS\r\n")
+                if not reply.is_positive:
+                    raise TlsHandshakeError(f"STARTTLS refused: {reply}")
+                if not session.is_quiet:  # RFC 3207, section 6
+                    raise UnsafeError("more than the answer to STARTTLS came before the handshake")
+                host, seconds = self.settings.to.host, self.settings.connect
+                await session.start_tls(self._tls_context, host, seconds)
                 extensions = await self._say_hello(session)
             session.mark_ready(extensions)
             self.extensions = extensions
@@ -424,18 +421,13 @@ class SmtpNextHop:
                 break
         raise UnreachableError(f"not welcome: {reply}")
 
-    async def _start_tls(self, session: NextHopSession) -> None:
-        reply = await session.request(b"STARTTLS\r\n")
-        if not reply.is_positive:
-            raise TlsHandshakeError(f"STARTTLS refused: {reply}")
-        if not session.is_quiet:  # RFC 3207, section 6
-            raise UnsafeError("more than the answer to STARTTLS came before the handshake")
-        if self._tls_context is None:
-            self._tls_context = ssl.create_default_context()
-            if self.settings.tls is not Tls.REQUIRED:  # nobody checks the certificate
-                self._tls_context.check_hostname = False
-                self._tls_context.verify_mode = ssl.CERT_NONE
-        await session.start_tls(self._tls_context, self.settings.to.host, self.settings.connect)
+    @cached_property
+    def _tls_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if self.settings.tls is not Tls.REQUIRED:  # nobody checks the certificate
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
 
 @dataclass
@@ -461,7 +453,34 @@ class SmtpTransaction:
     async def send(self, content: SpoolView) -> Sequence[Reply]:
         count = self._accepted if self._hop.answers_each else 1
         reply = await self._run_step(None)
-        return await self._send_message(content, count) if reply.is_positive else [reply] * count
+        if not reply.is_positive:
+            return [reply] * count
+        # After the 354: whatever happens from here on, the message is not sent again.
+        session = await self._borrow_session()
+        replies: list[Reply] = []
+        try:
+            is_whole = await session.send_data(dot_stuff(content.chunks()), count)
+            seconds = self._hop.settings.data if is_whole else _LATE_REPLY_TIMEOUT
+            deadline = session.deadline_after(seconds)
+            while len(replies) < count:
+                try:
+                    reply = await session.read_reply(deadline, positive=2 if is_whole else 4)
+                except ClosingError as error:
+                    # It answers one recipient. Others may have the message, and would get it twice.
+                    self._report_error(error)
+                    reply = error.reply
+                    deadline = min(deadline, session.deadline_after(_LATE_REPLY_TIMEOUT))
+                replies.append(reply)
+            session.mark_ready()
+        except DeliveryError as error:
+            self._report_error(error)
+            session.abort()
+            replies += [error.reply] * (count - len(replies))
+        except (OSError, ValueError) as error:  # the content is unreadable, or must not be sent
+            self._report_error(error)
+            session.abort()
+            replies = [Replies.LOCAL_ERROR] * count
+        return replies
 
     async def end(self) -> None:
         session, self._session = self._session, None
@@ -516,11 +535,11 @@ class SmtpTransaction:
         if step is None:
             return await session.request(b"DATA\r\n", positive=3)
         extensions = session.extensions
-        if "SMTPUTF8" not in extensions and needs_smtputf8(step):
-            return NO_SMTPUTF8
         if isinstance(step, Recipient):
-            return await session.request(rcpt_command(drop_unsupported(step, extensions)))
-        command = mail_command(drop_unsupported(step, extensions))
+            return await session.request(write_command(drop_unsupported(step, extensions)))
+        if step.needs_smtputf8 and "SMTPUTF8" not in extensions:
+            return NO_SMTPUTF8
+        command = write_command(drop_unsupported(step, extensions))
         # XFORWARD, whose refusal does not matter, and MAIL; together where the hop accepts that.
         announced = extensions.get("XFORWARD")
         forwards = [] if announced is None else xforward_commands(self._client, announced)
@@ -532,34 +551,6 @@ class SmtpTransaction:
         for _ in forwards:
             await session.read_reply()
         return await session.read_reply()
-
-    async def _send_message(self, content: SpoolView, count: int) -> list[Reply]:
-        """After the 354: whatever happens from here on, the message is not sent again."""
-        session = await self._borrow_session()
-        replies: list[Reply] = []
-        try:
-            is_whole = await session.send_data(dot_stuff(content.chunks()), count)
-            seconds = self._hop.settings.data if is_whole else _LATE_REPLY_TIMEOUT
-            deadline = session.deadline_after(seconds)
-            while len(replies) < count:
-                try:
-                    reply = await session.read_reply(deadline, positive=2 if is_whole else 4)
-                except ClosingError as error:
-                    # It answers one recipient. Others may have the message, and would get it twice.
-                    self._report_error(error)
-                    reply = error.reply
-                    deadline = min(deadline, session.deadline_after(_LATE_REPLY_TIMEOUT))
-                replies.append(reply)
-            session.mark_ready()
-        except DeliveryError as error:
-            self._report_error(error)
-            session.abort()
-            replies += [error.reply] * (count - len(replies))
-        except (OSError, ValueError) as error:  # the content is unreadable, or must not be sent
-            self._report_error(error)
-            session.abort()
-            replies = [Replies.LOCAL_ERROR] * count
-        return replies
 
     def _report_error(self, error: Exception) -> None:
         _log.warning("next hop %s: %s: %s", self._hop.settings.to, type(error).__name__, error)
@@ -583,35 +574,30 @@ HOP_TIMEOUT = 3.0  # seconds, for the greeting of a next hop
 
 async def find_unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
     """Describe next hops that do not greet, or Maildirs that cannot be written."""
-    return [
-        f"next hop {endpoint}: {trouble}"
-        for endpoint, trouble in (await probe_next_hops(hops, hostname)).items()
-        if trouble
-    ]
+    faults = await probe_next_hops(hops, hostname)
+    return [f"next hop {endpoint}: {fault}" for endpoint, fault in faults.items() if fault]
 
 
 async def probe_next_hops(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, str]:
     """The fault of each next hop, or "". Only a greeting is sent to it."""
+
+    def find_unwritable(maildir: Path) -> str:
+        # A missing Maildir is fine if it can be created, as the first message does.
+        path = next(path for path in (maildir / "new", maildir, *maildir.parents) if path.exists())
+        return "" if os.access(path, os.W_OK | os.X_OK) else f"{path} may not be written"
+
+    async def probe(hop: Hop) -> str:
+        try:
+            async with asyncio.timeout(HOP_TIMEOUT):
+                if hop.to.protocol is Protocol.MAILDIR:
+                    return await asyncio.to_thread(find_unwritable, hop.to.path or Path("/"))
+                session = await SmtpNextHop(hop, hostname).open()
+            await session.quit()  # waits for a second at most
+        except TimeoutError:
+            return f"no answer within {HOP_TIMEOUT:.0f} s"
+        except DeliveryError as trouble:
+            return str(trouble)
+        return ""
+
     different = {hop.to: hop for hop in hops}
-    answers = await asyncio.gather(*(_probe_next_hop(hop, hostname) for hop in different.values()))
-    return dict(zip(different, answers, strict=True))
-
-
-async def _probe_next_hop(hop: Hop, hostname: str) -> str:
-    try:
-        async with asyncio.timeout(HOP_TIMEOUT):
-            if hop.to.protocol is Protocol.MAILDIR:
-                return await asyncio.to_thread(_find_unwritable, hop.to.path or Path("/"))
-            session = await SmtpNextHop(hop, hostname).open()
-        await session.quit()  # waits for a second at most
-    except TimeoutError:
-        return f"no answer within {HOP_TIMEOUT:.0f} s"
-    except DeliveryError as trouble:
-        return str(trouble)
-    return ""
-
-
-def _find_unwritable(maildir: Path) -> str:
-    """Accept a missing Maildir if it can be created, as the first message does."""
-    path = next(path for path in (maildir / "new", maildir, *maildir.parents) if path.exists())
-    return "" if os.access(path, os.W_OK | os.X_OK) else f"{path} may not be written"
+    return dict(zip(different, await asyncio.gather(*map(probe, different.values())), strict=True))

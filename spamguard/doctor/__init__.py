@@ -38,10 +38,11 @@ from spamguard.folders.changes import InotifyEvents
 from spamguard.folders.mailboxes import owner_name
 from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
-from spamguard.log import hostname, local_time
+from spamguard.log import hostname
 from spamguard.process import run_command
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner, describe_disk
+from spamguard.times import local_time
 
 if TYPE_CHECKING:
     from spamguard.ledger.sqlite import SqliteLedger

@@ -32,7 +32,7 @@ from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
 from spamguard.ledger.senders import SenderWords
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import NewVote
+from spamguard.ledger.votes import NewVote, make_settling_vote
 from spamguard.records import (
     EXTRACTOR,
     TOKEN_SETS,
@@ -340,7 +340,7 @@ class Filter(ClosedOnExit):
     def _refresh(self) -> None:
         if self._store.refresh():
             self._read_classes()
-            self._user_models.follow(self._store.generation)
+            self._user_models.follow(self._store.resets)
 
     def _parameters(self) -> experts.ExpertParameters:
         """The parameters of judging: the same object for as long as nothing changes."""
@@ -415,10 +415,14 @@ class Filter(ClosedOnExit):
         self._unwanted = policy.unwanted_classes(self._defined)
 
     def is_settling_due(self) -> bool:
-        """Whether the process that settles has work, as of the last look at the ledger."""
+        """Whether to settle, as of the last look at the ledger. Where a log is shared, the courier
+        looks after that (`store.is_settler_wanted`).
+        """
+        if self._ledger.shared is not None:
+            return False
         due = max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
         events = self._store.unsettled + _TAKEN_BACK_WEIGHT * self._store.taken_back
-        return events >= due or self._store.has_work
+        return events >= due
 
     # Teaching
 
@@ -672,11 +676,12 @@ class Filter(ClosedOnExit):
         self._store.settle()
 
     def settle_everywhere(self) -> None:
-        """Settle now; where a log is shared, the daemon does it soon, for all nodes."""
+        """Settle now; where a log is shared, the daemon of each node does it soon."""
         if self._ledger.shared is None:
             self.settle()
         else:
-            store.request_settling(self._ledger, self._ledger.shared)
+            with self._ledger.exclusive(force=True) as cast:
+                cast([make_settling_vote(int(time.time()))])
 
     def settle_if_due(self) -> bool:
         """Settle if that is due here, where no log is shared; returns whether it was."""
@@ -684,15 +689,14 @@ class Filter(ClosedOnExit):
         return self._settle_if_due()
 
     def _settle_if_due(self) -> bool:
-        due = self._ledger.shared is None and self.is_settling_due()
+        due = self.is_settling_due()
         if due:
             self.settle()
         return due
 
-    def look_after_snapshot(self) -> bool:
-        """On a joined ledger: `TableStore.look_after_snapshot`; whether to settle for all nodes."""
-        is_missing = self._store.look_after_snapshot()
-        return is_missing or (not self._store.has_work and self.is_settling_due())
+    def follow_shared_log(self) -> bool:
+        """For the process that settles: `TableStore.follow_shared_log`."""
+        return self._store.follow_shared_log()
 
     @property
     def ledger(self) -> SqliteLedger:

@@ -269,7 +269,7 @@ class UserModels:
         self._damaged: set[str] = set()  # logged already
         self._tokens = 0
         self._seq = 0
-        self._generation: str | None = None
+        self._resets = 0
 
     def load(self, user: str, seq: int, bits: int) -> UserVoteCounts | None:
         """The counts of a user's votes up to event number `seq`; None: there are none, or they are
@@ -300,10 +300,10 @@ class UserModels:
             self._evict(next(iter(self._models)))
         return model.counts
 
-    def follow(self, generation: str | None) -> None:
-        """Forget all models if events have other numbers than in the last generation."""
-        if generation != self._generation:
-            self._generation = generation
+    def follow(self, resets: int) -> None:
+        """Forget all models if events have got other numbers (`TableStore.resets`)."""
+        if resets != self._resets:
+            self._resets = resets
             self._clear()
 
     def _clear(self) -> None:

@@ -32,20 +32,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes.fusion import START_WEIGHTS
-from spamguard.bayes.tables import (
-    PER_CLASS,
-    PER_OTHER_CLASS,
-    Tables,
-    empty_tables,
-    ensure_class_index,
-)
+from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
 from spamguard.errors import TableError
-from spamguard.log import local_time
-from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import create_atomically, sync_directory
-from spamguard.users import is_class_name
+from spamguard.times import local_time
 
 SNAPSHOT_KEY = f"tables.{EXTRACTOR}"
 """The ledger's note of the snapshot that counts, a `SnapshotStamp`."""
@@ -53,7 +44,6 @@ _MAGIC = b"spamguard tables 1\n"
 _PAGE_BYTES = 4096
 _MIN_MAPPED_BYTES = 1 << 20  # larger arrays are mapped, smaller ones are read
 _MAX_HEADER_BYTES = 1 << 24  # some 200 bytes for each class
-_MAX_CLASSES = 1000  # in a file from elsewhere
 _SMALL_ARRAYS = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
 
 
@@ -66,6 +56,11 @@ class SnapshotStamp:
     settled: int = 0  # the last event of the settled state it descends from
     lineage: str = ""  # the name of that state
     taken_back: int = 0  # lessons taken back since then, without another in their place
+
+    @property
+    def is_disowned(self) -> bool:
+        """Whether the events of these tables have other positions by now (`disown_tables`)."""
+        return bool(self.file) and not self.seq and not self.lineage
 
     @classmethod
     def parse(cls, line: str) -> SnapshotStamp:
@@ -164,33 +159,6 @@ def _read_header(path: Path, file: BinaryIO) -> bytes:
     if b"%08x" % zlib.crc32(text) != checksum:
         raise _damage_error(path, "its head is damaged")
     return text
-
-
-def check_layout(path: Path) -> None:
-    """Raise TableError unless a file from elsewhere holds the arrays of tables, and no others."""
-    with path.open("rb") as file:
-        text = _read_header(path, file)
-        size = os.fstat(file.fileno()).st_size - _round_to_pages(file.tell())
-    try:
-        header = json.loads(text)
-        bits, classes = header["bits"], header["classes"]
-        shapes = {name: shape for name, _, shape, _ in header["arrays"]}
-        (weights,), (_, width) = shapes["fusion_weights"], shapes["histogram"]
-        if header["bytes"] != size or not (
-            bits in range(29)
-            and len(classes) <= _MAX_CLASSES
-            and (16 << bits) + 8 * width <= size
-            and weights in (len(START_WEIGHTS), 2 * len(START_WEIGHTS))
-        ):
-            raise _damage_error(path, "it is too small, or too large")
-        tables = empty_tables(bits, len(TRAITS), len(NUMBERS), np.resize(START_WEIGHTS, weights))
-        for name in filter(is_class_name, classes):
-            ensure_class_index(tables, name)
-        tables.histogram = np.zeros((len(classes), width), np.int64)
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-        raise _damage_error(path, "its head cannot be read") from error
-    if _describe_layout(tables) != text:
-        raise _damage_error(path, "its arrays are not those of tables")
 
 
 def _load_array(file: BinaryIO, kind: np.dtype[Any], shape: list[int], start: int) -> NDArray[Any]:

@@ -6,13 +6,12 @@ never changed. Only teaching writes them; judging never writes. A line in the le
 snapshot counts. It is replaced only if it is still the line expected, so of two writers one wins
 and an older settled state never replaces a newer one.
 
-A ledger that shares its log with other machines (`ledger.shared`) differs in three ways. Snapshots
-hold only events that have a position in the log, so that they are the same on all machines. Where
-events came in before others that were folded already, the ledger's generation rises, and the tables
-are made anew from the snapshot. And while the ledger has a hold on the tables, nothing is folded:
-its copy of the log does not reach up to the snapshot yet, or much of the log is to come. A stamp
-without numbers is that of tables whose events have other positions by now: they judge until there
-is another snapshot.
+A ledger that shares its log with other machines (`ledger.shared`) differs in three ways. It is
+settled at positions that are a function of the log (`SharedLog.settling_position`), so all machines
+settle the same. Snapshots hold only events that have a position; where what was folded beyond these
+does not stand any more, the tables are made anew. And mail waits for a few events only: where many
+are to come, or the tables' events have got other positions, the tables stand still until the
+process that settles has made others (`follow_shared_log`).
 """
 
 from __future__ import annotations
@@ -44,13 +43,12 @@ from spamguard.records import EXTRACTOR
 from spamguard.storage import LEDGER_FILE, remove_stale_drafts
 
 if TYPE_CHECKING:
-    from spamguard.ledger.shared import SharedLog
+    from spamguard.ledger.shared import LogState, SharedLog
 
 BITS_RANGE = range(8, 29)
 """Sizes of tables: fewer buckets than 2**8 tell no words apart, more than 2**28 take gigabytes."""
 UNDO_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
 _DIRECTORY_REMEDY = "choose a state directory you may write to"
-_WANTED_KEY = "settle"  # note: the events up to this one are to be settled soon
 _MAX_TAIL_EVENTS = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
 _MAX_ATTEMPTS = 5
 # Making tables anew because events have moved may take a tenth of the time, beyond a moment.
@@ -107,12 +105,13 @@ class TableStore:
         self._durable = durable
         self.min_bits = min_bits
         self.is_current = False  # whether all that is known to have been committed is folded
-        self.generation: str | None = None  # of the shared log, when it was folded last
+        self._log_state: LogState | None = None  # of the shared log, when it was folded last
+        self.resets = 0  # how often tables were made anew, perhaps because events have moved
         self._reset_at = self._next_reset = 0.0  # when tables were, and may be, made anew
-        self.has_work = False  # whether the process that settles should look after the snapshot
         self._reset()
 
     def _reset(self) -> None:
+        self.resets += 1
         self._snapshot_line: str | None = None  # the line of the snapshot these tables come from
         self.stamp = SnapshotStamp()
         self.seq = 0  # last event folded
@@ -183,24 +182,23 @@ class TableStore:
                 return
 
     def _follow_log(self, shared: SharedLog, line: str | None) -> bool:
-        """Begin anew if the log was changed behind us; returns whether to fold.
-
-        On hold, a snapshot is mapped if there are no tables yet, or if it is ahead of our copy of
-        the log: else our tables know more.
-        """
-        generation, now = self._ledger.get_meta("ledger.generation"), time.monotonic()
-        if self._ledger.get_meta("ledger.hold"):
-            is_ahead = line and SnapshotStamp.parse(line).seq > shared.head().position
-            if is_ahead or (self._snapshot_line is None and self.seq == 0):
-                self._map_snapshot(line)
-            self.is_current = self.has_work = True
+        """Begin anew if the log was changed behind us; returns whether to fold."""
+        state, now, stamp = shared.state(), time.monotonic(), parse_if_whole(line)
+        if stamp.is_disowned and not (self._snapshot_line or self.seq):
+            self._map_snapshot(line)
+        is_moved = self._ledger.valid_upto(self.seq, self._log_state or state) < self.seq
+        is_same = line == self._snapshot_line and not is_moved
+        begin = max(stamp.seq, self._position) if is_same else stamp.seq
+        is_far = state.head.position - begin > _MAX_TAIL_EVENTS
+        if stamp.is_disowned or is_far:
+            self.is_current = True
             return False
-        if generation != self.generation:
-            if self.seq and now < self._next_reset:
+        if is_moved:
+            if now < self._next_reset:
                 return False
             self._reset()
-            self.generation = generation
             self._reset_at = now
+        self._log_state = state
         return True
 
     def _fold_from(self, line: str | None, upto: int | None) -> None:
@@ -211,10 +209,6 @@ class TableStore:
                 self._fold(self._ledger.changes_after(self.seq, extractor=EXTRACTOR))
             else:
                 self._fold(self._read_changes(upto))
-                self.has_work = (
-                    self._position - self.stamp.seq >= _MAX_TAIL_EVENTS
-                    or is_settling_wanted(self._ledger, self.stamp)
-                )
             self.is_current = True
             if self._reset_at:
                 seconds = time.monotonic() - self._reset_at
@@ -241,10 +235,8 @@ class TableStore:
 
     def _read_changes(self, upto: int | None) -> Iterator[Change]:
         """The changes of a shared log, as long as nothing moves in it."""
-        generation = int(self.generation or 0)
-        for change in self._ledger.changes_after(
-            self.seq, extractor=EXTRACTOR, generation=generation
-        ):
+        state = self._log_state
+        for change in self._ledger.changes_after(self.seq, extractor=EXTRACTOR, state=state):
             if upto is not None and change[0] > upto:
                 return
             if change[0] < PROVISIONAL:
@@ -269,37 +261,34 @@ class TableStore:
         """Write a snapshot when opening would have to fold many events; call it after teaching."""
         if self.seq - self.stamp.seq >= _MAX_TAIL_EVENTS and self.seq < PROVISIONAL:
             stamp = replace(self.stamp, seq=self.seq, taken_back=self.taken_back)
-            shared, generation = self._ledger.shared, self.generation
+            seq, state = self.seq, self._log_state
             self._publish(
                 self.tables,
                 stamp,
                 self._snapshot_line,
-                lambda: shared is None or str(shared.generation) == generation,
+                lambda: self._ledger.valid_upto(seq, state) == seq,
             )
 
-    def look_after_snapshot(self) -> bool:
-        """On a joined ledger: save the events since the snapshot if they are many, and end a hold
-        that has no reason any more. Returns whether tables are missing until somebody settles.
+    def follow_shared_log(self) -> bool:
+        """Settle a shared log if that is due, and save what came since then if it is much.
 
-        It may take long, so no process that judges calls it.
+        Returns whether it was settled. It may take long: no process that judges calls it.
         """
-        shared, line = self._ledger.shared, self._ledger.get_meta(SNAPSHOT_KEY)
-        if shared is None or not self.has_work:
+        shared = self._ledger.shared
+        if shared is None or not is_settler_wanted(self._ledger):
             return False
-        seq = 0 if line is None else SnapshotStamp.parse(line).seq
-        position = shared.head().position
-        if line is not None and not seq:  # new tables would lack what still waits
-            return shared.waiting()[0] <= min(position // 10, _MAX_TAIL_EVENTS)
-        if seq <= position:
-            if is_settling_wanted(self._ledger, self.stamp):
-                return True
+        stamp = parse_if_whole(self._ledger.get_meta(SNAPSHOT_KEY))
+        is_due = stamp.is_disowned or stamp.settled < shared.settling_position()
+        if is_due:
+            self.settle()
+        position, line = shared.head().position, self._ledger.get_meta(SNAPSHOT_KEY)
+        if position - parse_if_whole(line).seq >= _MAX_TAIL_EVENTS:
             self._reset()
-            self.generation = str(shared.generation)
+            self._log_state = shared.state()
             self._fold_from(line, position)
             self.save_if_long_tail()
-            shared.hold("")
-            self.has_work = self.is_current = False
-        return False
+            self.is_current = False
+        return is_due
 
     # Settling
 
@@ -309,7 +298,13 @@ class TableStore:
         Every process takes it up before its next judgement. Reads only the ledger, so it mends
         damaged tables too.
         """
-        upto, is_unchanged = self._begin_settling()
+        shared, upto = self._ledger.shared, self._ledger.last_seq()
+        if shared is not None:
+            upto, state = shared.settling_position(), shared.state()
+
+        def is_unchanged() -> bool:
+            return shared is None or self._ledger.valid_upto(upto, state) == upto
+
         try:
             settled = build_tables(self._ledger, upto, self.min_bits)
             line = self._ledger.get_meta(SNAPSHOT_KEY)
@@ -327,34 +322,16 @@ class TableStore:
             # unless another process has settled more meanwhile, and compacted what we were reading
             if not self._is_settled_beyond(self._ledger.get_meta(SNAPSHOT_KEY), upto):
                 raise
-        if self._ledger.shared is None:  # else all nodes tidy up alike, when this is published
-            tidy_up(self._directory, self._ledger, upto, undo_limit(self._ledger))
-        elif not self._ledger.shared.waiting()[0]:  # lessons that the log had already add nothing
-            self._ledger.drop_meta([_WANTED_KEY])
+        self._tidy_up(upto)
         self.catch_up()
         self._ledger.skip_own_writes()
-
-    def _begin_settling(self) -> tuple[int, Callable[[], bool]]:
-        """The last event to settle, and a test whether the events up to it are what they were."""
-        shared = self._ledger.shared
-        if shared is None:
-            return self._ledger.last_seq(), lambda: True
-        generation, mark = shared.generation, shared.head()
-        if self._ledger.get_meta("ledger.hold"):
-            seq = _parse_if_whole(self._ledger.get_meta(SNAPSHOT_KEY)).seq
-            if seq > mark.position:
-                raise LedgerError(
-                    f"ledger {self._ledger.path}: it is still being copied from the shared log: "
-                    "settle when it is complete (`spamguard shared status`)"
-                )
-        return mark.position, lambda: shared.generation == generation or shared.holds_mark(mark)
 
     def _is_settled_beyond(self, line: str | None, seq: int) -> bool:
         """Whether another process has settled more.
 
         A line that is damaged, or names events that the ledger has lost, does not count.
         """
-        return seq < _parse_if_whole(line).settled <= self._ledger.last_position()
+        return seq < parse_if_whole(line).settled <= self._ledger.last_position()
 
     def _publish(
         self,
@@ -368,7 +345,8 @@ class TableStore:
         The stamp has no name of a file yet, nor that of a state just settled. Returns False when
         another process was first, or when the snapshot is not valid by then.
         """
-        path = name_snapshot(self._directory, stamp.seq)
+        name = f"tables-{EXTRACTOR}-{stamp.seq}-{secrets.token_hex(4)}.bin"
+        path = self._directory / name
         try:
             # drafts first: on a disk that they have filled nothing could be written
             remove_stale_drafts(self._directory)
@@ -381,91 +359,79 @@ class TableStore:
                 f"{path}: cannot be written ({error.strerror}); "
                 f"what was taught is safe in the ledger: {advice}"
             ) from error
-        lineage = (digest or path.name) if settled else stamp.lineage
-        stamp = replace(stamp, file=path.name, lineage=lineage)
-        line = install_snapshot(self._directory, self._ledger, stamp, expected, is_valid)
-        if line is None:
+        lineage = (digest or name) if settled else stamp.lineage
+        stamp = replace(stamp, file=name, lineage=lineage)
+        # Listed before ours counts: a file that another process writes afterwards may be the
+        # current one by the time we remove.
+        others = self._directory.glob(f"tables-{EXTRACTOR}-*.bin")
+        older = [other for other in others if other.name != name]
+        line = json.dumps(asdict(stamp))
+        if not self._ledger.replace_meta(SNAPSHOT_KEY, expected, line, is_valid):
+            _remove_file(path)
             return False
+        for other in older:
+            _remove_file(other)
         self._snapshot_line, self.stamp, self.tables = line, stamp, tables
         self.seq = self._position = stamp.seq
         self.taken_back = stamp.taken_back
-        if self._ledger.shared is not None:
-            self._ledger.shared.hold("")
         return True
+
+    def _tidy_up(self, settled: int) -> None:
+        """Drop what settled tables make superfluous: events that were superseded long ago, and
+        notes and snapshots of older extractors.
+
+        An older version can still make its tables from the ledger.
+        """
+        self._ledger.compact(settled, undo_limit(self._ledger))
+        older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
+        # which snapshot counts, and how far older votes were renewed
+        self._ledger.drop_meta(
+            f"{note}.{number}" for number in older for note in ("tables", "renewed")
+        )
+        for number in older:
+            for path in self._directory.glob(f"tables-{number}-*.bin"):
+                _remove_file(path)
 
 
 # ---- the snapshot that counts
 
 
-def request_settling(ledger: SqliteLedger, shared: SharedLog, last: int = 0) -> None:
-    """Have the process that settles do so for all nodes, due or not, when this node has its lessons
-    in the log and has read that, and to its end (`last`) if that is known.
-    """
-    position = max(last, shared.head().position)
-    ledger.set_meta(_WANTED_KEY, str(position + shared.waiting()[0]))
-
-
-def is_settling_wanted(ledger: SqliteLedger, stamp: SnapshotStamp) -> bool:
-    """Whether that was requested, and has not been done yet."""
-    wanted = int(ledger.get_meta(_WANTED_KEY) or 0)
-    return stamp.settled < min(wanted, ledger.last_position())
-
-
-def _parse_if_whole(line: str | None) -> SnapshotStamp:
+def parse_if_whole(line: str | None) -> SnapshotStamp:
+    """The note of a snapshot; without numbers where there is none, or it is damaged."""
     try:
         return SnapshotStamp() if line is None else SnapshotStamp.parse(line)
     except TableError:
         return SnapshotStamp()
 
 
-def name_snapshot(directory: Path, seq: int) -> Path:
-    """The path of a new snapshot of the events up to `seq`."""
-    return directory / f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin"
+def is_settler_wanted(ledger: SqliteLedger) -> bool:
+    """Whether a shared log is to be settled, or what came since then to be saved.
 
-
-def install_snapshot(
-    directory: Path,
-    ledger: SqliteLedger,
-    stamp: SnapshotStamp,
-    expected: str | None,
-    is_valid: Callable[[], bool],
-) -> str | None:
-    """Give a snapshot its line in the ledger, in the place of the expected one; then remove older
-    files. Returns the line; None when another process was first, or when it is not valid by then:
-    then its file is removed.
+    Tables whose events have other positions now last until few events are without one: new tables
+    would lack those.
     """
-    # Listed before ours counts: a file that another process writes afterwards may be the current
-    # one by the time we remove.
-    older = [
-        path for path in directory.glob(f"tables-{EXTRACTOR}-*.bin") if path.name != stamp.file
-    ]
-    line = json.dumps(asdict(stamp))
-    if not ledger.replace_meta(SNAPSHOT_KEY, expected, line, is_valid):
-        _remove_file(directory / stamp.file)
-        return None
-    for path in older:
-        _remove_file(path)
-    return line
+    shared, stamp = ledger.shared, parse_if_whole(ledger.get_meta(SNAPSHOT_KEY))
+    if shared is None:
+        return False
+    if stamp.is_disowned:
+        return shared.waiting()[0] <= _MAX_TAIL_EVENTS
+    is_long = shared.head().position - stamp.seq >= _MAX_TAIL_EVENTS
+    return is_long or stamp.settled < shared.settling_position()
+
+
+def disown_tables(ledger: SqliteLedger, line: str | None) -> None:
+    """Have tables judge until there are others, although their events get other positions.
+
+    line: the note of their snapshot, before that.
+    """
+    stamp = replace(parse_if_whole(line), seq=0, settled=0, lineage="")
+    if stamp.file:
+        ledger.set_meta(SNAPSHOT_KEY, json.dumps(asdict(stamp)))
 
 
 def undo_limit(ledger: SqliteLedger) -> int:
     """Votes that were replaced before this time, in seconds since 1970, cannot come back."""
     return ledger.trusted_time(time.time()) - UNDO_SECONDS
-
-
-def tidy_up(directory: Path, ledger: SqliteLedger, settled: int, before: int) -> None:
-    """Drop what settled tables make superfluous: events that were superseded before a time, and
-    notes and snapshots of older extractors.
-
-    An older version can still make its tables from the ledger.
-    """
-    ledger.compact(settled, before)
-    older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
-    # which snapshot counts, and how far older votes were renewed
-    ledger.drop_meta(f"{note}.{number}" for number in older for note in ("tables", "renewed"))
-    for number in older:
-        for path in directory.glob(f"tables-{number}-*.bin"):
-            _remove_file(path)
 
 
 def _remove_file(path: Path) -> None:

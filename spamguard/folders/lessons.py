@@ -57,7 +57,7 @@ from spamguard.folders.roles import display_folder
 from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile
 from spamguard.folders.sightings import PendingVote, Sightings
 from spamguard.learning.lessons import LessonService
-from spamguard.learning.status_files import StatusFile
+from spamguard.learning.status_files import WatcherFile
 from spamguard.ledger.votes import NewVote
 from spamguard.sources import is_deleted
 from spamguard.storage import batches
@@ -83,7 +83,7 @@ class FolderTeacher:
     _sightings: Sightings
     _scanner: FolderScanner
     _watches: Sequence[Watch]
-    _status_file: StatusFile
+    _status_file: WatcherFile
 
     # ---- moves
 

@@ -47,7 +47,7 @@ from spamguard.folders.roles import (
 from spamguard.folders.scan import FolderScanner, Issue, clear_issues
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.learning.lessons import LessonService, NewClass
-from spamguard.learning.status_files import StatusFile, WatcherTrouble
+from spamguard.learning.status_files import WatcherFile, WatcherTrouble
 from spamguard.learning.undo import reextract_votes
 from spamguard.log import StandingWarning, WarnOnce
 from spamguard.records import EXTRACTOR
@@ -84,7 +84,7 @@ class Watcher:
         self._warnings = WarnOnce(_log)
         self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
         self._scanner = FolderScanner(mailboxes, spam_filter.key, self._warnings)
-        self._status_file = StatusFile(
+        self._status_file = WatcherFile(
             settings.state,
             self._warnings,
             lambda: standing_troubles(self._warnings.standing(), int(time.time())),

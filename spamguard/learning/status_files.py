@@ -2,8 +2,7 @@
 `doctor`: which lessons were refused, and what stands in the way of folders.
 
 The file of the folder watcher also says that it is alive. The file of the learner has only what it
-dropped. A file is written whole under another name and then renamed, so that a reader never sees
-half of it. Must never stand in the way of learning: what cannot be written now is written later.
+dropped. Must never stand in the way of learning: what cannot be written now is written later.
 """
 
 from __future__ import annotations
@@ -14,12 +13,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from math import inf
 from pathlib import Path
-from typing import TypeVar
-
-import msgspec
 
 from spamguard.log import WarnOnce
-from spamguard.storage import replace_private
+from spamguard.status_file import StatusFile
 
 DROPPED_FILE = "dropped.json"
 """In the state directory: refusals of lessons by programs and mail."""
@@ -28,8 +24,6 @@ WATCHER_FILE = "watching.json"
 BEAT_SECONDS = 30.0  # between two signs of life
 DEAD_AFTER_SECONDS = 150.0  # without one: a long scan of a large mailbox leaves some out
 OVER_QUOTA = "beyond lessons_per_day"
-
-T = TypeVar("T")
 
 _DAY_SECONDS = 86_400
 _MAX_USERS = 10_000
@@ -76,14 +70,17 @@ class RefusalLog:
         return self._refused
 
 
+_DROPPED = StatusFile(DROPPED_FILE, dict[str, RefusedLessons])
+
+
 def read_dropped(state: Path) -> dict[str, RefusedLessons]:
     """The refusals of the learner; empty when nothing is known."""
-    return _read(state / DROPPED_FILE, dict[str, RefusedLessons]) or {}
+    return _DROPPED.read(state) or {}
 
 
 def write_dropped(state: Path, refusals: RefusalLog) -> None:
     """Write the refusals of the learner."""
-    _write(state / DROPPED_FILE, refusals.recent())
+    _DROPPED.write(state, refusals.recent())
 
 
 # ---- the folder watcher
@@ -112,17 +109,21 @@ class WatcherStatus:
         return abs(now - self.seen) < DEAD_AFTER_SECONDS
 
 
+_WATCHER = StatusFile(WATCHER_FILE, WatcherStatus)
+
+
 def read_watcher_status(state: Path) -> WatcherStatus | None:
     """The status file of a state directory; None if there is none, or it cannot be read."""
-    return _read(state / WATCHER_FILE, WatcherStatus)
+    return _WATCHER.read(state)
 
 
-class StatusFile:
+class WatcherFile:
     """The status file of one watcher; `list_troubles` says what its warnings mean to users."""
 
     def __init__(
         self, state: Path, warnings: WarnOnce, list_troubles: Callable[[], Iterable[WatcherTrouble]]
     ) -> None:
+        self._state = state
         self._path = state / WATCHER_FILE
         self._warnings = warnings
         self._list_troubles = list_troubles
@@ -158,7 +159,7 @@ class StatusFile:
             tuple(self._list_troubles()),
         )
         try:
-            _write(self._path, status)
+            _WATCHER.write(self._state, status)
         except OSError as error:
             self._written = None
             self._warnings.warn(
@@ -169,17 +170,3 @@ class StatusFile:
             )
         else:
             self._warnings.clear(self._path)
-
-
-# ---- files
-
-
-def _read(path: Path, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _write(path: Path, value: object) -> None:
-    replace_private(path, [msgspec.json.encode(value)], durable=False)

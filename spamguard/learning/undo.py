@@ -41,7 +41,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import CLASS_VERSION, NewVote
+from spamguard.ledger.votes import CLASS_VERSION, SETTLING_VERSION, NewVote
 from spamguard.records import AGEING_ORIGIN, EXTRACTOR, Vote
 from spamguard.storage import batches
 
@@ -62,7 +62,9 @@ class VoteSelection(NamedTuple):
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
-        is_opinion = bool(self.node or not _is_end(vote)) and vote.extractor != CLASS_VERSION
+        is_opinion = bool(self.node or not _is_end(vote)) and (
+            vote.extractor not in (CLASS_VERSION, SETTLING_VERSION)
+        )
         is_of_node = not self.node or vote.node.partition("+")[0] == self.node
         is_then = self.since <= vote.time < (self.until or inf)
         return is_then and is_opinion and is_from and is_of_node
@@ -246,14 +248,14 @@ def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
     TableError some batches may be cast; the next call goes on.
     """
     ledger = spam_filter.ledger
-    trusted, upto = ledger.trusted_time(now), ledger.last_seq()
+    trusted, upto, moment = ledger.trusted_time(now), ledger.last_seq(), ledger.voting_moment()
     aged = 0
     for seqs in batches(find_old_votes(ledger, kept, trusted, upto)):
         tombstones = [
             NewVote(digest, user, None, b"", b"", AGEING_ORIGIN, trusted, extractor)
             for digest, user, extractor in ledger.ages.keys_of(seqs)
         ]
-        aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=upto))
+        aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=moment))
     return aged
 
 

@@ -7,12 +7,11 @@ describes and `file` opens, and `queries` reads them. `codec` packs features, an
 votes of other installations.
 
 Where many machines learn as one, their votes have one order, the shared log. `shared` keeps a copy
-of it in the ledger, with the votes that are not in the log yet; `applying` writes rows of the log,
-and `events` says what these look like. Nothing here knows where the log is.
+of it in the ledger, with the votes that are not in the log yet, and `events` says what rows of it
+look like. Nothing here knows where the log is.
 
 What `votes` defines is what every ledger takes and returns, and tests/contract/test_ledger*.py say
-what it promises. Only `sqlite`, `file`, `schema`, `queries`,
-`shared` and `applying` know SQLite.
+what it promises. Only `sqlite`, `file`, `schema`, `queries` and `shared` know SQLite.
 
 The ledger is the only truth: tables and snapshots are folds of it. Must never know mail, tables or
 the engine. Read `votes` first.

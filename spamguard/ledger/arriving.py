@@ -17,13 +17,17 @@ from spamguard.ledger.votes import (
     CLASS_VERSION,
     SENDER_LABEL,
     SENDER_VERSION,
+    SETTLING_DIGEST,
+    SETTLING_LABEL,
+    SETTLING_VERSION,
     is_class_label,
 )
-from spamguard.log import MAX_TIME
 from spamguard.records import Vote
+from spamguard.times import MAX_TIME
 from spamguard.users import is_class_name
 
 _MAX_CLOCK = 2**62  # leaves room to count on in SQLite's 64 bits
+_WITHOUT_FEATURES = (SENDER_VERSION, CLASS_VERSION, SETTLING_VERSION)
 MAX_CLOCK_STEP = 2**32
 """A clock counts votes. One that is further above all others than this was made up, and would leave
 no number to those that come after it.
@@ -38,7 +42,7 @@ def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
                 f"a vote to be merged (label {vote.label}, clock {vote.clock}, time {vote.time}) "
                 "is none: export it again"
             )
-        if vote.label is not None and vote.extractor not in (SENDER_VERSION, CLASS_VERSION):
+        if vote.label is not None and vote.extractor not in _WITHOUT_FEATURES:
             codec.check_receipt(vote.packed)
         yield vote
 
@@ -48,6 +52,9 @@ def _is_possible(vote: Vote) -> bool:
         return False
     if vote.extractor == CLASS_VERSION:
         return _defines_class(vote)
+    if vote.extractor == SETTLING_VERSION:
+        values = (vote.digest, vote.user, vote.label, vote.packed, vote.scores)
+        return values == (SETTLING_DIGEST, "", SETTLING_LABEL, b"", b"")
     if vote.extractor == SENDER_VERSION:
         is_word = not vote.label or SENDER_LABEL.fullmatch(vote.label) is not None
         return is_word and not vote.packed and not vote.scores

@@ -138,15 +138,19 @@ _IS_SUPERSEDED = """EXISTS (
 # A tombstone of ageing.
 _IS_AGEING = f"(label IS NULL AND origin = '{AGEING_ORIGIN}')"
 
+PROVISIONAL = 2**62
+"""Numbers of events without a position in the shared log are from this one on."""
+
 INSERT_VOTE = f"""
 INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (digest, user, clock, node) DO NOTHING"""
 
-# In a joined ledger: the last event that readers may fold.
+# In a joined ledger what has no position counts while the log is away only.
 LAST_SEQ = f"""
 SELECT max(
-    (SELECT coalesce(max(seq), 0) FROM events WHERE seq <= coalesce(
-        (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.released'), {2**63 - 1})),
+    (SELECT coalesce(max(seq), 0) FROM events WHERE seq < CASE
+        (SELECT value FROM meta WHERE key = 'ledger.away')
+        WHEN '' THEN {PROVISIONAL} ELSE {2**63 - 1} END),
     coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.position'), 0))"""
 END_AND_CLOCK = """
 SELECT coalesce(max(seq), 0), (SELECT value FROM meta WHERE key = 'ledger.clock') FROM events"""
@@ -174,9 +178,6 @@ DROP_META = "DELETE FROM meta WHERE key IN (SELECT value FROM json_each(?))"
 
 # A joined ledger (`shared.SharedLog`).
 
-PROVISIONAL = 2**62
-"""Numbers of events without a position in the shared log are from this one on."""
-
 # AUTOINCREMENT: a number of a provisional event never comes twice, so what readers have noted of
 # one never means another. The index holds all that is counted, so rows need not be read for that.
 # body: only of a row whose event stands in `events` otherwise, or no more.
@@ -200,7 +201,7 @@ LEAVE = (
     "DROP TABLE pending",
     "DROP TABLE marks",
     """DELETE FROM meta WHERE key IN (
-    'ledger.position', 'ledger.released', 'ledger.generation', 'ledger.away', 'ledger.hold',
+    'ledger.position', 'ledger.generation', 'ledger.away', 'ledger.joining',
     'ledger.server')""",
 )
 HAS_JOINED = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'pending'"
@@ -218,11 +219,17 @@ INSERT INTO pending (seq, subject, clock, node, content, time, bytes)
 VALUES (?, ?, ?, ?, ?, ?, ?)"""
 PENDING_IDENTITY = """
 SELECT seq FROM pending WHERE subject = ? AND clock = ? AND node = ? AND content = ?"""
-WAITING_BETWEEN = "SELECT 1 FROM pending WHERE seq BETWEEN ? AND ? LIMIT 1"
+LAST_POSITION_OF_DIGEST = f"""
+SELECT coalesce(max(seq), 0) FROM events WHERE digest = ? AND +seq < {PROVISIONAL}"""
 PENDING_SIZE = "SELECT count(*), total(bytes) FROM pending"
 OLDEST_PENDING = """
 SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""
 
+LOG_STATE = """
+SELECT CAST(generation.value AS INTEGER), away.value, coalesce(position, 0), coalesce(chain, x'00')
+FROM meta AS generation, meta AS away
+LEFT JOIN (SELECT position, chain FROM marks ORDER BY position DESC LIMIT 1) ON true
+WHERE generation.key = 'ledger.generation' AND away.key = 'ledger.away'"""
 MARKS = "SELECT position, chain FROM marks ORDER BY position DESC"
 MARK_AT = "SELECT chain FROM marks WHERE position = ?"
 PRUNE_MARKS = "DELETE FROM marks WHERE position > ? AND position <= ? AND position % ? != 0"

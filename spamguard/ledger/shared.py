@@ -11,10 +11,10 @@ Where the chains of log and copy differ, the log was restored, or another server
 the last rows. Then `cut` makes what stands behind the last common position provisional again, and
 it is pushed once more.
 
-Queries by message and user see every event at once. Readers that fold the log see provisional
-events up to `ledger.released` only: an event that gets its position within `MAX_WAIT_SECONDS` is
-folded once, at its position. What takes longer is released, and is in force here before others have
-it. When rows are inserted below released events, `generation` rises, and readers fold anew.
+Queries by message and user see every event at once. Readers that fold the log see what has its
+position; who casts waits a moment for that (`await_positions`). While the log is away (`set_away`),
+they also see all that is provisional. When the log is there again, or has moved on, they throw that
+away and fold anew (`SqliteLedger.valid_upto`).
 
 The positioned events are a function of the log alone, whatever was cast here and when. Two votes of
 one key and version, as copies of a state directory cast them, both stand: the earlier position
@@ -28,33 +28,47 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import process
 from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
-from spamguard.ledger.applying import Application, JoinedFile
+from spamguard.ledger.arriving import MAX_CLOCK_STEP, with_unique_node
 from spamguard.ledger.events import (
+    START,
     LogRow,
+    Mark,
     Server,
     SharedEvent,
     decode_event,
     encode_event,
+    next_chain,
 )
 from spamguard.ledger.schema import PROVISIONAL
-from spamguard.ledger.votes import CLASS_VERSION, add_version, make_class_vote
+from spamguard.ledger.votes import (
+    CLASS_KEY_RANGE,
+    CLASS_VERSION,
+    SETTLING_DIGEST,
+    add_version,
+    classes_in_force,
+    make_class_vote,
+)
 from spamguard.records import Vote
+
+if TYPE_CHECKING:
+    from spamguard.ledger.sqlite import SqliteLedger
 
 MAX_PENDING_EVENTS = 200_000
 MAX_PENDING_BYTES = 2 << 30
-MAX_WAIT_SECONDS = 0.3  # for a position, before an event is released
-NUDGE_SOCKET = "courier.nudge"
-"""In the state directory: a datagram there tells the courier that something waits."""
-_POLL_SECONDS = 0.002
+MAX_WAIT_SECONDS = 1.0  # for a turn of the courier
+COURIER_SOCKET = "courier.sock"
+"""In the state directory: where the courier hears requests, a line of JSON each."""
+_MIN_GROWTH = 10  # events between two settlings
 _BATCH_EVENTS = 512
+_KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
 
 
 # ---- the log
@@ -63,25 +77,38 @@ _BATCH_EVENTS = 512
 class LogCounts(NamedTuple):
     """The state of a node's copy.
 
-    waiting, waiting_bytes: events without a position. oldest: time of the first of them. released:
-    whether some of them are in force here. away: since when the log cannot be reached; 0: it can.
+    waiting, waiting_bytes: events without a position. oldest: time of the first of them. away:
+    since when the log cannot be reached, and they are in force here; 0: it can be reached.
+    joining: until the whole log is here, and settled.
     """
 
     position: int
     waiting: int
     waiting_bytes: int
     oldest: int
-    released: bool
-    generation: int
     away: int
-    hold: str
+    joining: bool
+
+
+class LogState(NamedTuple):
+    """generation: how often events have got other positions. head: the end of this copy. away: as
+    of `LogCounts`, as a text.
+    """
+
+    generation: int
+    head: Mark
+    away: str
 
 
 # Notes of other rooms that hold numbers of events: joining gives every event another number.
 _NUMBERED_NOTES = ("tables.", "renewed.")
 
 
-class SharedLog(JoinedFile):
+class ForkError(LedgerError):
+    """The shared log does not go on where this copy of it ends."""
+
+
+class SharedLog:
     """The part of a joined ledger that belongs to the shared log: `SqliteLedger.shared`.
 
     Methods for the courier open their transactions. LedgerError: as of `SqliteLedger`.
@@ -91,10 +118,9 @@ class SharedLog(JoinedFile):
         self, database: Database, writing: Callable[[], AbstractContextManager[None]]
     ) -> None:
         """Use `SqliteLedger.open`. writing: opens a transaction in which nobody else can write."""
-        super().__init__(database)
+        self._db = database
         self._writing = writing
-        self._cast_seqs = (0, 0)  # the first and last that were cast and not awaited
-        self._is_away = False
+        self._has_cast = False  # what is not awaited yet
 
     @staticmethod
     def create(database: Database) -> None:
@@ -115,10 +141,10 @@ class SharedLog(JoinedFile):
                 database.execute("DELETE FROM meta WHERE substr(key, 1, ?) = ?", (len(note), note))
             node = secrets.token_hex(8)
             values = {"node": node, "compacted": "0", "position": "0", "generation": "1"}
-            for name, value in {**values, "away": "", "hold": ""}.items():
+            values |= {"away": str(int(time.time())), "joining": "yes"}
+            for name, value in values.items():
                 log._set(name, value)
             log._cast_classes(node)
-            log._set("released", str(max(log._last_provisional(), PROVISIONAL - 1)))
 
     def _cast_classes(self, node: str) -> None:
         """Cast votes for the classes that are defined otherwise, or by no vote."""
@@ -144,11 +170,31 @@ class SharedLog(JoinedFile):
             for statement in schema.LEAVE:
                 self._db.execute(statement)
 
+    # ---- what is here
+
+    def head(self) -> Mark:
+        """The last position that was applied."""
+        rows = self._db.query(f"{schema.MARKS} LIMIT 1")
+        return Mark(*rows[0]) if rows else START
+
+    def marks(self) -> list[Mark]:
+        """The positions whose chain is kept, the newest first."""
+        return [Mark(*row) for row in self._db.query(schema.MARKS)]
+
+    def holds_mark(self, mark: Mark) -> bool:
+        """Whether the log up to this mark still is what it was then."""
+        rows = self._db.query(schema.MARK_AT, (mark.position,))
+        return mark == START or rows == [(mark.chain,)]
+
+    def classes_upto(self, seq: int) -> dict[str, bool]:
+        """The classes that events up to a number define, and whether each is unwanted."""
+        rows = self._db.query(schema.EVENTS_OF_KEYS, (*CLASS_KEY_RANGE, seq))
+        return classes_in_force(Vote(*columns) for _, *columns in rows)
+
     # ---- casting, within a transaction of the ledger
 
     def begin_casting(self) -> None:
         """Prepare a transaction that casts. LedgerError: too much waits already."""
-        self._is_away = self._text("away") != ""
         waiting, size = self._size()
         if waiting >= MAX_PENDING_EVENTS or size >= MAX_PENDING_BYTES:
             raise self._error(
@@ -164,49 +210,32 @@ class SharedLog(JoinedFile):
             return False
         seq = self._db.execute(schema.INSERT_PENDING, _pending_columns(event)).lastrowid or 0
         self._db.execute(schema.INSERT_EVENT, (seq, *vote))
-        self._cast_seqs = (self._cast_seqs[0] or seq, seq)
+        self._has_cast = True
         if vote.extractor == CLASS_VERSION:
             self._update_classes([vote.digest])
-        if self._is_away:
-            self._set("released", str(seq))
         return True
 
     def await_positions(self) -> None:
-        """Have what was cast pushed, and release it if it has no position soon.
+        """Have what was cast pushed, and wait until it is back from the log, if that is soon.
 
-        Call it after the commit.
+        Call it after the commit. Where no courier runs, the log is away.
         """
-        seqs, self._cast_seqs = self._cast_seqs, (0, 0)
-        if seqs == (0, 0) or self._is_away:
+        has_cast, self._has_cast = self._has_cast, False
+        if not has_cast or self._text("away"):
             return
-        deadline = time.monotonic() + (MAX_WAIT_SECONDS if self._nudge() else 0.0)
-        while self._db.query(schema.WAITING_BETWEEN, seqs):
-            if time.monotonic() >= deadline:
-                with self._writing():
-                    if self._db.execute(schema.WAITING_BETWEEN, seqs).fetchone():
-                        self._release(seqs[1])
-                return
-            time.sleep(_POLL_SECONDS)
-
-    def _nudge(self) -> bool:
-        """Whether a courier has been told; without one it is no use to wait."""
-        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
         try:
             with (
                 process.short_path(self._db.path.parent) as directory,
-                socket.socket(socket.AF_UNIX, kind) as channel,
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as courier,
             ):
-                channel.sendto(b"", str(directory / NUDGE_SOCKET))
-        except BlockingIOError:  # many have nudged it
-            return True
+                courier.settimeout(MAX_WAIT_SECONDS)
+                courier.connect(str(directory / COURIER_SOCKET))
+                courier.sendall(b'{"do":"turn"}\n')
+                courier.recv(1)
+        except (TimeoutError, BlockingIOError):  # it is busy
+            pass
         except OSError:
-            return False
-        return True
-
-    def _release(self, seq: int) -> None:
-        """Let readers fold the provisional events up to this one."""
-        if seq > self._number("released"):
-            self._set("released", str(seq))
+            self.set_away(int(time.time()))
 
     # ---- for the courier
 
@@ -234,21 +263,22 @@ class SharedLog(JoinedFile):
     def counts(self) -> LogCounts:
         """The state of this copy, for people."""
         with self._db.transaction("BEGIN"):
-            _, oldest = self.waiting()
-            released, generation = self._number("released"), self._number("generation")
-            away, hold = int(self._text("away") or 0), self._text("hold")
-            sizes = (self._number("position"), *self._size(), oldest)
-        return LogCounts(*sizes, released >= PROVISIONAL, generation, away, hold)
+            return LogCounts(
+                self._number("position"),
+                *self._size(),
+                self.waiting()[1],
+                self._number("away"),
+                self._text("joining") != "",
+            )
 
     def set_away(self, since: int | None) -> None:
-        """Note since when the log cannot be reached; None: it can. All that waits is released."""
+        """Note since when the log cannot be reached, and all that waits is in force; None: it can
+        be reached.
+        """
         value = "" if since is None else str(since)
-        if self._text("away") == value:
-            return
-        with self._writing():
-            self._set("away", value)
-            if value:
-                self._release(self._last_provisional())
+        if self._text("away") != value:
+            with self._writing():
+                self._set("away", value)
 
     def server(self) -> Server | None:
         """The server of the highest timeline that this node has seen."""
@@ -261,27 +291,73 @@ class SharedLog(JoinedFile):
             with self._writing():
                 self._set("server", f"{server.system} {server.timeline}")
 
-    def hold(self, reason: str) -> None:
-        """Have stores of tables fold nothing ("": go on), while the copy is not whole."""
-        if self._text("hold") != reason:
+    def end_joining(self) -> None:
+        """Note that the whole log is here, and settled."""
+        if self._text("joining"):
             with self._writing():
-                self._set("hold", reason)
+                self._set("joining", "")
+
+    def settling_position(self) -> int:
+        """Up to which position tables are to be settled: a function of the log alone.
+
+        The first one at which the log has grown by a tenth since the last such, or that of a later
+        request (`make_settling_vote`).
+        """
+        ((due,),) = self._db.query(schema.LAST_POSITION_OF_DIGEST, (SETTLING_DIGEST,))
+        position, last = self.head().position, 0
+        while (following := last + max(_MIN_GROWTH, last // 10)) <= position:
+            last = following
+        return max(last, int(due))
 
     def apply(self, rows: Sequence[LogRow], compacted: int = 0) -> list[tuple[int, str]]:
         """Write the next rows of the log; returns position and problem of each that was skipped.
 
-        compacted: up to this position the log may have gaps. ForkError: the rows do not go on where
-        this copy ends; nothing was written.
+        What this leaves of positioned events is a function of the rows alone. An own event that
+        comes back leaves `pending`. compacted: up to this position the log may have gaps.
+        ForkError: the rows do not go on where this copy ends; nothing was written.
         """
         if not rows:
             return []
+        problems, classes = list[tuple[int, str]](), set[bytes]()
         with self._writing():
-            return Application(self._db, compacted).apply(rows)
+            start = mark = self.head()
+            clock = self._number("clock")
+            for row in rows:
+                if not self._is_next(row, mark, compacted):
+                    continue
+                mark = Mark(row.position, row.chain)
+                self._db.execute("INSERT INTO marks VALUES (?, ?)", mark)
+                if not row.is_ours:
+                    continue
+                for (seq,) in self._db.execute(schema.PENDING_IDENTITY, row.event[:4]).fetchall():
+                    self._drop(seq)
+                try:
+                    vote = decode_event(row.event)
+                except LedgerError as error:
+                    problems.append((row.position, str(error)))
+                    continue
+                if vote.clock - clock > MAX_CLOCK_STEP:
+                    text = f"its clock, {vote.clock}, is far above all others"
+                    problems.append((row.position, text))
+                    continue
+                clock = max(clock, vote.clock)
+                if vote.extractor == CLASS_VERSION:
+                    classes.add(vote.digest)
+                if not self._place(row.position, vote):
+                    problems.append((row.position, "its version is taken by other votes"))
+            if mark != start:
+                last = mark.position - _KEPT_MARKS
+                values = (start.position - _KEPT_MARKS, last, _KEPT_MARKS)
+                self._db.execute(schema.PRUNE_MARKS, values)
+                self._set("position", str(mark.position))
+                self._set("clock", str(clock))
+                self._update_classes(classes)
+        return problems
 
     def cut(self, position: int) -> None:
         """Make all events behind a position provisional again: the log has gone on otherwise there.
 
-        They come before the events that wait already, and all are released.
+        They come before the events that wait already.
         """
         with self._writing():
             head = self.head()
@@ -301,20 +377,18 @@ class SharedLog(JoinedFile):
             self._db.execute("DELETE FROM marks WHERE position > ?", (position,))
             self._set("position", str(position))
             self._set("compacted", str(min(position, self._number("compacted"))))
-            self._set("released", str(max(self._last_provisional(), PROVISIONAL - 1)))
             self._set("generation", str(self._number("generation") + 1))
 
     # ---- for the ledger
 
-    @property
-    def generation(self) -> int:
-        """Rises when events before the last one that readers have folded were inserted or cut."""
-        return int(self._text("generation"))
+    def state(self) -> LogState:
+        """By which readers find that what they have read has moved."""
+        ((generation, away, position, chain),) = self._db.query(schema.LOG_STATE)
+        return LogState(generation, Mark(position, chain), away)
 
     # ---- within a transaction
 
     def _insert_pending(self, after: int, upto: int) -> None:
-        """Have the events after one number up to another pushed."""
         while rows := self._db.execute(
             schema.EVENTS_BETWEEN, (after, upto, _BATCH_EVENTS)
         ).fetchall():
@@ -323,10 +397,109 @@ class SharedLog(JoinedFile):
                 self._db.execute(schema.INSERT_PENDING_AT, (seq, *_pending_columns(event)))
             after = rows[-1][0]
 
-    def _last_provisional(self) -> int:
-        ((seq,),) = self._db.execute("SELECT coalesce(max(seq), 0) FROM events")
-        return int(seq) if seq >= PROVISIONAL else 0
+    def _is_next(self, row: LogRow, mark: Mark, compacted: int) -> bool:
+        """Whether the row is to be written; not, if it is there already. ForkError."""
+        if row.position <= mark.position:
+            for (chain,) in self._db.execute(schema.MARK_AT, (row.position,)):
+                if chain != row.chain:
+                    problem = f"has another row at position {row.position}"
+                    raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
+            return False
+        follows = row.position == mark.position + 1
+        is_past_gap = mark.position < compacted and row.position <= compacted + 1
+        if row.position >= PROVISIONAL or (
+            row.chain != next_chain(mark.chain, row.event) if follows else not is_past_gap
+        ):
+            problem = f"does not go on from position {mark.position}"
+            raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
+        return True
+
+    def _place(self, position: int, vote: Vote) -> bool:
+        """Give a vote its position, under a node of its own where another has its version."""
+        for candidate in _candidates(vote):
+            standing = self._find(candidate)
+            if standing is not None and standing[0] >= PROVISIONAL:
+                if standing[1] == candidate:
+                    self._drop(standing[0])
+                else:
+                    self._set_aside(*standing)
+                standing = None
+            if standing is None:
+                self._db.execute(schema.INSERT_EVENT, (position, *candidate))
+                return True
+            if standing[1] == candidate:  # it came in another shape before
+                return True
+        return False
+
+    def _drop(self, seq: int) -> None:
+        self._db.execute("DELETE FROM pending WHERE seq = ?", (seq,))
+        self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
+
+    def _set_aside(self, seq: int, vote: Vote) -> None:
+        """Give a provisional event the node that it will have: another has taken its version."""
+        values = (encode_event(vote).body, seq)
+        self._db.execute("UPDATE pending SET body = coalesce(body, ?) WHERE seq = ?", values)
+        twin = _twin(vote)
+        if twin is None or self._find(twin):
+            self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
+        else:
+            self._db.execute("UPDATE events SET node = ? WHERE seq = ?", (twin.node, seq))
+
+    def _update_classes(self, digests: Collection[bytes]) -> None:
+        in_force = self.classes_upto(2**63 - 1) if digests else {}
+        for digest in digests:
+            name = digest.decode().removeprefix("class:")
+            if name in in_force:
+                self._db.execute(schema.DEFINE_CLASS, (name, in_force[name]))
+            else:
+                self._db.execute("DELETE FROM classes WHERE name = ?", (name,))
+
+    def _find(self, vote: Vote) -> tuple[int, Vote] | None:
+        values = (vote.digest, vote.user, *vote.version)
+        row = self._db.execute(schema.EVENT_OF_VERSION, values).fetchone()
+        return (row[0], Vote(*row[1:])) if row else None
+
+    def _size(self) -> tuple[int, int]:
+        ((number, size),) = self._db.query(schema.PENDING_SIZE)
+        return number, int(size)
+
+    def _text(self, name: str) -> str:
+        rows = self._db.query(schema.META_VALUE, (f"ledger.{name}",))
+        return str(rows[0][0]) if rows else ""
+
+    def _number(self, name: str) -> int:
+        return int(self._text(name) or 0)
+
+    def _set(self, name: str, value: str) -> None:
+        self._db.execute(schema.SET_META, (f"ledger.{name}", value))
+
+    def _error(self, problem: str) -> LedgerError:
+        return LedgerError(f"ledger {self._db.path}: {problem}")
+
+
+def _twin(vote: Vote) -> Vote | None:
+    """The vote with a node of its own; None: no log could hold it."""
+    twin = with_unique_node(vote)
+    try:
+        encode_event(twin)
+    except LedgerError:
+        return None
+    return twin
+
+
+def _candidates(vote: Vote) -> Iterator[Vote]:
+    """The vote as it is, and as it is called where another has its version."""
+    yield vote
+    if (twin := _twin(vote)) is not None:
+        yield twin
 
 
 def _pending_columns(event: SharedEvent) -> tuple[object, ...]:
     return (*event[:5], len(event.body))
+
+
+def joined_log(ledger: SqliteLedger) -> SharedLog:
+    """The ledger's copy of the shared log. LedgerError: it has none."""
+    if ledger.shared is None:
+        raise LedgerError(f"ledger {ledger.path}: it has not joined: run `spamguard shared join`")
+    return ledger.shared

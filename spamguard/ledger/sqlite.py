@@ -58,23 +58,12 @@ from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
 
 if TYPE_CHECKING:
-    from spamguard.ledger.events import Mark
-    from spamguard.ledger.shared import SharedLog
+    from spamguard.ledger.shared import LogState, SharedLog
 
 _DROPPED_KEY = "ledger.dropped"  # meta: how many events `compact` has dropped
 _LOST_KEY = "ledger.lost"  # meta: `LostEvents`, a list in JSON
 _READ_BATCH = 128  # events of one reading transaction: some 500 kB of receipts
 _MERGE_BATCH = 256  # votes of one writing transaction
-
-
-class LogState(NamedTuple):
-    """Generation and end of the shared log, by which readers find that events have moved."""
-
-    generation: int
-    head: Mark | None
-
-
-_ALONE = LogState(0, None)
 
 
 class LostEvents(NamedTuple):
@@ -300,30 +289,25 @@ class SqliteLedger(LedgerFile):
         with self._db.errors():
             return self._read_number("ledger.clock")
 
-    def read_end(self) -> tuple[int, LogState]:
-        """`last_seq`, and the state of the shared log at the same moment."""
+    def read_end(self) -> tuple[int, LogState | None]:
+        """`last_seq`, and the state of the shared log at the same moment; None: there is none."""
         if self.shared is None:
-            return self.last_seq(), _ALONE
+            return self.last_seq(), None
         with self._db.transaction("BEGIN"):
-            return self.last_seq(), self._read_state()
+            return self.last_seq(), self.shared.state()
 
-    def valid_upto(self, seq: int, state: LogState) -> int:
+    def valid_upto(self, seq: int, state: LogState | None) -> int:
         """How far a reader that has read up to an event, in an earlier state, need not read again.
 
         0: an older ledger was restored, or the shared log was mended.
         """
-        if self.shared is None:
+        if self.shared is None or state is None:
             return seq if seq <= self.last_seq() else 0
-        if self.shared.generation == state.generation:
-            return seq
-        if state.head is None or not self.shared.holds_mark(state.head):
+        now = self.shared.state()
+        if now.generation != state.generation and not self.shared.holds_mark(state.head):
             return 0
-        return min(seq, state.head.position)
-
-    @property
-    def generation(self) -> int:
-        """Rises when events that readers may have folded get other numbers (`ledger.shared`)."""
-        return int(self.get_meta("ledger.generation") or 0)
+        is_same = now == state or (seq < PROVISIONAL and now.generation == state.generation)
+        return seq if is_same else min(seq, state.head.position)
 
     def compacted_seq(self) -> int:
         """The event up to which the ledger was last compacted; 0: never."""
@@ -366,19 +350,19 @@ class SqliteLedger(LedgerFile):
             yield from (Vote(*row[1:]) for row in rows)
 
     def changes_after(
-        self, seq: int, *, extractor: int | None = None, generation: int | None = None
+        self, seq: int, *, extractor: int | None = None, state: LogState | None = None
     ) -> Iterator[Change]:
         """What each event after `seq` changes, up to the last event at the start.
 
         In a joined ledger others may come before that one meanwhile.
 
-        extractor: as in `votes.resolve_lesson`. generation: in which the reader has folded the
-        events up to `seq`; None: the one of now. LedgerError: `seq` is beyond the end, as after an
-        older ledger was restored, or events after it were compacted, or have other numbers now.
-        Then the reader must throw away what it has folded and begin at 0.
+        extractor: as in `votes.resolve_lesson`. state: of `read_end`, in which the reader has
+        folded the events up to `seq`; None: that of now. LedgerError: `seq` is beyond the end, as
+        after an older ledger was restored, or events after it were compacted, or have other numbers
+        now. Then the reader must throw away what it has folded and begin at 0.
         """
-        end, state = self.read_end()
-        if seq and generation not in (None, state.generation):
+        before, (end, state) = state, self.read_end()
+        if before is not None and self.valid_upto(seq, before) < seq:
             raise self._moved_error()
         if seq > end:
             raise self._rebuild_error(f"it ends at event {end}, the tables hold {seq}")
@@ -510,20 +494,15 @@ class SqliteLedger(LedgerFile):
             if self.shared is not None:
                 self.shared.await_positions()
 
-    def _read_state(self) -> LogState:
-        if self.shared is None:
-            return _ALONE
-        return LogState(self.shared.generation, self.shared.head())
-
-    def _check_state(self, state: LogState, seq: int) -> LogState:
+    def _check_state(self, state: LogState | None, seq: int) -> LogState | None:
         """The state of the shared log now. LedgerError: events up to this one, which a reader has
         read in an earlier state, have other numbers now.
         """
         if self.shared is None:
-            return state
+            return None
         if self.valid_upto(seq, state) < seq:
             raise self._moved_error()
-        return self._read_state()
+        return self.shared.state()
 
     def _moved_error(self) -> EventsMovedError:
         return EventsMovedError(

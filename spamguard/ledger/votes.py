@@ -247,3 +247,17 @@ def classes_in_force(votes: Iterable[Vote]) -> dict[str, bool]:
         for vote in sorted(winning, key=attrgetter("digest"))
         if vote.label is not None
     }
+
+
+# ---- requests to settle a shared log
+
+SETTLING_VERSION = 258
+"""Extractor version of votes that ask all machines to settle."""
+SETTLING_DIGEST, SETTLING_LABEL = b"settle:", "(settle)"
+"""Of such votes; no class may have such a name."""
+
+
+def make_settling_vote(time: int) -> NewVote:
+    """The vote that asks for settling at its position."""
+    values = ("", SETTLING_LABEL, b"", b"", "settle", time, SETTLING_VERSION)
+    return NewVote(SETTLING_DIGEST, *values)

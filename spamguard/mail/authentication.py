@@ -31,9 +31,8 @@ from typing import NamedTuple
 
 from spamguard.mail.headers import COMMENT, FieldList, parse_header
 from spamguard.mail.message import header_start
+from spamguard.mail.mime import DEFAULT_LIMITS
 
-_MAX_HEADER_BYTES = 256 << 10
-_MAX_FIELDS = 500
 _MAX_VALUE_BYTES = 8 << 10
 _MAX_ADDRESS_BYTES = 320
 
@@ -70,10 +69,11 @@ def authenticated_sender(
         These servers have removed fields of their names that came with the message.
     """
     start = header_start(raw)
-    text = raw[start : start + _MAX_HEADER_BYTES].replace(b"\r\n", b"\n")
-    fields, end, defects = parse_header(text, _MAX_HEADER_BYTES, _MAX_FIELDS)
+    most = DEFAULT_LIMITS.header_bytes
+    text = raw[start : start + most].replace(b"\r\n", b"\n")
+    fields, end, defects = parse_header(text, most, DEFAULT_LIMITS.header_fields)
     # others may read it otherwise
-    if defects or end >= _MAX_HEADER_BYTES or b"\r" in text[:end] or b"\0" in text[:end]:
+    if defects or end >= most or b"\r" in text[:end] or b"\0" in text[:end]:
         return ""
     has_received = any(name == b"received" for name, _ in fields)
     if not (has_received or results_stripped) or _ODD_NAME.search(text, 0, end):
@@ -159,15 +159,10 @@ def _is_authenticated(domain: bytes, results: list[_Result]) -> bool:
             result.outcome == b"pass" and result.properties.get(b"header.from") == domain
             for result in policies
         )
-    return any(
-        result.method == b"dkim" and result.outcome == b"pass" and _is_aligned(domain, result)
-        for result in results
-    )
-
-
-def _is_aligned(domain: bytes, result: _Result) -> bool:
-    identity = result.properties.get(b"header.i", b"").rpartition(b"@")[2]
-    signer = result.properties.get(b"header.d", identity)
-    if not _DOMAIN.fullmatch(signer):
-        return False
-    return domain == signer or domain.endswith(b"." + signer)
+    for method, outcome, properties in results:
+        identity = properties.get(b"header.i", b"").rpartition(b"@")[2]
+        signer = properties.get(b"header.d", identity)
+        is_aligned = domain == signer or domain.endswith(b"." + signer)
+        if (method, outcome) == (b"dkim", b"pass") and _DOMAIN.fullmatch(signer) and is_aligned:
+            return True
+    return False

@@ -148,7 +148,11 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
     budget = limits.text_bytes
     unseen: list[int] = []
     for leaf in content.message.leaves:
-        media, name = leaf.media, _file_name(leaf)
+        media, name = leaf.media, leaf.file_name
+        if name:
+            name = _fold_file_name(name)
+        elif leaf.first_values[b"content-disposition"].lstrip().lower().startswith(b"attachment"):
+            name = b"unnamed"
         # mail programs show a multipart that cannot be taken apart as text
         is_text = media.startswith((b"text/", b"multipart/")) or media in _TEXT_TYPES
         if name or not is_text:
@@ -164,13 +168,6 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
     for number in find_unlike_page(content.text, unseen) if unseen else ():
         content.hidden.append(content.text[number])
         content.text[number] = ""
-
-
-def _file_name(leaf: mime.Leaf) -> bytes:
-    if name := leaf.file_name:
-        return _fold_file_name(name)
-    disposition = leaf.first_values[b"content-disposition"]
-    return b"unnamed" if disposition.lstrip().lower().startswith(b"attachment") else b""
 
 
 def _fold_file_name(name: bytes) -> bytes:

@@ -123,23 +123,17 @@ def decode_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     first = "utf-8" if declared in (None, "ascii") else declared
     codecs = [first]
     if not (is_ascii and first.startswith(_SEVEN_BIT_CODEC_PREFIXES)):
-        codecs = [*_likelier_codecs(data, first), first, "utf-8"]
+        codecs = [first, "utf-8"]
+        # Text declared as Western, or in a charset of 7 bits that it cannot be in, is likelier
+        # something else (RESULTS.md, "Mail of other sources").
+        is_seven_bit = first.startswith(_SEVEN_BIT_CODEC_PREFIXES)
+        if first == "cp1252" or (is_seven_bit and data.find(b"\x1b") < 0):
+            codecs = ["utf-8", *filter(None, [codec_name(guess_charset(data))]), first]
     for codec in dict.fromkeys(codecs):
         text = _decode_strict(data, codec)
         if text is not None:
             return text, defects if codec == declared or text.isascii() else guess_defects
     return _decode_damaged(data, declared), guess_defects
-
-
-def _likelier_codecs(data: bytes, declared: str) -> list[str]:
-    """What to try before the declared codec on 8-bit text that is declared as Western (RESULTS.md,
-    "Mail of other sources"), or in a charset of 7 bits that it cannot be in.
-    """
-    is_seven_bit = declared.startswith(_SEVEN_BIT_CODEC_PREFIXES)
-    if declared != "cp1252" and (not is_seven_bit or data.find(b"\x1b") >= 0):
-        return []
-    guess = codec_name(guess_charset(data))
-    return ["utf-8", guess] if guess else ["utf-8"]
 
 
 def sniff_charset(data: bytes) -> bytes:
@@ -226,15 +220,27 @@ def guess_charset(data: bytes) -> bytes:
     beyond_ascii = sample.translate(None, _ASCII_BYTES)
     runs = _HIGH_BYTE_RUN.findall(sample)
     joined = b"".join(runs)
-    if len(beyond_ascii) < _MIN_HIGH_BYTES or len(joined) < _MIN_RUN_SHARE * len(beyond_ascii):
-        return b""
-    if len(joined.translate(None, _ALPHABET_BYTES)) < len(joined) / 10:
+    if (
+        len(beyond_ascii) < _MIN_HIGH_BYTES
+        or len(joined) < _MIN_RUN_SHARE * len(beyond_ascii)
+        or len(joined.translate(None, _ALPHABET_BYTES)) < len(joined) / 10
+    ):
         return b""
     pairs = _TwoByteStatistics(sample)
-    guess = _guess_japanese_or_korean(pairs) if pairs.is_two_byte else b""
-    if not guess and _looks_like_thai(joined, len(runs)):
-        guess = b"tis-620"
-    return guess or (_guess_chinese(pairs) if pairs.is_two_byte else b"")
+    if pairs.is_two_byte and (guess := _guess_japanese_or_korean(pairs)):
+        return guess
+    # Thai has no blanks between words, and marks on consonants and nowhere else.
+    marked = len(_THAI_MARKED.findall(joined))
+    fits = sum(map(len, _THAI_SYLLABLES.findall(joined))) > 0.98 * len(joined)
+    if fits and marked > len(joined) / 8 and len(joined) > 6 * len(runs):
+        return b"tis-620"
+    if not pairs.is_two_byte:
+        return b""
+    punctuation = pairs.row_share(0xA1, 0xA3)
+    if pairs.ascii_trail_share > 0.1:
+        return b"big5" if pairs.row_share(0xA4, 0xC6) + punctuation > 0.85 else b""
+    is_gbk = pairs.ascii_trail_share < 0.1 and pairs.row_share(0xB0, 0xD7) + punctuation > 0.8
+    return b"gbk" if is_gbk else b""
 
 
 class _TwoByteStatistics:
@@ -267,22 +273,6 @@ def _guess_japanese_or_korean(pairs: _TwoByteStatistics) -> bytes:
         return b"euc-jp"
     is_korean = pairs.row_share(0xB0, 0xC8) + pairs.row_share(0xA1, 0xA3) > 0.95
     return b"euc-kr" if is_korean else b""
-
-
-def _looks_like_thai(joined: bytes, runs: int) -> bool:
-    """Whether there are no blanks between words, and marks on consonants and nowhere else."""
-    marked = len(_THAI_MARKED.findall(joined))
-    fits = sum(map(len, _THAI_SYLLABLES.findall(joined))) > 0.98 * len(joined)
-    return fits and marked > len(joined) / 8 and len(joined) > 6 * runs
-
-
-def _guess_chinese(pairs: _TwoByteStatistics) -> bytes:
-    punctuation = pairs.row_share(0xA1, 0xA3)
-    if pairs.ascii_trail_share > 0.1:
-        return b"big5" if pairs.row_share(0xA4, 0xC6) + punctuation > 0.85 else b""
-    if pairs.ascii_trail_share < 0.1 and pairs.row_share(0xB0, 0xD7) + punctuation > 0.8:
-        return b"gbk"
-    return b""
 
 
 # ---- transfer encodings (RFC 2045 section 6)

@@ -149,10 +149,26 @@ def rewrite_header(
         without Subject gets one. The field `PREFIX_FIELD` records it for `remove_subject_prefix`.
     """
     start = header_start(head)
-    end = _header_end(head, start)
-    lines = _remove_fields(head[start:end], forged)
+    # A message that begins with a blank is all body; one without an empty line is all header.
+    end = start
+    if not _BODY_START.match(head, start):
+        before = _BEFORE_EMPTY_LINE.search(head, start)
+        end = before.end() if before else len(head)
+    lines = head[start:end]
+    # An empty line that ends in a bare CR does not end the section: most programs read on.
+    by_cr = lines.count(b"\r") > lines.count(b"\r\n")
+    pattern = _field_pattern(tuple(sorted(forged)), by_cr=by_cr)
+    # The first line stands behind a line end as well.
+    lines = _remove_matches(pattern, b"\n" + lines)[1:]
     if prefix := subject_prefix.strip():
-        fields, lines = _add_prefix(fields, lines, prefix)
+        subject = _SUBJECT.search(b"\n" + lines)
+        at = subject.end() - 1 if subject else 0
+        if subject is None or not lines.startswith(prefix, at):
+            fields = [*fields, PREFIX_FIELD + b": " + prefix]
+            if subject is None:
+                fields.append(b"Subject: " + prefix)
+            else:
+                lines = lines[:at] + prefix + b" " + lines[at:]
     on_top = b"".join([field + line_end for field in fields])
     if fields and head.startswith((b" ", b"\t"), start):
         on_top += line_end
@@ -182,39 +198,6 @@ def header_start(raw: bytes) -> int:
     """Where the header section begins."""
     envelope = _MBOX_FROM_LINE.match(raw)
     return envelope.end() if envelope else 0
-
-
-def _header_end(raw: bytes, start: int) -> int:
-    """Where the header section ends, behind its last line end. A message that begins with a blank
-    is all body; one without an empty line is all header section.
-    """
-    if _BODY_START.match(raw, start):
-        return start
-    before = _BEFORE_EMPTY_LINE.search(raw, start)
-    return before.end() if before else len(raw)
-
-
-def _add_prefix(
-    fields: Sequence[bytes], lines: bytes, prefix: bytes
-) -> tuple[Sequence[bytes], bytes]:
-    with_record = [*fields, PREFIX_FIELD + b": " + prefix]
-    subject = _SUBJECT.search(b"\n" + lines)
-    if subject is None:
-        return [*with_record, b"Subject: " + prefix], lines
-    start = subject.end() - 1
-    if lines.startswith(prefix, start):
-        return fields, lines
-    return with_record, lines[:start] + prefix + b" " + lines[start:]
-
-
-def _remove_fields(lines: bytes, forged: Iterable[bytes]) -> bytes:
-    """The header section without the fields of these names.
-
-    An empty line that ends in a bare CR does not end the section: most programs read on.
-    """
-    text = b"\n" + lines  # the first line stands behind a line end as well
-    by_cr = lines.count(b"\r") > lines.count(b"\r\n")
-    return _remove_matches(_field_pattern(tuple(sorted(forged)), by_cr=by_cr), text)[1:]
 
 
 @lru_cache(maxsize=64)

@@ -285,7 +285,9 @@ class _TreeReader:
         elif is_message:
             chunks = [self._nested_message(part)]
         else:
-            chunks = _signed_message(part)
+            data = decode_base64(part.body)[0] if part.encoding == b"base64" else part.body
+            signed = extract_signed_content(data)
+            chunks = [normalise_line_ends(signed)[0]] if signed else []
         if not chunks:
             return []
         message.structure.append(media)
@@ -383,12 +385,6 @@ _OID_DATA = bytes.fromhex("06092a864886f70d010701")
 _MAX_SIGNED_DATA_OFFSET, _MAX_DATA_OFFSET = 100, 1000
 _TAG_EXPLICIT, _TAG_CONSTRUCTED_OCTETS, _TAG_OCTET_STRING = 0xA0, 0x24, 0x04
 _MAX_OCTET_STRINGS = 50_000  # programs write a thousand bytes or more in each
-
-
-def _signed_message(part: Leaf) -> list[bytes]:
-    data = decode_base64(part.body)[0] if part.encoding == b"base64" else part.body
-    text = extract_signed_content(data)
-    return [normalise_line_ends(text)[0]] if text else []
 
 
 def extract_signed_content(data: bytes) -> bytes:

@@ -1,20 +1,24 @@
-"""The history of judgements: its rows, and the SQLite file that holds them.
+"""The history of judgements: its rows, the SQLite file that holds them, and who writes them.
 
-Any number of processes may read and write it at once. It stays within a size and an age by removing
-the oldest rows as new ones come. Columns that are looked through stand apart from large ones
-(features, words, a line of the text), so that looking through many rows reads little.
+Any number of processes may read and write the file at once. It stays within a size and an age by
+removing the oldest rows as new ones come. Large columns stand apart, so that looking through many
+rows reads little. A worker writes through a `HistoryWriter`, a thread beside the path of the mail:
+rows that do not fit into its queue, or cannot be written, are dropped and counted.
 
 Must never let a text into the file that is not bounded and printable (senders choose most of them),
-let an error of SQLite or the system out as anything but a `HistoryError`, or prune in one long
-transaction. A power cut may cost the last rows, not the file (WAL, synchronous NORMAL).
+prune in one long transaction, or keep the mail waiting. A power cut may cost the last rows, not the
+file (WAL, synchronous NORMAL).
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import struct
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +27,14 @@ from unicodedata import normalize
 from spamguard import log
 from spamguard.database import ClosedOnExit, Database, Schema
 from spamguard.errors import HistoryError
+from spamguard.mail.decode import decode_unstructured
+from spamguard.mail.headers import format_author
 from spamguard.records import MAX_LINE, Word
+
+_log = logging.getLogger("spamguard.history")
+
+NOT_SCANNED = "not-scanned"
+"""The label of a message without a verdict."""
 
 MAX_RECIPIENTS = 50
 """How many recipients are kept, and how many users with an own decision."""
@@ -35,7 +46,30 @@ _MAX_SHORT_TEXT = 100
 _JOINERS = frozenset("\u200c\u200d")
 
 
-@dataclass(frozen=True)
+# A line end at the beginning makes these six times as fast as `^` does.
+_SUBJECT = re.compile(rb"\nSubject[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE)
+_FROM = re.compile(rb"\nFrom[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
+
+
+def decode_subject(header: bytes) -> str:
+    """The subject in a header section, decoded, on one line; not made printable.
+
+    >>> decode_subject(b"Subject: =?utf-8?q?gr=C3=BC=C3=9Fe?=\\r\\n")
+    'grüße'
+    """
+    match = _SUBJECT.search(b"\n" + header)
+    return " ".join(decode_unstructured(match[1][:1000])[0].split()) if match else ""
+
+
+def decode_author(header: bytes) -> str:
+    """The author in a header section, as `mail.headers.format_author` writes it; "" without From.
+
+    Several From fields count as one list.
+    """
+    return format_author(b",".join(_FROM.findall(b"\n" + header)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class HistoryRow:
     """What became of one message. Texts that are too long are cut when the row is kept."""
 
@@ -46,20 +80,21 @@ class HistoryRow:
     sender: str
     recipients: tuple[str, ...]  # the first `MAX_RECIPIENTS` are kept
     subject: str
+    author: str = ""  # as `mail.headers.format_author` writes it
     size: int
-    digest: bytes
-    label: str  # of the verdict, or "not-scanned"; then digest and packed are b""
-    probability: float
-    log_odds: float
+    label: str  # of the verdict, or `NOT_SCANNED`
     action: str
     reply: str
-    packed: bytes  # the features (`ledger.codec`)
-    words: tuple[Word, ...]  # strongest first
     extractor: int  # that made the features,
     fingerprint: str  # with this key
+    # Only of a message that was scanned:
+    digest: bytes = b""
+    probability: float = 0.0
+    log_odds: float = 0.0
+    packed: bytes = b""  # the features (`ledger.codec`)
+    words: tuple[Word, ...] = ()  # strongest first
     # Users with a decision that differs from that for all people, each with the own label.
     personal: Mapping[str, str] = field(default_factory=dict)
-    author: str = ""  # as `mail.headers.format_author` writes it
     sender_digest: bytes = b""  # of words about the sender, if authenticated (`ledger.senders`)
     line: str = ""  # the beginning of its text
 
@@ -116,10 +151,7 @@ def fold_text(text: str) -> str:
 def row_from_values(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> HistoryRow:
     """The row of these columns; large values that are not among them are empty.
 
-    Raises
-    ------
-    ValueError, TypeError
-        The values are damaged.
+    Raises ValueError or TypeError if the values are damaged.
     """
     fields = {"packed": b"", "words": b""} | dict(zip(names, values, strict=True))
     fields["recipients"] = tuple(json.loads(fields["recipients"]))
@@ -211,7 +243,7 @@ _JOIN = "FROM judgements JOIN contents ON judgement = judgements.rowid"
 _SELECT_BY_ID = f"SELECT {', '.join(COLUMNS)} {_JOIN} WHERE id = ?"
 _SELECT_OLDEST = f"""
 WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_PRUNE_ROWS})
-SELECT number FROM first WHERE :all OR time < :oldest"""
+SELECT number FROM first WHERE ? OR time < ?"""
 _DELETIONS = (
     "DELETE FROM contents WHERE judgement = ?",
     "DELETE FROM judgements WHERE rowid = ?",
@@ -219,10 +251,7 @@ _DELETIONS = (
 
 
 class History(ClosedOnExit):
-    """Judgements by id. Belongs to one thread of one process.
-
-    Every method raises HistoryError: one line that names the file.
-    """
+    """Judgements by id, for one thread of one process. Every method raises HistoryError."""
 
     def __init__(self, db: Database, size: int, days: int) -> None:
         self.path = db.path
@@ -234,14 +263,8 @@ class History(ClosedOnExit):
     def open(cls, path: Path, size: int, days: int) -> Self:
         """The history at `path`, created (mode 0600) when there is none.
 
-        Parameters
-        ----------
-        size
-            Bytes that its files may take together, at least `MIN_BYTES`.
-        days
-            How long a row is kept, by the time of `Database.trusted_time`.
-
-        Both take effect by and by, as rows are appended.
+        Its files may take `size` bytes together, at least `MIN_BYTES`; a row is kept for so many
+        days of `Database.trusted_time`. Both take effect by and by, as rows are appended.
         """
         db = Database.open(path, HISTORY_SCHEMA, durable=False)
         db.query(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
@@ -256,24 +279,25 @@ class History(ClosedOnExit):
         with self._db.errors(), self._db.transaction():
             return self._db.trusted_time(now)
 
-    def append(self, rows: Sequence[HistoryRow]) -> None:
+    def append(self, rows: Sequence[RowValues]) -> None:
         """Keep these rows, all or none; a row whose id is there stays as it is.
 
         Then remove rows that are too old or too many, about as many as came.
         """
-        self.append_values([row_values(row) for row in rows])
-
-    def append_values(self, rows: Sequence[RowValues]) -> None:
-        """`append` for rows that are encoded already."""
-        if not rows:
-            return
         with self._db.errors():
             with self._db.transaction():
                 for statement in _INSERTIONS:
                     self._db.executemany(statement, rows)
                 newest = self._db.trusted_time(max(row["time"] for row in rows))
+            oldest = newest - self._days * _DAY_SECONDS
             for _ in range(2 + 2 * len(rows) // _PRUNE_ROWS):
-                if not self._prune(newest):
+                used = self._db.pragma("page_count") - self._db.pragma("freelist_count")
+                is_full = used > self._size * 0.75 / PAGE_BYTES
+                with self._db.transaction():
+                    old = self._db.execute(_SELECT_OLDEST, (is_full, oldest)).fetchall()
+                    for statement in _DELETIONS:
+                        self._db.executemany(statement, old)
+                if not old:
                     break
             # Give pages back only if they are more than the next rows fill.
             if self._db.pragma("freelist_count") > self._size / 16 / PAGE_BYTES:
@@ -286,18 +310,91 @@ class History(ClosedOnExit):
         with self._db.errors(ValueError, TypeError):
             return row_from_values(rows[0]) if rows else None
 
-    def _prune(self, newest: float) -> bool:
-        """Remove some of the oldest rows: any if they are too many, else those that are too old.
 
-        Whether there were any.
-        """
-        used = self._db.pragma("page_count") - self._db.pragma("freelist_count")
-        values = {
-            "all": used > self._size * 0.75 / PAGE_BYTES,
-            "oldest": newest - self._days * _DAY_SECONDS,
-        }
-        with self._db.transaction():
-            rows = self._db.execute(_SELECT_OLDEST, values).fetchall()
-            for statement in _DELETIONS:
-                self._db.executemany(statement, rows)
-        return bool(rows)
+# ---- the writer
+
+# Words of the subject and of header fields, which nearly all hold addresses.
+_PRIVATE_WORD = re.compile("(?!(?:footer|end|url|host|tags|hidden|attachment|clue|names):)[^:]+:")
+_MAX_QUEUE_BYTES = 32 << 20
+_ROW_BYTES = 4096  # of a row without its features
+
+
+class HistoryWriter:
+    """Takes rows from any thread, and counts those that it drops. Start it after the last fork.
+
+    Path, size and days are as in `History.open`. Private rows are kept as `redact_row` leaves them.
+    """
+
+    def __init__(self, path: Path, size: int, days: int, *, private: bool = False) -> None:
+        self._open_arguments = path, size, days
+        self._private = private
+        self._rows: list[RowValues] = []
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._trouble = log.WarnOnce(_log, logging.ERROR)
+        self.dropped = 0
+        # A daemon thread: a hanging disk must not keep the process.
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._thread.start()
+
+    def put(self, row: HistoryRow) -> bool:
+        """Have a row written soon; False if it is dropped for want of room. Never waits."""
+        # Encoded here: the thread would hold the interpreter lock, and the mail would wait.
+        values = row_values(redact_row(row) if self._private else row)
+        size = len(row.packed) + _ROW_BYTES
+        with self._lock:
+            if self._closing.is_set() or self._bytes + size > _MAX_QUEUE_BYTES:
+                self.dropped += 1
+                self._trouble.report("the disk is too slow for the history")
+                return False
+            self._rows.append(values)
+            self._bytes += size
+        return True
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """Write the waiting rows and end; whether that was done within so many seconds."""
+        self._closing.set()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        batch = self._next_batch()
+        while batch:
+            try:
+                with History.open(*self._open_arguments) as history:
+                    while batch:
+                        history.append(batch)
+                        self._trouble.clear()
+                        batch = self._next_batch()
+            except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
+                with self._lock:
+                    self.dropped += len(batch)
+                    self._trouble.report("%s", error)
+                # The next batch opens it anew: the file may have been moved away, or mended.
+                batch = self._next_batch()
+
+    def _next_batch(self) -> list[RowValues]:
+        """Rows that have come together within half a second; none at the end."""
+        while not self._closing.wait(0.5) and not self._rows:
+            pass
+        with self._lock:
+            batch, self._rows, self._bytes = self._rows, [], 0
+        return batch
+
+
+def redact_row(row: HistoryRow) -> HistoryRow:
+    """The row without its texts, its addresses, and the words of them."""
+    return replace(
+        row,
+        words=tuple(word for word in row.words if not _PRIVATE_WORD.match(word.text)),
+        subject="",
+        line="",
+        sender="",
+        sender_digest=b"",
+        author="",
+        recipients=(),
+        client="",
+        reply=row.reply[:3],
+        personal={},
+    )

@@ -2,9 +2,7 @@
 
 A search looks through some rows at a time, newest first, and says how far it came; it reads no
 features, and words only for those who ask. Classes that were taught are compared in temporary
-tables of this connection.
-Must never write into the history itself, let an error of SQLite out unmapped, or take features of
-another extractor or another key for comparable.
+tables of this connection. Features of another extractor or another key are never comparable.
 """
 
 from __future__ import annotations
@@ -242,10 +240,7 @@ def _marks(values: Sequence[object]) -> str:
 def example_from_row(spam_filter: Filter, row: HistoryRow) -> Example:
     """The message as an example to learn.
 
-    Raises
-    ------
-    UsageError
-        As `row_digest`, or the row is damaged or of another extractor.
+    Raises UsageError as `row_digest`, or if the row is damaged or of another extractor.
     """
     digest = row_digest(spam_filter, row)
     if row.extractor != EXTRACTOR:
@@ -261,13 +256,7 @@ def example_from_row(spam_filter: Filter, row: HistoryRow) -> Example:
 
 
 def row_digest(spam_filter: Filter, row: HistoryRow) -> bytes:
-    """The digest of the message.
-
-    Raises
-    ------
-    UsageError
-        It was not scanned, or with the key of another filter.
-    """
+    """The digest; UsageError if it was not scanned, or with the key of another filter."""
     if not row.was_scanned:
         raise UsageError(f"{row.id}: was not scanned, so nothing is known of what it says")
     fingerprint = spam_filter.ledger.fingerprint

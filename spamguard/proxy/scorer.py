@@ -5,9 +5,9 @@ descriptor of its file, with header fields that count as on top of it, users who
 and how to judge. An answer is a scan, or the reason why there is none. The arguments of the process
 are STATE PARENT; its standard input is a socket to the worker.
 
-A scorer is killed when a message takes too long: it must hold nothing that would be missed, write
-nothing but its answers, and never outlive its worker. It has read hostile mail and is not trusted:
-the worker must accept an answer only if every part has the right form and is within bounds.
+A scorer is killed when a message takes too long: it must hold nothing that would be missed, and
+never outlive its worker. It has read hostile mail and is not trusted: the worker must accept an
+answer only if every part has the right form and is within bounds.
 """
 
 from __future__ import annotations
@@ -127,44 +127,28 @@ def read_requests(connection: socket.socket) -> Iterator[ScorerRequest]:
             descriptors += found
         request = _decode_request(memoryview(data)[_FRAME.size :])
         if descriptors:
-            request = request._replace(message=_read_file(descriptors.pop()))
+            with os.fdopen(descriptors.pop()) as file:  # in one copy: the digest goes to the end
+                whole = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+            request = request._replace(message=whole)
+            del whole
         yield request
         del request, data  # a large message is not kept until the next one comes
 
 
-def _read_file(descriptor: int) -> bytes:
-    """The whole file in one copy: the digest of a message goes to its last byte."""
-    try:
-        return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    finally:
-        os.close(descriptor)
-
-
-def confine(parent: int) -> None:
-    """End with the worker, leave no core file, and ignore signals to the whole process group."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    process.end_with_parent(parent, signal.SIGKILL)
-
-
-def _limit_memory() -> None:
-    """Allow `_MAX_MEMORY_BYTES` above what is used now, with the tables."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limit = used + _MAX_MEMORY_BYTES
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-
-
 def main(arguments: list[str]) -> None:
-    """Answer requests until the worker closes the connection."""
+    """Answer requests until the worker closes the connection, and end with the worker."""
     state, parent = arguments
-    confine(int(parent))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are for the whole process group
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    process.end_with_parent(int(parent), signal.SIGKILL)
     scorer = Scorer(Path(state))
     scorer.open(ScanOptions())
-    _limit_memory()
+    # Above what is used now, with the tables.
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limits = [used + _MAX_MEMORY_BYTES, *([] if hard == resource.RLIM_INFINITY else [hard])]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
     with socket.socket(fileno=sys.stdin.fileno()) as connection, suppress(ConnectionError):
         connection.sendall(encode_answer(READY))
         for request in read_requests(connection):
@@ -209,10 +193,7 @@ def encode_answer(answer: Scan | str) -> bytes:
 def decode_answer(data: bytes | bytearray, users: Collection[str] = ()) -> Scan | str | None:
     """The answer to a request about these users in what has come; None if more is to come.
 
-    Raises
-    ------
-    ValueError
-        It is not of the right form, or not an answer to this request.
+    Raises ValueError if it is not of the right form, or not an answer to this request.
     """
     end = _end_of_frame(data)
     if end > _MAX_ANSWER_BYTES:

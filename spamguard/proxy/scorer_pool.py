@@ -1,9 +1,9 @@
 """Scorers: processes that judge messages for one worker, and that can be killed.
 
-A message that hangs or crashes a scorer costs that scorer and nothing else: the pool kills it at
-the deadline, another one takes its place, and the message is remembered as poison. While a scorer
-is stuck at one message, spare scorers judge the others. Everything here runs in the worker's event
-loop; `ScorerPool._watch` looks at the clock for all, ten times a second while there is work.
+A message that hangs or crashes a scorer costs that scorer and nothing else: it is killed at the
+deadline, another one takes its place, and the message is remembered as poison. While a scorer is
+stuck at one message, spare scorers judge the others. Everything here runs in callbacks of the
+worker's event loop: tasks that wait for sockets cost twice as much.
 
 It is written by hand because pools of `concurrent.futures` cannot kill one process and keep the
 others.
@@ -21,14 +21,14 @@ import signal
 import socket
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
 
 from spamguard import log, process
-from spamguard.aio import run_in_thread
+from spamguard.aio import DeadlineTimer, run_in_thread
 from spamguard.config.options import Scoring
 from spamguard.process import ReplacedError
 from spamguard.proxy.scorer import (
@@ -76,14 +76,18 @@ class ScanJob:
             self.result.set_result(result)
 
 
-class ScorerHandle:
-    """One scorer process. It calls `on_change` when it is ready, has answered, or has ended."""
+class ScorerHandle(DeadlineTimer):
+    """One scorer process. It calls `on_change` when it is ready, has answered, or has ended.
+
+    OSError if it cannot be started.
+    """
 
     def __init__(self, command: Sequence[str], on_change: Callable[[ScorerHandle], None]) -> None:
         self._on_change = on_change
         self._received = bytearray()
+        self._loop = asyncio.get_running_loop()
         self.job: ScanJob | None = None
-        self.since = monotonic()  # it got the job, or was started
+        self.since = 0.0  # it got the job
         self.is_ready = False
         self.end_reason = ""  # while it lives
         self._socket, child_socket = socket.socketpair()
@@ -96,8 +100,8 @@ class ScorerHandle:
                 raise
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._on_readable)
+        self.set_deadline(self._loop.time() + _START_SECONDS)
 
     @property
     def is_free(self) -> bool:
@@ -108,25 +112,26 @@ class ScorerHandle:
         """Whether it has worked on one message for so long that others do not count on it."""
         return self.job is not None and monotonic() - self.since >= _STUCK_SECONDS
 
-    def submit(self, job: ScanJob) -> None:
-        """Have a message judged. Raises OSError if it cannot be read."""
-        message = job.message
-        if message.descriptor is not None:
-            self._send(job, job.request, [message.descriptor])
-        elif message.size <= _MAX_INLINE_BYTES:
-            self._send(job, job.request._replace(message=message.read()))
-        else:
-            with os.fdopen(os.memfd_create("message"), "wb") as file:
+    def submit(self, job: ScanJob, seconds: float) -> None:
+        """Have a message judged within so many seconds. Raises OSError if it cannot be read."""
+        message, request = job.message, job.request
+        with ExitStack() as stack:
+            descriptors = []
+            if message.descriptor is not None:
+                descriptors = [message.descriptor]
+            elif message.size <= _MAX_INLINE_BYTES:
+                request = request._replace(message=message.read())
+            else:
+                file = stack.enter_context(os.fdopen(os.memfd_create("message"), "wb"))
                 file.writelines(message.chunks())
                 file.flush()
-                self._send(job, job.request, [file.fileno()])
-
-    def _send(self, job: ScanJob, request: ScorerRequest, descriptors: Sequence[int] = ()) -> None:
-        frame = encode_frame(request)
-        self.job, self.since = job, monotonic()
-        sent = 0
-        with suppress(OSError):  # it has gone
-            sent = socket.send_fds(self._socket, [frame], descriptors)
+                descriptors = [file.fileno()]
+            frame = encode_frame(request)
+            self.job, self.since = job, monotonic()
+            self.set_deadline(self._loop.time() + seconds)
+            sent = 0
+            with suppress(OSError):  # it has gone
+                sent = socket.send_fds(self._socket, [frame], descriptors)
         if sent < len(frame):
             self.kill()
 
@@ -145,16 +150,21 @@ class ScorerHandle:
             self.kill()
             return
         self._received.clear()
+        self.clear_deadline()
         if self.job is not None:
             self.job.finish(answer if isinstance(answer, Scan) else NotScanned(answer))
         self.is_ready, self.job = True, None
         self._on_change(self)
+
+    def deadline_passed(self) -> None:
+        self.kill("timeout")
 
     def kill(self, reason: str = "crashed") -> None:
         """End it at once. Idempotent."""
         if self.end_reason:
             return
         self.end_reason = reason
+        self.cancel_deadline()
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self.process.kill()
@@ -215,12 +225,8 @@ class ScorerPool:
     ) -> Scan | NotScanned:
         """The scan of a message, or the reason why there is none; never raises.
 
-        Parameters
-        ----------
-        on_top
-            Header fields, each with CRLF, that count as if they stood on top of the message.
-        users
-            Whose mail it may be; `Scan.personal` has only these.
+        `on_top` are header fields, each with CRLF, that count as if they stood on top of the
+        message. The users are those whose mail it may be; `Scan.personal` has only these.
         """
         if self._poison_records:
             with suppress(OSError):  # it cannot be read, which `_dispatch` finds too
@@ -246,24 +252,14 @@ class ScorerPool:
                 if job.result.done():  # nobody waits any more
                     continue
                 try:
-                    scorer.submit(job)
+                    scorer.submit(job, self._seconds)
                 except OSError as error:
                     _log.error("a message cannot be read to be judged: %s", error)
                     job.finish(NotScanned("unreadable"))
-        if self._queue or len(self._scorers) < self._size:
-            self._start_scorers()
-        while self._queue and not self._scorers:
-            self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
-        if self._timer is None and not self._closing:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_WATCH_SECONDS, self._watch)
-
-    def _start_scorers(self) -> None:
-        """Start those that are missing; while messages wait, stuck ones do not count."""
-        if self._closing or monotonic() < self._starts_after:
-            return
+        # While messages wait, stuck scorers do not count, and there may be two more than usual.
         missing = self._size - (self._count_able() if self._queue else len(self._scorers))
-        # Two more than usual while others are stuck.
+        if self._closing or monotonic() < self._starts_after:
+            missing = 0
         for _ in range(min(missing, self._size + 2 - len(self._scorers))):
             try:
                 self._scorers.append(ScorerHandle(self._command, self._on_change))
@@ -271,23 +267,23 @@ class ScorerPool:
                 self._start_errors.report("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)
                 self._starts_after = monotonic() + _RETRY_SECONDS
-                return
+                break
             self._start_errors.clear()
+        while self._queue and not self._scorers:
+            self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
+        is_waiting = self._queue or len(self._scorers) < self._size
+        if is_waiting and self._timer is None and not self._closing:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_WATCH_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        while self._queue and monotonic() - self._queue[0].came_at >= _QUEUE_TIMEOUT:
+            self._queue.popleft().finish(NotScanned("busy"))
+        self._dispatch()
 
     def _count_able(self) -> int:
         return sum(not scorer.is_stuck for scorer in self._scorers)
-
-    def _watch(self) -> None:
-        self._timer = None
-        for scorer in list(self._scorers):
-            limit = self._seconds if scorer.is_ready else _START_SECONDS
-            if not scorer.is_free and monotonic() - scorer.since >= limit:
-                scorer.kill("timeout")
-        while self._queue and monotonic() - self._queue[0].came_at >= _QUEUE_TIMEOUT:
-            self._queue.popleft().finish(NotScanned("busy"))
-        all_free = all(scorer.is_free for scorer in self._scorers)
-        if self._queue or not all_free or len(self._scorers) < self._size:
-            self._dispatch()
 
     def _on_change(self, scorer: ScorerHandle) -> None:
         if scorer.end_reason:
@@ -305,16 +301,19 @@ class ScorerPool:
     async def _blame_message(self, scorer: ScorerHandle) -> None:
         """Remember the message at which a scorer ended, unless the disk is to blame.
 
-        Another scorer gets it once more if the first one died on the spot.
+        Another scorer gets it once more if the first one died on the spot: it may be chance.
         """
-        job, reason, died_on_the_spot = scorer.job, scorer.end_reason, not scorer.is_stuck
+        job, reason = scorer.job, scorer.end_reason
+        died_on_the_spot = reason == "crashed" and not scorer.is_stuck
         while (status := scorer.process.poll()) is None:
             await asyncio.sleep(0.01)  # between looks at whether the killed process is gone
         if job is None:
             return
-        if not self._closing:
-            text = "scorer %d %s while judging a message of %d bytes"
-            _log.error(text, scorer.process.pid, reason, job.message.size)
+        if self._closing:
+            job.finish(NotScanned("stopping"))
+            return
+        text = "scorer %d %s while judging a message of %d bytes"
+        _log.error(text, scorer.process.pid, reason, job.message.size)
         if status == -signal.SIGBUS:  # the tables, which it maps
             text = "scorer %d could not read the tables (SIGBUS): %s"
             _log.error(text, scorer.process.pid, "make room on their disk, or mend it")
@@ -327,9 +326,7 @@ class ScorerPool:
             self._poison_records[name] = times, monotonic()
             if len(self._poison_records) > _MAX_POISON_RECORDS:
                 self._poison_records.popitem(last=False)
-        if self._closing:
-            job.finish(NotScanned("stopping"))
-        elif times < _POISON_COUNT and reason == "crashed" and died_on_the_spot:
+        if times < _POISON_COUNT and died_on_the_spot and not self._closing:
             self._queue.appendleft(job)
             self._dispatch()
         else:

@@ -1,40 +1,56 @@
-"""One mail transaction from the door to the next hop.
+"""One mail transaction from the door to the next hop, and what becomes of each message.
 
-The procedure is `FilterTransaction.data`: judge, decide, tag or refuse, deliver, record. Usually
-all recipients share one verdict, and the message goes out in the transaction that is already open
-at the next hop. Where users have taught otherwise, and the next hop answers for each recipient,
-each group of recipients gets a copy of its own. A door that has one answer for all, before such a
-hop, takes one recipient at a time; so a refusal is only for those that it is meant for.
+The procedure is `FilterTransaction.data`: judge, decide, deliver, record. Usually all recipients
+share one verdict, and the message goes out in the transaction that is already open at the next hop.
+A recipient whose user has taught otherwise may get another verdict: `decide_copies` gives the
+recipients of each decision a copy, where the next hop answers for each recipient. A door that has
+one answer for all, before such a hop, takes one recipient at a time; so a refusal is only for those
+that it is meant for. A `DeliveryRecord` becomes the line in the log and the row of the history.
 
 Must never answer yes before the next hop, or our own quarantine on the disk, has the message for
 every accepted recipient; never refuse for good because of a fault of ours; never send a message
-twice; and never make mail of its own.
+twice; never treat a recipient more harshly than the mildest verdict of those with the same copy.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple, Protocol
 
 from spamguard import keys
 from spamguard.aio import run_in_thread
-from spamguard.config.options import FORGED_FIELDS, Action, Listener, OnError, Policy, Position
-from spamguard.delivery.next_hop import (
-    NextHop,
-    NextHopTransaction,
-    deliver,
-    needs_smtputf8,
+from spamguard.config.options import (
+    FORGED_FIELDS,
+    Action,
+    Listener,
+    OnError,
+    Policy,
+    Position,
+    Rule,
+    Scanner,
 )
+from spamguard.counters import DELIVER_STAGE, JUDGE_STAGE, Counters
+from spamguard.delivery.next_hop import NextHop, NextHopTransaction, deliver
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine import policy
-from spamguard.engine.policy import Decision
+from spamguard.engine.policy import Decision, decide
+from spamguard.log import message_name, quote_value
 from spamguard.mail.message import OutgoingMessage, has_received_on_top
-from spamguard.proxy.delivery_log import Copy, DeliveryRecord, decide_copies
+from spamguard.proxy.history import (
+    NOT_SCANNED,
+    HistoryRow,
+    HistoryWriter,
+    decode_author,
+    decode_subject,
+)
 from spamguard.proxy.scorer import NotScanned
-from spamguard.records import Scan
+from spamguard.records import EXTRACTOR, Scan, Verdict
 from spamguard.smtp.envelope import (
     Client,
     Envelope,
@@ -50,6 +66,7 @@ from spamguard.storage import Spool, SpoolView
 from spamguard.users import UserResolver
 
 _log = logging.getLogger("spamguard.proxy")
+_mail_log = logging.getLogger("spamguard.mail")
 
 REFUSAL_REPLIES: Mapping[Action, Reply] = {
     Action.REJECT: Reply.from_text(550, "5.7.1 Message refused as unsolicited"),
@@ -72,6 +89,217 @@ _MAIL_LOOP = Reply.from_text(554, "5.4.6 Too many hops")
 _CANNOT_REDIRECT = Reply.from_text(451, "4.3.0 Message cannot be redirected now, try again later")
 # For the log only: our own client gets a 421.
 _CANCELLED = Reply.from_text(421, "4.3.2 Cut off, nobody knows whether the next hop has it")
+_OPTIONAL_FACTS = ("copy-of", "queue", "message", "normalised", "personal")
+_listener_name = lru_cache(64)(str)  # the same few come again
+_MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
+
+
+# ---- what is decided
+
+
+class Copy(NamedTuple):
+    """The message as some recipients get it."""
+
+    recipients: Sequence[int]  # their indices in the envelope, from 0, in order
+    scan: Scan
+    verdict: Verdict  # the mildest of those for these recipients
+    decision: Decision
+    # Users among them with a decision that differs from that for all people, with the own label.
+    personal: Mapping[str, str] = {}
+
+
+def decide_copies(
+    scan: Scan, users: Sequence[str], policy: Policy, *, separate_copies: bool
+) -> list[Copy]:
+    """The copies; the first is that of recipients judged as for all people.
+
+    Users are those of the recipients, in `scan.personal` or "". Without separate copies there is
+    one, and the mildest of the verdicts decides.
+    """
+    verdicts = {"": scan.verdict, **scan.personal}
+    decisions = {user: decide(it, policy, scan.threshold) for user, it in verdicts.items()}
+    if not any(users):
+        return [Copy(range(len(users)), scan, scan.verdict, decisions[""])]
+    keys = {user: (verdicts[user].label, decisions[user].rule) for user in verdicts}
+    members: dict[tuple[str, Rule | None], list[int]] = {keys[""]: []}
+    for index, user in enumerate(users):
+        members.setdefault(keys[user if separate_copies else ""], []).append(index)
+    copies = []
+    for recipients in filter(None, members.values()):
+        group = dict.fromkeys(users[index] for index in recipients)
+        mildest = min(group, key=lambda user: verdicts[user].probability)
+        if keys[mildest] == keys[""]:
+            mildest = ""
+        personal = {user: verdicts[user].label for user in group if keys[user] != keys[""]}
+        copies.append(Copy(recipients, scan, verdicts[mildest], decisions[mildest], personal))
+    return copies
+
+
+# ---- what became of it
+
+
+@dataclass(eq=False)
+class DeliveryRecord:
+    """Made when a message comes; `set_judged`, `split` or `set_failure`, and `finish` fill it."""
+
+    listener: Listener | Scanner
+    envelope: Envelope
+    size: int
+    oddities: frozenset[str] = frozenset()
+    reason: str = ""  # why the message was not scanned
+    subject: str = ""
+    author: str = ""
+    copy: Copy | None = None  # this and the action are None before the decision
+    action: Action | None = None
+    copy_of: str = ""  # the id of the message, where this is a further copy of it
+    queue_id: str = ""  # of the message at the server that asks, if any
+    replies: Sequence[Reply] = ()
+    judging_seconds: float = 0.0  # from arrival to verdict
+    delivery_seconds: float = 0.0  # from there to the final reply
+
+    def __post_init__(self) -> None:
+        self.time = time.time()
+        self.id = keys.new_id(self.time, os.urandom(keys.RANDOM_BYTES))
+        self._started_at = time.perf_counter()
+
+    def set_judged(self, header: bytes) -> None:
+        """Note that the judge has answered, and subject and author from the header section."""
+        self.judging_seconds = time.perf_counter() - self._started_at
+        self.subject, self.author = decode_subject(header), decode_author(header)
+
+    def set_failure(self, reason: str) -> None:
+        """Note that the message was not judged, or not after all."""
+        self.copy = self.action = None
+        self.reason = reason
+
+    def split(self, copies: Sequence[Copy]) -> list[DeliveryRecord]:
+        """One record for each copy of the message.
+
+        The first keeps the id. Further copies have ids of their own: an id is signed for one
+        verdict, and names one file of the quarantine.
+        """
+        records = [self] if len(copies) == 1 else [shallow_copy(self) for _ in copies]
+        for number, (copy, record) in enumerate(zip(copies, records, strict=True)):
+            record.copy, record.action = copy, copy.decision.action
+            if record is not self:
+                recipients = [self.envelope.recipients[index] for index in copy.recipients]
+                record.envelope = replace(self.envelope, recipients=tuple(recipients))
+            if number:
+                record.id = keys.new_id(self.time, os.urandom(keys.RANDOM_BYTES))
+                record.copy_of = self.id
+        return records
+
+    def finish(self, replies: Sequence[Reply]) -> None:
+        self.replies = replies
+        self.delivery_seconds = time.perf_counter() - self._started_at - self.judging_seconds
+
+    @property
+    def label(self) -> str:
+        """The label of the verdict, or `NOT_SCANNED`."""
+        return self.copy.verdict.label if self.copy else NOT_SCANNED
+
+    def row(self, fingerprint: str) -> HistoryRow:
+        """The row of the history, with the fingerprint of the installation's key."""
+        row = HistoryRow(
+            id=self.id,
+            time=self.time,
+            listener=_listener_name(self.listener.listen),
+            client=self.envelope.client.address,
+            sender=self.envelope.sender.address,
+            recipients=tuple(recipient.address for recipient in self.envelope.recipients),
+            subject=self.subject,
+            author=self.author,
+            size=self.size,
+            label=self.label,
+            action=self.action or "",
+            reply=self._reply_text(),
+            extractor=EXTRACTOR,
+            fingerprint=fingerprint,
+        )
+        if self.copy is None:
+            return row
+        verdict, scan = self.copy.verdict, self.copy.scan
+        return replace(
+            row,
+            digest=scan.digest,
+            probability=verdict.probability,
+            log_odds=verdict.log_odds,
+            packed=scan.packed,
+            words=scan.words,
+            personal=self.copy.personal,
+            sender_digest=scan.sender,
+            line=scan.line,
+        )
+
+    def __str__(self) -> str:
+        """The log line: `key=value` for each fact."""
+        return " ".join([f"{key}={quote_value(value)}" for key, value in self.facts().items()])
+
+    def facts(self) -> Mapping[str, str]:
+        """The facts of the log line by name; the values are as strangers wrote them."""
+        copy, client, envelope = self.copy, self.envelope.client, self.envelope
+        facts = {
+            "id": self.id,
+            "copy-of": self.copy_of,
+            "queue": self.queue_id,
+            "message": message_name(copy.scan.digest) if copy else "",
+            "listener": _listener_name(self.listener.listen),
+            "client": client.address,
+            "helo": client.helo,
+            "from": f"<{envelope.sender.address}>",
+            "to": _join_first([f"<{recipient.address}>" for recipient in envelope.recipients]),
+            "size": str(self.size),
+            "normalised": ",".join(sorted(self.oddities)),
+            "verdict": self.label,
+        }
+        if copy is None:
+            facts["reason"] = self.reason
+        else:
+            personal = [f"{user}:{label}" for user, label in copy.personal.items()]
+            facts |= {
+                "probability": f"{copy.verdict.probability:.6f}",
+                "personal": _join_first(personal),
+                "action": self.action or "",
+                "words": ", ".join(
+                    [f"{word.text} {word.part:+.2f}" for word in copy.scan.words[:6]]
+                ),
+            }
+        facts |= {
+            "reply": self._reply_text(),
+            "judging": f"{1000 * self.judging_seconds:.1f}ms",
+            "handing-on": f"{1000 * self.delivery_seconds:.1f}ms",
+        }
+        return {key: value for key, value in facts.items() if value or key not in _OPTIONAL_FACTS}
+
+    def _reply_text(self) -> str:
+        return "; ".join(dict.fromkeys(map(str, self.replies)))
+
+
+def record_delivery(
+    counters: Counters,
+    history: HistoryWriter,
+    fingerprint: Callable[[], str],
+    record: DeliveryRecord,
+) -> None:
+    """Count a finished record, log it and have it written, without waiting.
+
+    The fingerprint is that of the installation's key, which is there once a message was judged.
+    """
+    counters.count_message(record.label, record.action or "none", record.size)
+    if not record.copy_of:  # copies of a message are judged once
+        counters.add_seconds(JUDGE_STAGE, record.judging_seconds)
+    if record.replies:  # not where another program delivers
+        counters.add_seconds(DELIVER_STAGE, record.delivery_seconds)
+    _mail_log.info("%s", record, extra={"event": "handled", "facts": record.facts})
+    history.put(record.row(fingerprint() if record.copy else ""))
+
+
+def _join_first(texts: Sequence[str]) -> str:
+    more = len(texts) - _MAX_LOGGED
+    return ",".join(texts[:_MAX_LOGGED]) + (f",+{more}" if more > 0 else "")
+
+
+# ---- the way of a message
 
 
 class MailTransaction(Protocol):
@@ -87,12 +315,7 @@ class MailTransaction(Protocol):
         """Judge the message and deliver it.
 
         One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
-        The door closes the spool afterwards.
-
-        Parameters
-        ----------
-        oddities
-            Odd bytes that the door has normalised (`DataReader`).
+        The door closes the spool afterwards. The oddities are odd bytes that it has normalised.
         """
 
     async def end(self) -> None:
@@ -148,14 +371,7 @@ class PolicyJudge:
     ) -> list[Copy]:
         """The copies; none, with a reason in the record, if the message could not be judged.
 
-        Parameters
-        ----------
-        on_top
-            As in `ScorerPool.judge`.
-        names
-            Addresses or users whose mail it is, as far as known.
-        separate_copies
-            As in `decide_copies`.
+        The names are addresses or users whose mail it is, as far as known.
         """
         resolver = self.context.user_resolver
         candidates = resolver.all_candidates(names) if resolver else ()
@@ -231,7 +447,7 @@ class FilterTransaction:
 
     async def mail(self, sender: Sender) -> Reply:
         self._sender = sender
-        if needs_smtputf8(sender):
+        if sender.needs_smtputf8:
             protocol = self._client.protocol
             protocol = _SMTPUTF8_PROTOCOLS.get(protocol, protocol)
             self._client = replace(self._client, protocol=protocol)
@@ -247,13 +463,13 @@ class FilterTransaction:
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
         record = DeliveryRecord(self._proxy.listener, envelope, message.size, oddities)
         try:
-            outputs = await self._prepare(message, record)
+            outputs = await self._judge(message, record)
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", record.id)
             outputs = [(record, Replies.LOCAL_ERROR)]
-        record, output = outputs[0]
         # The transaction that is open serves if everybody gets the same message, and gets it here.
         opened: NextHopTransaction | None = self._transaction
+        record, output = outputs[0]
         if len(outputs) > 1 or record.action not in (None, Action.TAG) or isinstance(output, Reply):
             opened = None
             await self.end()
@@ -273,15 +489,15 @@ class FilterTransaction:
     async def end(self) -> None:
         await self._transaction.end()
 
-    async def _prepare(self, message: Spool, record: DeliveryRecord) -> list[Output]:
+    async def _judge(self, message: Spool, record: DeliveryRecord) -> list[Output]:
         """What each recipient gets. Nothing has happened to the message yet."""
         proxy, listener = self._proxy, self._proxy.listener
         is_server = listener.position is Position.STANDALONE
         make_received = partial(received_field, self._client, proxy.hostname)
         received = b""
+        names = [recipient.address for recipient in self._accepted]
         if is_server:
-            recipient = self._accepted[0].address if len(self._accepted) == 1 else ""
-            received = make_received(record.id, recipient, record.time)
+            received = make_received(record.id, names[0] if len(names) == 1 else "", record.time)
         outgoing = OutgoingMessage(message, received, FORGED_FIELDS, listener.limits.header_size)
         header = outgoing.header
         if is_server and count_hops(header) > MAX_HOPS:
@@ -291,17 +507,15 @@ class FilterTransaction:
         on_top = b""
         if is_server or (self._client.forwarded and not has_received_on_top(header)):
             on_top = make_received("", "", record.time) + b"\r\n"
-        names = [recipient.address for recipient in self._accepted]
-        judge, separate_copies = proxy.judge, proxy.answers_each
         try:
-            copies = await judge.judge(
-                message, header, on_top, names, record, separate_copies=separate_copies
+            copies = await proxy.judge.judge(
+                message, header, on_top, names, record, separate_copies=proxy.answers_each
             )
             outputs: list[Output] = []
             for copy, part in zip(copies, record.split(copies), strict=True):
                 output: SpoolView | Reply | None = REFUSAL_REPLIES.get(copy.decision.action)
                 if output is None:
-                    fields = judge.header_fields(copy, part.id)
+                    fields = proxy.judge.header_fields(copy, part.id)
                     output = outgoing.tag(fields, copy.decision.subject_prefix)
                 outputs.append((part, output))
             if outputs:
@@ -309,14 +523,14 @@ class FilterTransaction:
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in judging this message", record.id)
             record.set_failure("error")
-        if listener.policy.on_error is OnError.DEFER:
+        if listener.on_error is OnError.DEFER:
             return [(record, NOT_JUDGED_REPLY)]
         return [(record, outgoing.tag(policy.not_scanned_fields(record.reason)))]
 
     async def _deliver(
         self, record: DeliveryRecord, output: SpoolView | Reply, opened: NextHopTransaction | None
     ) -> Sequence[Reply]:
-        """Deliver a copy; a reply for each recipient, or one for all. Never raises.
+        """A reply for each recipient of a copy, or one for all. Never raises.
 
         `opened` is a transaction in which exactly the copy's recipients were accepted; without it
         the copy gets one of its own.
@@ -326,7 +540,12 @@ class FilterTransaction:
             if isinstance(output, Reply):
                 return [output]
             if record.action is Action.QUARANTINE:
-                return [await self._hold(output, record)]
+                quarantine, listener = self._proxy.judge.context.quarantine, record.listener
+                reason, came = record.label, _listener_name(listener.listen)
+                await run_in_thread(
+                    quarantine.store, record.id, output, envelope, reason, record.time, came
+                )
+                return [Reply.from_text(250, f"2.0.0 Held as {record.id}")]
             if opened is not None:
                 return await opened.send(output)
             redirect_to = record.copy.decision.to if record.copy else ""
@@ -340,23 +559,8 @@ class FilterTransaction:
             if redirect_to and not replies[0].is_positive:
                 return [_CANNOT_REDIRECT]
             return replies
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("%s: a fault in handling this message", record.id)
-            return [Replies.LOCAL_ERROR]
-
-    async def _hold(self, content: SpoolView, record: DeliveryRecord) -> Reply:
-        """Quarantine the message: a yes once it is on the disk."""
-        try:
-            await run_in_thread(
-                self._proxy.judge.context.quarantine.store,
-                record.id,
-                content,
-                record.envelope,
-                record.label,
-                record.time,
-                str(record.listener.listen),
-            )
         except OSError as error:
             _log.error("%s: quarantine: %s", record.id, error)
-            return Replies.LOCAL_ERROR
-        return Reply.from_text(250, f"2.0.0 Held as {record.id}")
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
+            _log.exception("%s: a fault in handling this message", record.id)
+        return [Replies.LOCAL_ERROR]

@@ -1,10 +1,8 @@
 """How connections come in at a door: accepting, limits, TLS, and an orderly end.
 
 A `Door` takes connections from the listening sockets of one listener or scanner and starts a
-session for each, within limits in all and for each client. Silent clients must not keep others out,
-so when there is no room, the one that has been idle for longest is evicted. Commands
-that lead nowhere do not end idleness, so nobody stays by sending them. In a transaction a client is
-idle once it has sent nothing for `SILENT_SECONDS`, and never while its data is being delivered. An
+session for each, within limits in all and for each client. When there is no room, the client that
+has been idle for longest is evicted; commands that lead nowhere do not end idleness. An
 `IncomingMessage` keeps a message within the limits of its door, and `CertificateReloader` the
 operator's certificate, which may change while we run. Nothing here knows a protocol.
 
@@ -12,10 +10,8 @@ It is written by hand because the servers of asyncio accept connections without 
 semaphores make a new client wait, and cannot evict an idle one.
 
 Must never close or reconfigure a listening socket (it belongs to the master, and other workers
-accept from it too), hold more than a few pieces for a client, evict a client for which we work, or
-let the fault of one session end a door. Must never lose room: whoever takes bytes of `ByteQuota`
-gives them back in a `finally`. Must never ask for the password of a key, or lose a good certificate
-to a bad file.
+accept from it too), evict a client for which we work, or let the fault of one session end a door.
+Whoever takes bytes of `ByteQuota` gives them back in a `finally`.
 """
 
 from __future__ import annotations
@@ -26,12 +22,9 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from functools import partial
-from math import inf
-from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -89,12 +82,8 @@ class ServerSession(Protocol):
 class Door:
     """One listener in one process. All methods belong to the event loop that started it.
 
-    Parameters
-    ----------
-    make_session
-        Called with the address ("" on a Unix socket) and the port of a client.
-    sockets
-        Bound and listening; they stay the caller's.
+    `make_session` is called with the address ("" on a Unix socket) and the port of a client. The
+    sockets are bound and listening; they stay the caller's.
     """
 
     def __init__(
@@ -177,7 +166,12 @@ class Door:
         session = self._make_session(host, port)
         task = loop.create_task(session.serve(connected, self._admit(session, host)))
         self._tasks[session] = task
-        task.add_done_callback(partial(self._end_session, session))
+
+        def forget(_: object) -> None:
+            del self._tasks[session]
+            self._clients.pop(session, None)
+
+        task.add_done_callback(forget)
 
     def _admit(self, session: ServerSession, host: str) -> Refusal | None:
         """Count a connection, or say why it is refused.
@@ -192,23 +186,17 @@ class Door:
         is_full = len(rivals) >= self._limits.connections_per_client
         if not is_full:
             is_full, rivals = len(self._clients) >= self._limits.connections, list(self._clients)
-        if is_full and not self._evict_longest_idle(rivals):
-            return Refusal.TOO_MANY
+        if is_full:
+            idle_from = {other: other.evictable_from for other in rivals}
+            now = time.monotonic()  # the clock of the event loop
+            times = {other: at for other, at in idle_from.items() if at is not None and at <= now}
+            longest = min(times, key=times.__getitem__, default=None)
+            if longest is None:
+                return Refusal.TOO_MANY
+            del self._clients[longest]  # closing it may take a moment
+            self._end(longest.cancel, self._tasks[longest])
         self._clients[session] = client
         return None
-
-    def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
-        times = [(since, other) for other in rivals if (since := other.evictable_from) is not None]
-        since, longest = min(times, key=itemgetter(0), default=(inf, None))
-        if longest is None or since > time.monotonic():  # the clock of the event loop
-            return False
-        del self._clients[longest]  # closing it may take a moment
-        self._end(longest.cancel, self._tasks[longest])
-        return True
-
-    def _end_session(self, session: ServerSession, _task: asyncio.Task[None]) -> None:
-        del self._tasks[session]
-        self._clients.pop(session, None)
 
 
 # ---- the end of a conversation

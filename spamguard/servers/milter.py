@@ -3,11 +3,20 @@
 The server shows a message field by field and piece by piece. `MilterSession` puts it together
 again, has it judged, and answers with the changes that the server is to make: forged fields out,
 ours on top. The bytes that come out are those that the server got, but for its own changes: it
-ends lines, and drops blanks before the colon of a field. `milter_protocol` has packets and states.
+ends lines, and drops blanks before the colon of a field.
 
-Must never wait for ever, keep more than one incoming packet and a few replies, end a connection
-because of a message, or answer anything that was not negotiated. A fault of ours must leave no
-message without an answer: it is judged, or the server hears that it could not be.
+The protocol, versions 2 to 6, is as Sendmail's libmilter and Postfix speak it; there is no
+standard. Numbers are big-endian, texts end in NUL. Input is hostile: every length is checked before
+anything is kept for it, and nonsense is a `MilterProtocolError`. It is written by hand because
+pymilter is Sendmail's libmilter, which opens the socket and runs threads itself.
+
+Must never be stricter than needed: a server that we hang up on defers the mail, or lets it through
+unjudged. So steps that some servers leave out may be left out; but no message ends that has not
+begun. Sendmail, once MAIL needs no reply, never says that a message was given up (RSET, or one too
+large for it): the next MAIL or HELO is all that we hear. Must never wait for ever, keep more than
+one incoming packet and a few replies, end a connection because of a message, or answer anything
+that was not negotiated. A fault of ours must leave no message without an answer: it is judged, or
+the server hears that it could not be.
 """
 
 from __future__ import annotations
@@ -16,32 +25,274 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum, IntFlag, auto
+from ipaddress import ip_address
+from struct import Struct
+from typing import NamedTuple
 
 from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.mail.message import FieldNameSet
 from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
-from spamguard.servers import listener, milter_protocol
+from spamguard.servers import listener
 from spamguard.servers.listener import ClientTimeout, ConnectionClosed, IncomingMessage, Refusal
-from spamguard.servers.milter_protocol import (
-    MESSAGE_STATES,
-    TRANSITIONS,
-    Actions,
-    MilterCommand,
-    MilterProtocolError,
-    MilterState,
-    Offer,
-    Packet,
-    PacketReader,
-    Steps,
-    encode_remove_field,
-)
-from spamguard.servers.scanner import Conversation, ScannerContext, ScanRequest, ScanResult
+from spamguard.servers.scanner import Conversation, ScannerContext, ScanRequest
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 
 _log = logging.getLogger("spamguard.doors")
+
+# ---- packets
+
+# Of a packet with a piece of a message: Postfix cuts a header field at 102,400 bytes, and a body
+# into pieces of 65,535.
+MAX_LONG_PACKET_BYTES = 1 << 20
+MAX_SHORT_PACKET_BYTES = 64 << 10  # of all other packets
+_LENGTH = Struct("!I")
+_HEAD = Struct("!Ic")  # length of what follows it, command
+
+
+class MilterProtocolError(ValueError):
+    """The server does not keep to the protocol."""
+
+
+class MilterCommand(Enum):
+    """The commands of a mail server."""
+
+    OFFER = b"O"
+    MACROS = b"D"
+    CONNECT = b"C"
+    HELLO = b"H"
+    SENDER = b"M"
+    RECIPIENT = b"R"
+    DATA = b"T"
+    FIELD = b"L"
+    END_OF_HEADER = b"N"
+    BODY = b"B"
+    END_OF_MESSAGE = b"E"
+    ABORT = b"A"
+    UNKNOWN = b"U"  # a command of its client that the server does not know
+    QUIT = b"Q"
+    NEXT_CLIENT = b"K"  # quit, but the connection stays for another client
+
+
+_LONG_COMMANDS = frozenset((MilterCommand.FIELD, MilterCommand.BODY, MilterCommand.END_OF_MESSAGE))
+
+
+class Packet(NamedTuple):
+    """A command and its data."""
+
+    command: MilterCommand
+    data: bytes
+
+
+class PacketReader:
+    """Takes bytes cut anywhere and gives one packet after the other."""
+
+    def __init__(self) -> None:
+        self._unread = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._unread += data
+
+    def next_packet(self) -> Packet | None:
+        """The next packet, None while it is incomplete.
+
+        Raises MilterProtocolError as soon as the bytes can be no packet.
+        """
+        if len(self._unread) < _HEAD.size:
+            return None
+        length, letter = _HEAD.unpack_from(self._unread)
+        try:
+            command = MilterCommand(letter)
+        except ValueError:
+            raise MilterProtocolError(f"the unknown command {letter!r}") from None
+        max_length = MAX_LONG_PACKET_BYTES if command in _LONG_COMMANDS else MAX_SHORT_PACKET_BYTES
+        if not 1 <= length <= max_length:
+            raise MilterProtocolError(f"a packet of {length} bytes")
+        end = _LENGTH.size + length
+        if len(self._unread) < end:
+            return None
+        data = bytes(memoryview(self._unread)[_HEAD.size : end])
+        del self._unread[:end]
+        return Packet(command, data)
+
+    @property
+    def has_partial_packet(self) -> bool:
+        return bool(self._unread)
+
+
+def encode_packet(command: bytes, data: bytes = b"") -> bytes:
+    return _LENGTH.pack(1 + len(data)) + command + data
+
+
+# ---- negotiation
+
+_VERSIONS = range(2, 7)
+_OFFER = Struct("!III")
+
+
+class Actions(IntFlag):
+    """What a filter may do with a message."""
+
+    ADD_FIELDS = 0x01
+    CHANGE_FIELDS = 0x10
+    QUARANTINE = 0x20
+
+
+class Steps(IntFlag):
+    """Commands that the server leaves out (NO_…), or that we do not answer (NO_REPLY_TO_…)."""
+
+    NO_REPLY_TO_FIELD = 0x80
+    NO_UNKNOWN = 0x100
+    NO_DATA = 0x200
+    NO_REPLY_TO_CONNECT = 0x1000
+    NO_REPLY_TO_HELLO = 0x2000
+    NO_REPLY_TO_SENDER = 0x4000
+    NO_REPLY_TO_RECIPIENT = 0x8000
+    NO_REPLY_TO_DATA = 0x10000
+    NO_REPLY_TO_UNKNOWN = 0x20000
+    NO_REPLY_TO_END_OF_HEADER = 0x40000
+    NO_REPLY_TO_BODY = 0x80000
+    LEADING_SPACE = 0x100000  # values of fields keep the blanks behind the colon
+
+
+_NO_REPLY_STEPS = {
+    command: Steps[name]
+    for command in MilterCommand
+    if (name := f"NO_REPLY_TO_{command.name}") in Steps.__members__
+}
+"""Commands that are answered at once, unless this step was negotiated."""
+
+_WANTED_STEPS = Steps(sum(Steps))
+_NEEDED_ACTIONS = Actions.ADD_FIELDS | Actions.CHANGE_FIELDS
+
+
+class Offer(NamedTuple):
+    """What one side can do, or what was negotiated."""
+
+    version: int
+    actions: Actions
+    steps: Steps
+
+    def answers(self, command: MilterCommand) -> bool:
+        """Whether this command is answered at once, as the end of a message always is."""
+        return command in _NO_REPLY_STEPS and not self.steps & _NO_REPLY_STEPS[command]
+
+
+def negotiate(data: bytes, optional: Actions) -> Offer:
+    """What we use of an offer: the needed actions, and those `optional` ones that there are.
+
+    Raises MilterProtocolError if we are of no use to this server.
+    """
+    if len(data) < _OFFER.size:
+        raise MilterProtocolError(f"an offer of {len(data)} bytes")
+    version, actions, steps = _OFFER.unpack_from(data)
+    if version < _VERSIONS[0]:
+        raise MilterProtocolError(f"version {version} of the protocol")
+    if actions & _NEEDED_ACTIONS != _NEEDED_ACTIONS:
+        raise MilterProtocolError("a server that lets no filter add and remove header fields")
+    used = Actions(actions) & (_NEEDED_ACTIONS | optional)
+    return Offer(min(version, _VERSIONS[-1]), used, Steps(steps) & _WANTED_STEPS)
+
+
+# ---- commands
+
+_PORT = Struct("!H")
+
+
+def parse_connect(data: bytes) -> Client:
+    """The client in CONNECT. Its name is from the DNS, or the address in brackets."""
+    name, end, rest = data.partition(b"\0")
+    if not end:
+        raise MilterProtocolError("a text without its end")
+    if rest[:1] not in (b"4", b"6") or len(rest) < 1 + _PORT.size:
+        # A Unix socket of the server, or unknown.
+        return Client(name=_decode_text(name))
+    text = _split_texts(rest[1 + _PORT.size :])[0]
+    plain = text.decode("ascii", "replace").removeprefix("IPv6:").partition("%")[0]
+    try:
+        address = str(ip_address(plain))
+    except ValueError:
+        address = ""
+    return Client(address, _decode_text(name), str(_PORT.unpack_from(rest, 1)[0]))
+
+
+def parse_words(data: bytes) -> list[str]:
+    """The argument of HELO, or address and parameters of MAIL and RCPT."""
+    return [_decode_text(word) for word in _split_texts(data)]
+
+
+def parse_macros(data: bytes) -> Mapping[str, str]:
+    """The macros that the server sends beside the next command, by name without braces."""
+    texts = _split_texts(data[1:]) if data[1:] else []  # the first byte is that command
+    return {
+        _decode_text(name.strip(b"{}")): _decode_text(value)
+        for name, value in zip(texts[::2], texts[1::2], strict=False)
+    }
+
+
+def _split_texts(data: bytes, count: int = -1) -> list[bytes]:
+    if not data.endswith(b"\0"):
+        raise MilterProtocolError("a text without its end")
+    return data[:-1].split(b"\0", count)
+
+
+def _decode_text(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+# ---- states
+
+
+class MilterState(Enum):
+    """How far a connection has come."""
+
+    NEW = auto()  # before the negotiation
+    READY = auto()  # no client
+    CLIENT = auto()  # between messages
+    ENVELOPE = auto()  # after MAIL
+    HEADER = auto()
+    BODY = auto()
+
+
+MESSAGE_STATES = (MilterState.ENVELOPE, MilterState.HEADER, MilterState.BODY)
+_CLIENT_STATES = (MilterState.CLIENT, *MESSAGE_STATES)
+_NEGOTIATED_STATES = (MilterState.READY, *_CLIENT_STATES)
+
+TRANSITIONS: Mapping[tuple[MilterState, MilterCommand], MilterState] = {
+    (MilterState.NEW, MilterCommand.OFFER): MilterState.READY,
+    (MilterState.READY, MilterCommand.CONNECT): MilterState.CLIENT,
+    (MilterState.ENVELOPE, MilterCommand.RECIPIENT): MilterState.ENVELOPE,
+    (MilterState.ENVELOPE, MilterCommand.DATA): MilterState.ENVELOPE,
+    (MilterState.ENVELOPE, MilterCommand.FIELD): MilterState.HEADER,
+    (MilterState.HEADER, MilterCommand.FIELD): MilterState.HEADER,
+    (MilterState.ENVELOPE, MilterCommand.END_OF_HEADER): MilterState.BODY,
+    (MilterState.HEADER, MilterCommand.END_OF_HEADER): MilterState.BODY,
+    (MilterState.BODY, MilterCommand.BODY): MilterState.BODY,
+    (MilterState.BODY, MilterCommand.END_OF_MESSAGE): MilterState.CLIENT,
+    (MilterState.READY, MilterCommand.ABORT): MilterState.READY,
+    **{(state, MilterCommand.SENDER): MilterState.ENVELOPE for state in _CLIENT_STATES},
+    **{
+        (state, command): MilterState.CLIENT
+        for state in _CLIENT_STATES
+        for command in (MilterCommand.HELLO, MilterCommand.ABORT)
+    },
+    **{
+        (state, command): state
+        for state in _NEGOTIATED_STATES
+        for command in (MilterCommand.MACROS, MilterCommand.UNKNOWN)
+    },
+    **{(state, MilterCommand.NEXT_CLIENT): MilterState.READY for state in _NEGOTIATED_STATES},
+    **{(state, MilterCommand.QUIT): MilterState.NEW for state in MilterState},
+}
+"""State and command to the next state. A pair that is missing is out of order, and ends the
+connection.
+"""
+
+
+# ---- the session
 
 MAX_REMOVALS = 1000
 """Fields of one message that are removed. The server looks for each from the top, so some 100,000
@@ -58,47 +309,33 @@ _PROGRESS_SECONDS = 5.0
 _MAX_RECIPIENTS = 5000  # that are remembered
 _USED_MACROS = frozenset(("i", "j", "auth_authen", "tls_version"))
 _CLIENT_COMMANDS = (MilterCommand.CONNECT.value, MilterCommand.HELLO.value)
+_REPEATING_COMMANDS = (MilterCommand.FIELD.value, MilterCommand.BODY.value)
 _CRLF = b"\r\n"
 _FORGED_NAMES = FieldNameSet(FORGED_FIELDS)
-
-
-class ForgedHeaderFilter:
-    """Counts the fields of a header that claim a verdict, as they come."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[bytes] = Counter()
-        self._removals: list[bytes] = []
-
-    def add_field(self, name: bytes) -> None:
-        lower = name.strip(b" \t").lower()
-        has_room = len(self._removals) < MAX_REMOVALS and len(lower) <= MAX_NAME_BYTES
-        if has_room and lower in _FORGED_NAMES:
-            self._counts[lower] += 1
-            self._removals.append(encode_remove_field(lower, self._counts[lower]))
-
-    def removal_packets(self) -> list[bytes]:
-        """The packets that remove them, last field first: no removal renumbers another one."""
-        return self._removals[::-1]
+_CONTINUE = encode_packet(b"c")
+_PROGRESS = encode_packet(b"p")
 
 
 @dataclass
 class MilterMessage:
-    """What the server has said of one message so far.
-
-    Attributes
-    ----------
-    content
-        None before the first field.
-    deadline
-        For all of the content, a time of the event loop's clock.
-    """
+    """What the server has said of one message so far."""
 
     sender: str | None = None
     recipients: list[str] = field(default_factory=list)
     macros: dict[str, str] = field(default_factory=dict)
-    content: IncomingMessage | None = None
-    deadline: float = 0.0
-    forged_filter: ForgedHeaderFilter = field(default_factory=ForgedHeaderFilter)
+    content: IncomingMessage | None = None  # before the first field
+    deadline: float = 0.0  # for all of the content, a time of the event loop's clock
+    removals: list[bytes] = field(default_factory=list)  # packets that remove forged fields
+    _forged: Counter[bytes] = field(default_factory=Counter)
+
+    def add_field(self, name: bytes) -> None:
+        lower = name.strip(b" \t").lower()
+        has_room = len(self.removals) < MAX_REMOVALS and len(lower) <= MAX_NAME_BYTES
+        if has_room and lower in _FORGED_NAMES:
+            # The first, second … field of this name, from 1; case does not matter.
+            self._forged[lower] += 1
+            data = _LENGTH.pack(self._forged[lower]) + lower + b"\0\0"
+            self.removals.append(encode_packet(b"m", data))
 
 
 class MilterSession(Conversation):
@@ -185,7 +422,7 @@ class MilterSession(Conversation):
 
     # ---- commands
 
-    async def _handle(  # noqa: PLR0912  one branch for each command
+    async def _handle(  # noqa: PLR0912, PLR0915  one branch for each command
         self, command: MilterCommand, data: bytes
     ) -> None:
         """Do what a command says, go to the state that the table names, and answer.
@@ -196,32 +433,55 @@ class MilterSession(Conversation):
             raise MilterProtocolError(f"{command.name} in the state {self._state.name}")
         match command:
             case MilterCommand.OFFER:
-                self._negotiate(data)
-            case MilterCommand.MACROS:
-                self._keep_macros(data)
+                rules = self._context.service.scanner.rules
+                holds = any(rule.action is Action.QUARANTINE for rule in rules)
+                optional = Actions.QUARANTINE if holds else Actions(0)
+                self._negotiated = negotiate(data, optional)
+                if optional & ~self._negotiated.actions:
+                    warning = "%s: this server cannot hold messages back: they are only tagged"
+                    _log.warning(warning, self.peer)
+            # Postfix repeats the macros at each field and each piece.
+            case MilterCommand.MACROS if data[:1] not in _REPEATING_COMMANDS:
+                if data[:1] == MilterCommand.SENDER.value:
+                    self._reset_message()  # they belong to the message that begins now
+                is_of_client = data[:1] in _CLIENT_COMMANDS
+                macros = self._client_macros if is_of_client else self._message.macros
+                for name, text in parse_macros(data).items():
+                    if name in _USED_MACROS:
+                        macros[name] = text[:MAX_ADDRESS_LENGTH]
             case MilterCommand.CONNECT:
-                client = milter_protocol.parse_connect(data)
+                client = parse_connect(data)
                 name = client.name[:MAX_ADDRESS_LENGTH]
                 self._client = replace(client, name=name, peer=self.address)
             case MilterCommand.HELLO:
                 self._reset_message()
-                helo = milter_protocol.parse_words(data)[0][:MAX_ADDRESS_LENGTH]
+                helo = parse_words(data)[0][:MAX_ADDRESS_LENGTH]
                 self._client = replace(self._client, helo=helo)
             case MilterCommand.SENDER:
                 if self._message.sender is not None:
                     self._reset_message()
-                self._message.sender = bare_address(milter_protocol.parse_words(data)[0])
+                self._message.sender = bare_address(parse_words(data)[0])
             case MilterCommand.RECIPIENT if len(self._message.recipients) < _MAX_RECIPIENTS:
-                recipient = bare_address(milter_protocol.parse_words(data)[0])
-                self._message.recipients.append(recipient)
+                self._message.recipients.append(bare_address(parse_words(data)[0]))
             case MilterCommand.FIELD:
-                self._add_field(*milter_protocol.parse_field(data))
+                field_name, *rest = _split_texts(data, 1)
+                if not rest:
+                    raise MilterProtocolError("a field without a value")
+                self._message.add_field(field_name)
+                # Without LEADING_SPACE the server drops the blank behind the colon.
+                colon = b":" if self._negotiated.steps & Steps.LEADING_SPACE else b": "
+                value = rest[0].replace(_CRLF, b"\n").replace(b"\n", _CRLF)
+                self._begin_content().write(field_name + colon + value + _CRLF)
             case MilterCommand.END_OF_HEADER:
                 self._begin_content().write(_CRLF)
             case MilterCommand.BODY:
                 self._begin_content().write(data)
             case MilterCommand.END_OF_MESSAGE:
-                await self._end_of_message(data)
+                self._begin_content().write(data)
+                try:
+                    await self._judge()
+                finally:
+                    self._reset_message()
             case MilterCommand.ABORT:
                 self._reset_message()
             case MilterCommand.NEXT_CLIENT:
@@ -229,38 +489,9 @@ class MilterSession(Conversation):
                 self._client, self._client_macros = Client(), {}
         self._state = TRANSITIONS[self._state, command]
         if command is MilterCommand.OFFER:
-            self._unsent += self._negotiated.encode()
+            self._unsent += encode_packet(command.value, _OFFER.pack(*self._negotiated))
         elif self._negotiated.answers(command):
-            self._unsent += milter_protocol.CONTINUE
-
-    def _negotiate(self, data: bytes) -> None:
-        holds = any(
-            rule.action is Action.QUARANTINE for rule in self._context.service.scanner.policy.rules
-        )
-        optional = Actions.QUARANTINE if holds else Actions(0)
-        self._negotiated = milter_protocol.negotiate(milter_protocol.parse_offer(data), optional)
-        if optional & ~self._negotiated.actions:
-            _log.warning(
-                "%s: this server cannot hold messages back: they are only tagged", self.peer
-            )
-
-    def _keep_macros(self, data: bytes) -> None:
-        command = data[:1]
-        if command in (MilterCommand.FIELD.value, MilterCommand.BODY.value):
-            return  # Postfix repeats the macros at each
-        if command == MilterCommand.SENDER.value:
-            self._reset_message()  # they belong to the message that begins now
-        macros = self._client_macros if command in _CLIENT_COMMANDS else self._message.macros
-        for name, value in milter_protocol.parse_macros(data).items():
-            if name in _USED_MACROS:
-                macros[name] = value[:MAX_ADDRESS_LENGTH]
-
-    def _add_field(self, name: bytes, value: bytes) -> None:
-        value = value.replace(_CRLF, b"\n").replace(b"\n", _CRLF)
-        # Without LEADING_SPACE the server drops the blank behind the colon.
-        gap = b"" if self._negotiated.steps & Steps.LEADING_SPACE else b" "
-        self._message.forged_filter.add_field(name)
-        self._begin_content().write(name + b":" + gap + value + _CRLF)
+            self._unsent += _CONTINUE
 
     # ---- a message
 
@@ -281,32 +512,13 @@ class MilterSession(Conversation):
         self._message = MilterMessage()
         self._idle_since = asyncio.get_running_loop().time()
 
-    async def _end_of_message(self, data: bytes) -> None:
-        content = self._begin_content()
-        content.write(data)
-        try:
-            scan = self._context.service.scan(self._scan_request(content))
-            result = await self._wait_with_progress(scan)
-            self._unsent += b"".join(self._reply_packets(result))
-        finally:
-            self._reset_message()
-
-    async def _wait_with_progress(self, scan: Coroutine[None, None, ScanResult]) -> ScanResult:
-        task = asyncio.create_task(scan)
-        try:
-            while not (await asyncio.wait([task], timeout=_PROGRESS_SECONDS))[0]:
-                self._unsent += milter_protocol.PROGRESS
-                await self._flush()
-            return task.result()
-        finally:
-            task.cancel()
-
-    def _scan_request(self, content: IncomingMessage) -> ScanRequest:
-        macros = self._client_macros | self._message.macros
+    async def _judge(self) -> None:
+        """Answer with the changes to the message, and the reply."""
+        content, macros = self._begin_content(), self._client_macros | self._message.macros
         login = macros.get("auth_authen", "")
         # RFC 3848; whether the client said HELO or EHLO is unknown.
         protocol = "ESMTP" + ("S" if macros.get("tls_version") else "") + ("A" if login else "")
-        return ScanRequest(
+        request = ScanRequest(
             message=content.spool,
             peer=self.address,
             sender=self._message.sender or "",
@@ -316,18 +528,26 @@ class MilterSession(Conversation):
             queue_id=macros.get("i", ""),
             problem=str(content.refusal or ""),
         )
-
-    def _reply_packets(self, result: ScanResult) -> list[bytes]:
-        """The changes to the message, and the reply. The field inserted last is on top."""
+        scan = asyncio.create_task(self._context.service.scan(request))
+        try:
+            while not (await asyncio.wait([scan], timeout=_PROGRESS_SECONDS))[0]:
+                self._unsent += _PROGRESS
+                await self._flush()
+            result = scan.result()
+        finally:
+            scan.cancel()
         if result.action in REFUSAL_REPLIES:
-            refusal = NOT_JUDGED_REPLY if result.reason else REFUSAL_REPLIES[result.action]
-            return [milter_protocol.encode_refusal(refusal)]
-        packets = self._message.forged_filter.removal_packets()
-        for line in reversed(result.fields):
+            reply = NOT_JUDGED_REPLY if result.reason else REFUSAL_REPLIES[result.action]
+            words = b"%d %s\0" % (reply.code, b" ".join(reply.lines))
+            self._unsent += encode_packet(b"y", words)
+            return
+        for packet in reversed(self._message.removals):  # the last first: none renumbers another
+            self._unsent += packet
+        for line in reversed(result.fields):  # what is inserted last is on top
             name, _, value = line.partition(b":")
             if not self._negotiated.steps & Steps.LEADING_SPACE:
                 value = value.lstrip(b" ")
-            packets.append(milter_protocol.encode_insert_field(name, value))
+            self._unsent += encode_packet(b"i", _LENGTH.pack(0) + name + b"\0" + value + b"\0")
         if result.action is Action.QUARANTINE and self._negotiated.actions & Actions.QUARANTINE:
-            packets.append(milter_protocol.encode_quarantine(f"spamguard {result.id}"))
-        return [*packets, milter_protocol.CONTINUE]
+            self._unsent += encode_packet(b"q", b"spamguard %s\0" % result.id.encode("ascii"))
+        self._unsent += _CONTINUE

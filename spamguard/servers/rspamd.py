@@ -177,9 +177,6 @@ def _message_id(header: bytes) -> str:
 
 # ---- the session
 
-_RspamdAnswer = tuple[int, Mapping[str, Any] | bytes]
-"""Status, and a JSON object, or bytes as they are."""
-
 
 class RspamdSession(Conversation):
     """One client and its requests."""
@@ -214,18 +211,17 @@ class RspamdSession(Conversation):
         status, error = answer
         await self._send_answer(status, {"error": error})
 
-    async def _translate_first_line(self, piece: bytes) -> bytes:
-        """Into HTTP: the old protocol has another first line only."""
+    async def _answer_request(self, piece: bytes) -> None:
+        # The old protocol has another first line only.
         while len(piece) < _MAX_RSPAMC_LINE_BYTES and b"\n" not in piece:
             if not (more := await self.read_more()):
                 break
             piece += more
         match = _RSPAMC_LINE.match(piece)
         self._is_rspamc = match is not None
-        return b"POST /checkv2 HTTP/1.0\r\n" + piece[match.end() :] if match else piece
-
-    async def _answer_request(self, first_piece: bytes) -> None:
-        self._http.receive_data(await self._translate_first_line(first_piece))
+        if match is not None:
+            piece = b"POST /checkv2 HTTP/1.0\r\n" + piece[match.end() :]
+        self._http.receive_data(piece)
         event = await self._next_event()
         if not isinstance(event, h11.Request):
             raise ConnectionClosed
@@ -245,6 +241,27 @@ class RspamdSession(Conversation):
                 await run_in_thread(_decompress, compressed, message)
                 self.check_message(message)
             await self._send_answer(*await self._answer(path, fields, message.spool))
+
+    async def _answer(
+        self, path: str, fields: HeaderFields, message: Spool
+    ) -> tuple[int, Mapping[str, Any] | bytes]:
+        """Status, and a JSON object, or bytes as they are."""
+        if path == "/ping":
+            return 200, b"pong\r\n"
+        request, service = build_scan_request(fields, message, self.address), self._context.service
+        if path != "/checkv2":
+            request = request._replace(user=request.client.login or request.user)
+            label, password = path.removeprefix("/learn"), field_text(fields, b"password")
+            return _ANSWER_BY_OUTCOME[await service.teach(request, label, password)]
+        if not message.size:
+            raise RefusedError((400, "there is no message"))
+        started = time.perf_counter()
+        result = await service.scan(request)
+        header = read_header_section(message)
+        if self._is_rspamc:
+            return 200, format_rspamc(result, header)
+        forged = matching_field_names(header, FORGED_FIELDS)
+        return 200, format_check(result, header, forged, time.perf_counter() - started)
 
     # ---- bytes and events
 
@@ -280,30 +297,6 @@ class RspamdSession(Conversation):
 
     async def _write(self, *events: Any) -> None:
         await self.send(b"".join(self._http.send(event) or b"" for event in events))
-
-    # ---- what is asked for
-
-    async def _answer(self, path: str, fields: HeaderFields, message: Spool) -> _RspamdAnswer:
-        if path == "/ping":
-            return 200, b"pong\r\n"
-        request = build_scan_request(fields, message, self.address)
-        if path == "/checkv2":
-            return 200, await self._check(request)
-        request = request._replace(user=request.client.login or request.user)
-        label = path.removeprefix("/learn")
-        password = field_text(fields, b"password")
-        return _ANSWER_BY_OUTCOME[await self._context.service.teach(request, label, password)]
-
-    async def _check(self, request: ScanRequest) -> Mapping[str, Any] | bytes:
-        started = time.perf_counter()
-        if not request.message.size:
-            raise RefusedError((400, "there is no message"))
-        result = await self._context.service.scan(request)
-        header = read_header_section(request.message)
-        if self._is_rspamc:
-            return format_rspamc(result, header)
-        forged = matching_field_names(header, FORGED_FIELDS)
-        return format_check(result, header, forged, time.perf_counter() - started)
 
 
 def _check_request(path: str, method: bytes, fields: HeaderFields) -> bool:

@@ -26,10 +26,8 @@ from spamguard.engine import policy
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import printable
 from spamguard.mail.message import has_received_on_top, read_header_section
-from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import PolicyJudge
-from spamguard.records import Scan
+from spamguard.proxy.transaction import DeliveryRecord, PolicyJudge
 from spamguard.servers import listener
 from spamguard.servers.listener import (
     CHUNK_BYTES,
@@ -72,51 +70,31 @@ _MAX_WORDS_TOLD = 16
 
 
 class ScanRequest(NamedTuple):
-    """A message, and what its client says about it, as far as known.
-
-    Attributes
-    ----------
-    peer
-        Address of the connection, "" for a Unix socket.
-    client, user
-        Where the message comes from and whose it is; believed only of a trusted peer.
-    received_by
-        The server that got the message from that client and adds its own Received field later.
-    """
+    """A message, and what its client says about it, as far as known."""
 
     message: Spool
-    peer: str
+    peer: str  # address of the connection, "" for a Unix socket
     sender: str = ""
     recipients: Sequence[str] = ()
+    # Where it comes from and whose it is; believed only of a trusted peer.
     client: Client = Client()
     user: str = ""
-    received_by: str = ""
+    received_by: str = ""  # the server that got it, and adds its own Received field later
     queue_id: str = ""
     problem: str = ""
 
 
 class ScanResult(NamedTuple):
-    """The answer to a request.
+    """The answer to a request."""
 
-    Attributes
-    ----------
-    id
-        For `explain` and `learn --id`.
-    fields
-        Of the header, to be put on top; without line ends.
-    reason
-        Why it was not judged, else "".
-    score
-        As in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without verdict.
-    """
-
-    id: str
-    fields: Sequence[bytes]
+    id: str  # for `explain` and `learn --id`
+    fields: Sequence[bytes]  # of the header, to be put on top; without line ends
     action: Action
-    reason: str = ""
+    reason: str = ""  # why it was not judged
     words: Sequence[str] = ()
     label: str = ""
     is_unwanted: bool = False
+    # As in X-Spam-Status, `policy.REQUIRED_SCORE` at the threshold; 0.0 without verdict.
     score: float = 0.0
 
     @property
@@ -136,7 +114,7 @@ class ScanService:
         hostname: str,
     ) -> None:
         self.scanner = scanner
-        self._policy = scanner.policy
+        self._policy = scanner
         self._judge = judge
         self._training = training
         self._hostname = hostname
@@ -179,12 +157,16 @@ class ScanService:
     async def _judge_message(
         self, request: ScanRequest, record: DeliveryRecord, *, trusted: bool
     ) -> ScanResult | None:
-        header = read_header_section(request.message)
+        header, client = read_header_section(request.message), record.envelope.client
         on_top = b""
         names: Sequence[str] = ()
         if trusted:
-            on_top = self._client_field(record, header, request.received_by)
             names = (request.user,) if request.user else request.recipients
+            # A Received field about the client, unless a server has written one already.
+            is_missing = bool(request.received_by) or not has_received_on_top(header)
+            if is_missing and (client.address or client.name or client.helo):
+                by = request.received_by or self._hostname
+                on_top = received_field(client, by, "", "", record.time) + b"\r\n"
         copies = await self._judge.judge(
             request.message, header, on_top, names, record, separate_copies=False
         )
@@ -192,48 +174,31 @@ class ScanService:
             return None
         record.split(copies)
         (copy,) = copies
+        # Without weights, unless the policy tells them: they would help spammers to write.
+        form = "{} {:+.2f}" if self._policy.tell_probability else "{}"
+        words = copy.scan.words[:_MAX_WORDS_TOLD]
         return ScanResult(
             id=record.id,
             fields=self._judge.header_fields(copy, record.id),
             action=copy.decision.action,
-            words=self._format_words(copy.scan),
+            words=[form.format(printable(word.text, lambda _: "?"), word.part) for word in words],
             label=copy.verdict.label,
             is_unwanted=copy.decision.is_unwanted,
             score=policy.reported_score(copy.verdict, copy.decision),
         )
-
-    def _format_words(self, scan: Scan) -> Sequence[str]:
-        """Without weights, unless the policy tells them: they would help spammers to write."""
-        form = "{} {:+.2f}" if self._policy.tell_probability else "{}"
-        words = scan.words[:_MAX_WORDS_TOLD]
-        return [form.format(printable(word.text, lambda _: "?"), word.part) for word in words]
-
-    def _client_field(self, record: DeliveryRecord, header: bytes, received_by: str) -> bytes:
-        """A Received field about the client; b"" where a server has written one already."""
-        client = record.envelope.client
-        is_recorded = not received_by and has_received_on_top(header)
-        if is_recorded or not (client.address or client.name or client.helo):
-            return b""
-        return received_field(client, received_by or self._hostname, "", "", record.time) + b"\r\n"
-
-    async def _may_teach(self, peer: str, password: str) -> bool:
-        """Wrong passwords wait for each other; a listed client, or a right password, never does."""
-        if self.scanner.teachers and peer in self._teachers:
-            return True
-        if self._password and compare_digest(password.encode("utf-8", "replace"), self._password):
-            return True
-        if password and self._password:
-            _log.warning("%s: a wrong password", peer or "a client of the socket")
-            async with self._guess_lock:
-                await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
-        return False
 
     async def teach(self, request: ScanRequest, label: str, password: str = "") -> TrainingOutcome:
         """Queue a message as a lesson of this class; it is learnt within a second.
 
         The class "" takes earlier lessons of the message back.
         """
-        if not await self._may_teach(request.peer, password):
+        given = password.encode("utf-8", "replace")
+        is_teacher = bool(self.scanner.teachers) and request.peer in self._teachers
+        if not (is_teacher or (self._password and compare_digest(given, self._password))):
+            if given and self._password:
+                _log.warning("%s: a wrong password", request.peer or "a client of the socket")
+                async with self._guess_lock:  # only wrong passwords wait, for each other
+                    await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
             client = request.peer or "somebody"
             _log.warning("%s: %s wants to teach and may not", self.scanner.listen, client)
             return TrainingOutcome.FORBIDDEN
@@ -333,10 +298,6 @@ class Conversation(ABC):
     async def refuse(self, answer: Any) -> None:
         """Send an answer of `answers`, or of a `RefusedError`."""
 
-    async def reject(self, refusal: Refusal) -> None:
-        """Answer a client that is not served."""
-        await self.refuse(self.answers[refusal])
-
     async def handle(self, request: Awaitable[None]) -> None:
         """Have one request answered, whatever happens; ConnectionClosed if it cannot be."""
         try:
@@ -371,7 +332,7 @@ class Conversation(ABC):
             if refused is None:
                 await self.handle_requests()
             else:
-                await self.reject(refused)
+                await self.refuse(self.answers[refused])
         except ConversationEnded:
             pass
         except Exception:  # noqa: BLE001  a fault of ours must not end the door
@@ -429,9 +390,7 @@ class Conversation(ABC):
     async def read_more(self) -> bytes:
         """The next piece of a request; b"" when the client sends no more.
 
-        Raises
-        ------
-        ConnectionClosed, ClientTimeout
+        Raises ConnectionClosed and ClientTimeout.
         """
         now = asyncio.get_running_loop().time()
         deadline = min(now + self._context.limits.data_timeout, self._request_deadline)

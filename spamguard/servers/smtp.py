@@ -73,6 +73,8 @@ _MAX_COMMAND_BYTES = 12 << 10  # XCLIENT with eight values that are long and enc
 _MAX_UNSENT_BYTES = 16 << 10  # of replies, beyond which they are sent before the next command
 _REFUSED_COST = 5  # a wrong command counts for as many idle ones
 _MAIL_VERBS = ("MAIL", "RCPT", "DATA", "STARTTLS", "QUIT")  # all others lead nowhere
+# Any web page can make a browser send mail below its own request.
+_BROWSER_VERBS = ("GET", "POST")
 _ODD_BYTE = re.compile(rb"[\r\n\0]")
 _HELLO_NAME = re.compile(r"[!-~]{1,255}")  # strange names are accepted, as evidence
 _READY_FOR_TLS = Reply.from_text(220, "Ready to start TLS")
@@ -115,43 +117,32 @@ class DoorContext(NamedTuple):
 
 
 class ClientSession(Session):
-    """What is known of a client, and how far it has come.
-
-    Attributes
-    ----------
-    connected, client, forwarded
-        The client as the connection shows it, as it introduced itself, and that of the next message
-        as XFORWARD describes it.
-    rcpt_count
-        Of RCPT commands, refused ones too.
-    budget
-        So many commands that lead nowhere the client may send before its next message.
-    idle_since
-        A time of the loop's clock; None in a transaction, which ends when its last reply is sent
-        and the next hop is done with it, and before and after `SmtpSession.serve`.
-    """
+    """What is known of a client, and how far it has come."""
 
     def __init__(
         self, context: DoorContext, loop: asyncio.AbstractEventLoop, address: str, port: str
     ) -> None:
         super().__init__(loop)
         self.peer = address
-        self.connected = Client(address=address, port=port, peer=address)
+        self.connected = Client(address=address, port=port, peer=address)  # as the connection shows
         self.is_trusted = address in context.trusted
         self.quota_key = "" if self.is_trusted else client_prefix(address)
         self.transaction: MailTransaction | None = None
         self.sender = Sender("")
-        self.rcpt_count = self.accepted = 0
+        self.rcpt_count = self.accepted = 0  # of RCPT commands, refused ones too, and recipients
+        # A time of the loop's clock; None in a transaction, which ends when its last reply is sent
+        # and the next hop is done with it, and before and after `SmtpSession.serve`.
         self.idle_since: float | None = None
         self.last_message_end: float | None = None
+        # So many commands that lead nowhere the client may send before its next message.
         self.budget = context.limits.idle_commands
         self.forget(is_encrypted=False)
 
     def forget(self, *, is_encrypted: bool) -> None:
         """Begin again: what came before TLS may be another's (RFC 3207, section 4.2)."""
         self.is_encrypted = is_encrypted
-        self.client = self.connected
-        self.forwarded: Client | None = None
+        self.client = self.connected  # as it introduces itself
+        self.forwarded: Client | None = None  # of the next message, as XFORWARD describes it
         self.host_name = None
 
     def refuse(self, reply: Reply) -> Reply:
@@ -286,13 +277,20 @@ class ProxyHandler:
     async def handle_RCPT(
         self, _server: Any, session: ClientSession, _: Envelope, path: str, _options: Any
     ) -> Reply:
+        context = self._context
         session.rcpt_count += 1
-        keywords = dict(session.sender.parameters)
-        may_be_wide = self._context.is_behind_server or "SMTPUTF8" in keywords
+        may_be_wide = context.is_behind_server or session.sender.needs_smtputf8
         recipient = parse_rcpt(b"TO:" + _encode(path), smtputf8=may_be_wide)
-        limit = self._recipient_limit(session)
+        limit = None
+        if session.accepted and not context.lmtp and context.proxy.answers_each:
+            # Their replies could differ, and SMTP has only one.
+            if context.position is Position.AFTER_QUEUE and session.rcpt_count == 2:
+                _log.warning(_ONE_RECIPIENT_WARNING, session.peer)
+            limit = Replies.ONE_RECIPIENT
+        elif session.accepted >= context.limits.recipients:
+            limit = Replies.TOO_MANY_RECIPIENTS
         if limit is not None:
-            if session.rcpt_count > 2 * self._context.limits.recipients:
+            if session.rcpt_count > 2 * context.limits.recipients:
                 session.refuse(limit)  # only far beyond the limit it is a mistake
             return limit
         if session.transaction is None:  # aiosmtpd has made sure
@@ -302,16 +300,6 @@ class ProxyHandler:
             return session.pass_refusal(reply)
         session.accepted += 1
         return reply
-
-    def _recipient_limit(self, session: ClientSession) -> Reply | None:
-        context = self._context
-        if session.accepted and not context.lmtp and context.proxy.answers_each:
-            # Their replies could differ, and SMTP has only one.
-            if context.position is Position.AFTER_QUEUE and session.rcpt_count == 2:
-                _log.warning(_ONE_RECIPIENT_WARNING, session.peer)
-            return Replies.ONE_RECIPIENT
-        is_full = session.accepted >= context.limits.recipients
-        return Replies.TOO_MANY_RECIPIENTS if is_full else None
 
 
 def _encode(text: str) -> bytes:
@@ -523,6 +511,8 @@ class SmtpSession(SMTP):
             raise RefusedError(Replies.BAD_LINE)
         if self._is_leaving and self.session.last_message_end is not None and verb != "QUIT":
             raise RefusedError(Replies.SHUTTING_DOWN, ends_session=True)
+        if verb in _BROWSER_VERBS:
+            raise RefusedError(Replies.NOT_SMTP, ends_session=True)
         method = getattr(self, f"smtp_{verb}", None)
         if method is None:
             raise RefusedError(Replies.UNKNOWN_COMMAND)
@@ -553,8 +543,33 @@ class SmtpSession(SMTP):
         await self.push(Replies.GO_AHEAD)
         incoming = DataReceiver(context, session.quota_key)
         try:
-            oddities = await self._receive_data(incoming)
-            replies = await self._deliver(transaction, incoming, oddities)
+            refuse_odd = context.odd_bytes is OddBytes.REFUSE
+            data = DataReader(normalise=not refuse_odd)
+            started = self.loop.time()
+            self._data_deadline = started + context.limits.message_timeout
+            while not data.is_finished:  # also of a message that is refused
+                incoming.write(data.feed(await self.reader.read_data()))
+                if refuse_odd and data.oddities:
+                    incoming.refuse(Refusal.ODD_BYTES)
+            self._data_deadline = None
+            self.reader.put_back(data.rest)
+            context.on_data_received(self.loop.time() - started)
+            replies: Sequence[Reply] = [Replies.LOCAL_ERROR]
+            if incoming.refusal is None:
+                try:
+                    replies = await transaction.data(incoming.spool, frozenset(data.oddities))
+                except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
+                    _log.exception("%s: a fault in handing on a message", session.peer)
+            else:
+                replies = [_REPLY_BY_REFUSAL[incoming.refusal]]
+                _log.info(  # with the envelope, which nobody behind the door sees
+                    "%s: message refused: client=%s from=<%s> recipients=%d: %s",
+                    session.peer,
+                    (session.forwarded or session.client).address,
+                    session.sender.address,
+                    session.accepted,
+                    replies[0].lines[0].decode("ascii"),
+                )
             for reply in repeat_reply(replies, session.accepted if context.lmtp else 1):
                 self._write(reply)
         finally:
@@ -563,43 +578,6 @@ class SmtpSession(SMTP):
         await session.end_transaction()
         self.envelope = Envelope()
         session.budget = context.limits.idle_commands
-
-    async def _receive_data(self, incoming: DataReceiver) -> frozenset[str]:
-        """Read to the end of the data, even if the message is refused. Its oddities."""
-        context = self._context
-        refuse_odd = context.odd_bytes is OddBytes.REFUSE
-        data = DataReader(normalise=not refuse_odd)
-        started = self.loop.time()
-        self._data_deadline = started + context.limits.message_timeout
-        while not data.is_finished:
-            incoming.write(data.feed(await self.reader.read_data()))
-            if refuse_odd and data.oddities:
-                incoming.refuse(Refusal.ODD_BYTES)
-        self._data_deadline = None
-        self.reader.put_back(data.rest)
-        context.on_data_received(self.loop.time() - started)
-        return frozenset(data.oddities)
-
-    async def _deliver(
-        self, transaction: MailTransaction, incoming: DataReceiver, oddities: frozenset[str]
-    ) -> Sequence[Reply]:
-        session = self.session
-        if incoming.refusal is not None:
-            reply = _REPLY_BY_REFUSAL[incoming.refusal]
-            _log.info(  # with the envelope, which nobody behind the door sees
-                "%s: message refused: client=%s from=<%s> recipients=%d: %s",
-                session.peer,
-                (session.forwarded or session.client).address,
-                session.sender.address,
-                session.accepted,
-                reply.lines[0].decode("ascii"),
-            )
-            return [reply]
-        try:
-            return await transaction.data(incoming.spool, oddities)
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("%s: a fault in handing on a message", session.peer)
-            return [Replies.LOCAL_ERROR]
 
     @syntax("STARTTLS", when="tls_context")
     async def smtp_STARTTLS(self, arg: str | None) -> None:
@@ -643,11 +621,6 @@ class SmtpSession(SMTP):
         self.session.forwarded = self.session.host_name = None
         await self.push(self._greeting)
 
-    async def _refuse_browser(self, _arg: str | None) -> None:
-        """End the session: any web page can make a browser send mail below its own request."""
-        raise RefusedError(Replies.NOT_SMTP, ends_session=True)
-
-    smtp_GET = smtp_POST = _refuse_browser  # the others come after one of these, or not at all
     smtp_AUTH: Any = None  # replaced: nobody logs in here
 
 
@@ -656,15 +629,10 @@ class LmtpSession(SmtpSession, LMTP):
 
 
 class ClientReader(DeadlineTimer, asyncio.StreamReader):
-    """The bytes of one client.
+    """The bytes of one client; `before_wait` returns the deadline of a wait, by the loop's clock.
 
     Beside asyncio's public methods it uses `_wait_for_data`, which they all call before they wait,
     and `_buffer`, to put bytes back. `asyncio.timeout` costs ten times as much as `DeadlineTimer`.
-
-    Parameters
-    ----------
-    before_wait
-        Returns the deadline of a wait, by the loop's clock.
     """
 
     _buffer: bytearray
@@ -695,11 +663,9 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
         self.set_exception(ClientTimeout())
 
     async def read_line(self) -> bytes:
-        """The next line, of which the end is taken off: CRLF alone (RFC 5321, section 2.3.8).
+        """The next line without its end: CRLF alone (RFC 5321, section 2.3.8).
 
-        Raises
-        ------
-        RefusedError, ClientTimeout, ConnectionClosed
+        Raises RefusedError, ClientTimeout and ConnectionClosed.
         """
         is_too_long = False
         while True:

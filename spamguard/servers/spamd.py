@@ -24,7 +24,7 @@ from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import tag_message
-from spamguard.servers.listener import CHUNK_BYTES, IncomingMessage, Refusal
+from spamguard.servers.listener import CHUNK_BYTES, Refusal
 from spamguard.servers.scanner import (
     Conversation,
     ScannerContext,
@@ -77,29 +77,14 @@ class SpamdCode(StrEnum):
 
 
 class SpamdRequest(NamedTuple):
-    """A request without its message.
-
-    Attributes
-    ----------
-    version
-        1 to 5, behind "1.".
-    length
-        Of the message as it comes; None: until the client sends no more.
-    label
-        The class for TELL; "" takes the lesson back.
-    """
+    """A request without its message."""
 
     method: SpamdMethod
-    version: int
-    length: int | None = None
+    version: int  # 1 to 5, behind "1."
+    length: int | None = None  # of the message as it comes; None: until the client sends no more
     user: str = ""
     compressed: bool = False
-    label: str = ""
-
-    @property
-    def wants_message(self) -> bool:
-        """Whether the message, or its header section, is sent back."""
-        return self.method in (SpamdMethod.PROCESS, SpamdMethod.HEADERS)
+    label: str = ""  # the class for TELL; "" takes the lesson back
 
 
 def parse_request(line: bytes) -> SpamdRequest:
@@ -162,7 +147,8 @@ def encode_answer_head(request: SpamdRequest, spam: str, length: int | None) -> 
 
     Exim speaks version 1.2, and looks for the verdict alone.
     """
-    has_length = length is not None and (request.wants_message or request.version >= 3)
+    is_message = request.method in (SpamdMethod.PROCESS, SpamdMethod.HEADERS)
+    has_length = length is not None and (is_message or request.version >= 3)
     field = f"Content-length: {length}\r\n" if has_length else ""
     return f"SPAMD/1.1 0 EX_OK\r\n{field}Spam: {spam}\r\n\r\n".encode("ascii")
 
@@ -224,7 +210,19 @@ class SpamdSession(Conversation):
                 raise RefusedError(SpamdCode.PROTOCOL)
         request = apply_fields(request, lines)
         with closing(self._context.incoming_message(self.address)) as message:
-            await self._receive(request, message)
+            remaining = request.length
+            stream = zlib.decompressobj() if request.compressed else None
+            while remaining != 0 and (self._buffer or await self._fill_buffer()):
+                size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
+                piece = bytes(self._buffer[:size])
+                del self._buffer[:size]
+                if remaining is not None:
+                    remaining -= len(piece)
+                for content in _inflate(stream, piece) if stream else (piece,):
+                    message.write(content)
+                    self.check_message(message)
+            if remaining or self._buffer or (stream and not stream.eof):
+                raise RefusedError(SpamdCode.PROTOCOL)
             await self._answer(request, message.spool)
 
     async def _read_line(self) -> bytes:
@@ -241,64 +239,38 @@ class SpamdSession(Conversation):
         self._buffer += piece
         return bool(piece)
 
-    async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
-        """RefusedError if the message is too large, or not as long as announced."""
-        remaining = request.length
-        stream = zlib.decompressobj() if request.compressed else None
-        while remaining != 0 and (self._buffer or await self._fill_buffer()):
-            size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
-            piece = bytes(self._buffer[:size])
-            del self._buffer[:size]
-            if remaining is not None:
-                remaining -= len(piece)
-            for content in _inflate(stream, piece) if stream else (piece,):
-                message.write(content)
-                self.check_message(message)
-        if remaining or self._buffer or (stream and not stream.eof):
-            raise RefusedError(SpamdCode.PROTOCOL)
-
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
-        scan_request = ScanRequest(message, self.address, sender, recipients, user=request.user)
+        asked = ScanRequest(message, self.address, sender, recipients, user=request.user)
         if request.method is SpamdMethod.TELL:
-            await self._teach(request, scan_request)
+            outcome = await self._context.service.teach(asked, request.label)
+            if outcome in _CODE_BY_OUTCOME:
+                raise RefusedError(_CODE_BY_OUTCOME[outcome])
+            field = "DidSet" if request.label else "DidRemove"
+            line = f"{field}: local\r\n" if outcome is TrainingOutcome.ACCEPTED else ""
+            await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
             return
-        result = await self._context.service.scan(scan_request)
+        result = await self._context.service.scan(asked)
         if result.action is Action.DEFER:
             raise RefusedError(SpamdCode.TEMPORARY)
         spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"
-        content: bytes | None
-        if request.wants_message:
-            tagged = tag_message(message, result.fields, FORGED_FIELDS)
-            if request.method is SpamdMethod.PROCESS:
-                await self.send(encode_answer_head(request, spam, tagged.size))
-                for piece in tagged.chunks():
-                    await self.send(piece)
-                return
-            content = tagged.head
-        else:
-            content = _answer_text(request, result)
+        content: bytes | None = None
+        match request.method:
+            case SpamdMethod.PROCESS | SpamdMethod.HEADERS:
+                tagged = tag_message(message, result.fields, FORGED_FIELDS)
+                if request.method is SpamdMethod.PROCESS:
+                    await self.send(encode_answer_head(request, spam, tagged.size))
+                    for piece in tagged.chunks():
+                        await self.send(piece)
+                    return
+                content = tagged.head
+            case SpamdMethod.SYMBOLS:
+                content = result.symbol.encode()
+            case SpamdMethod.REPORT | SpamdMethod.REPORT_IFSPAM:
+                is_told = request.method is SpamdMethod.REPORT or result.is_unwanted
+                content = format_report(result).encode() if is_told else b""
         length = None if content is None else len(content)
         await self.send(encode_answer_head(request, spam, length) + (content or b""))
-
-    async def _teach(self, request: SpamdRequest, scan_request: ScanRequest) -> None:
-        outcome = await self._context.service.teach(scan_request, request.label)
-        if outcome in _CODE_BY_OUTCOME:
-            raise RefusedError(_CODE_BY_OUTCOME[outcome])
-        field = "DidSet" if request.label else "DidRemove"
-        line = f"{field}: local\r\n" if outcome is TrainingOutcome.ACCEPTED else ""
-        await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
-
-
-def _answer_text(request: SpamdRequest, result: ScanResult) -> bytes | None:
-    """None where the method has no text beside the verdict."""
-    if request.method is SpamdMethod.CHECK:
-        return None
-    if request.method is SpamdMethod.SYMBOLS:
-        return result.symbol.encode()
-    if request.method is SpamdMethod.REPORT or result.is_unwanted:
-        return format_report(result).encode()
-    return b""
 
 
 def _inflate(stream: Any, data: bytes) -> Iterator[bytes]:

@@ -34,10 +34,7 @@ _log = logging.getLogger("spamguard.teaching")
 class TrainingAccounts:
     """Accounts of this machine, and the users whose lessons they bring.
 
-    Parameters
-    ----------
-    for_others
-        Names of accounts that may name another user; root and our own always may.
+    Those `for_others` may name another user; root and our own always may.
     """
 
     def __init__(self, for_others: Iterable[str]) -> None:
@@ -107,7 +104,17 @@ class ForwardTrainingProxy:
     def training_label(self, sender: Sender, recipient: Recipient, client: Client) -> str:
         """The class that mail to this recipient teaches; "" for usual mail."""
         label = self._classes.get(recipient.address.lower(), "")
-        if not label or (self._is_known_sender(sender) and self._is_allowed_client(client)):
+        if not label:
+            return ""
+        name = sender.address.lower()
+        patterns = (name, f"*@{name.rpartition('@')[2]}")
+        is_known = "@" in name and is_user_name(name) and not self._senders.isdisjoint(patterns)
+        # Behind another server only the client that it names counts, not the server itself.
+        address = client.address
+        if client.source == "LOCAL" and client.forwarded:
+            address = "127.0.0.1"
+        is_named = client.forwarded or self._listener.position is Position.STANDALONE
+        if is_known and is_named and address and address in self._networks:
             return label
         _log.info(
             "mail to %s from sender=<%s> client=%s is no lesson: not known",
@@ -117,29 +124,10 @@ class ForwardTrainingProxy:
         )
         return ""
 
-    def _is_known_sender(self, sender: Sender) -> bool:
-        address = sender.address.lower()
-        patterns = (address, f"*@{address.rpartition('@')[2]}")
-        return "@" in address and is_user_name(address) and not self._senders.isdisjoint(patterns)
-
-    def _is_allowed_client(self, client: Client) -> bool:
-        """Whether the client is in a listed network.
-
-        Behind another server only the client that it names counts, not the server itself.
-        """
-        address = client.address
-        if client.source == "LOCAL" and client.forwarded:
-            address = "127.0.0.1"
-        is_known = client.forwarded or self._listener.position is Position.STANDALONE
-        return is_known and bool(address) and address in self._networks
-
     def submit(self, message: Spool, label: str, sender: Sender) -> int:
         """Submit the attached messages; how many were accepted.
 
-        Raises
-        ------
-        OSError
-            Not all of them are in the queue.
+        Raises OSError if not all of them are in the queue.
         """
         user = sender.address.lower()
         if self._teach.user is TeachingUser.LOCAL_PART:

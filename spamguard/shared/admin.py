@@ -38,6 +38,7 @@ _SELECT_CLUSTER = "SELECT fingerprint, schema_version FROM spamguard.cluster"
 _INSERT_CLUSTER = """
 INSERT INTO spamguard.cluster (name, schema_version, min_writer, fingerprint, secret, bits)
 VALUES (gen_random_uuid(), %s, %s, %s, sha256(convert_to(%s, 'UTF8')), %s)"""
+_UPGRADE_CLUSTER = "UPDATE spamguard.cluster SET schema_version = %s, min_writer = %s"
 _MAY_MAKE_OBJECTS = "SELECT has_function_privilege(%s, 'lo_create(oid)', 'EXECUTE')"
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
@@ -142,10 +143,8 @@ def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:
 
 
 def _make_role(connection: _Connection, password: str, password_file: Path, is_made: bool) -> None:
-    """Make the role or give it this password.
-
-    Without the right to change a role that is there, a password of an existing file is believed to
-    be the role's.
+    """Without the right to change a role that is there, the password of an existing file is
+    believed to be the role's.
     """
     query = "SELECT 1 FROM pg_roles WHERE rolname = %s"
     exists = connection.execute(query, (NODE_ROLE,)).fetchone() is not None
@@ -195,6 +194,7 @@ def _password(file: Path) -> Iterator[tuple[str, bool]]:
 
 def _run_schema(connection: _Connection) -> None:
     connection.execute(files("spamguard.shared").joinpath("schema.sql").read_bytes())
+    connection.execute(_UPGRADE_CLUSTER, (SCHEMA_VERSION, SCHEMA_VERSION))
     database = sql.Identifier(connection.info.dbname)
     grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}")
     connection.execute(grant.format(database, sql.Identifier(NODE_ROLE)))

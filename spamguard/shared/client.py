@@ -1,8 +1,7 @@
-"""What other processes of a node ask the courier: the lease of settling, publishing, burning links.
+"""What other processes of a node ask the courier: to burn a link, and to forget a node.
 
 The courier alone talks to the database. It listens at `courier.sock` in the state directory, where
-a request and its answer are a line of JSON each, and hears at `courier.nudge` that lessons wait.
-The lease lasts as long as its connection: a process that dies gives it back.
+a request and its answer are a line of JSON each; `SharedLog.await_positions` asks for a turn there.
 
 Every exchange has a time limit. Must never load the driver of the database.
 """
@@ -11,31 +10,15 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spamguard import process
 from spamguard.errors import SharedError, UnavailableError
+from spamguard.ledger.shared import COURIER_SOCKET
 
-COURIER_SOCKET = "courier.sock"
 _TIMEOUT = 7.0  # seconds; the courier's own exchanges end after five
-_PUBLISH_TIMEOUT = 900.0  # a snapshot of some hundred megabytes, to a slow database
-
-
-@contextmanager
-def settle_lease(state: Path) -> Iterator[Callable[[], object] | None]:
-    """Take the lease of settling for as long as the context; None: another node has it.
-
-    Yields what publishes the snapshot that was settled (SharedError: it is not published).
-    UnavailableError: nobody can tell, as the courier or the database is away.
-    """
-    with _connect(state) as connection:
-        answer = _ask(connection, {"do": "lease"})
-        publish = partial(_ask, connection, {"do": "publish"}, _PUBLISH_TIMEOUT)
-        yield publish if answer.get("ok") else None
 
 
 def burn(state: Path, identity: str) -> bool:
@@ -43,18 +26,16 @@ def burn(state: Path, identity: str) -> bool:
 
     UnavailableError: nobody can tell, as the courier or the database is away.
     """
-    with _connect(state) as connection:
-        return bool(_ask(connection, {"do": "burn", "id": identity}).get("ok"))
+    return bool(_ask(state, {"do": "burn", "id": identity}).get("ok"))
 
 
 def forget(state: Path, node: str) -> None:
     """Drop what the database says of a node, by its id. UnavailableError: as of `burn`."""
-    with _connect(state) as connection:
-        _ask(connection, {"do": "forget", "node": node})
+    _ask(state, {"do": "forget", "node": node})
 
 
-@contextmanager
-def _connect(state: Path) -> Iterator[socket.socket]:
+def _ask(state: Path, request: Mapping[str, object]) -> dict[str, Any]:
+    """Send a request and return the answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT)
         try:
@@ -65,20 +46,12 @@ def _connect(state: Path) -> Iterator[socket.socket]:
                 f"{state / COURIER_SOCKET}: the courier does not answer ({error.strerror}): "
                 "start the daemon, or see its log"
             ) from error
-        yield connection
-
-
-def _ask(
-    connection: socket.socket, request: Mapping[str, object], seconds: float = _TIMEOUT
-) -> dict[str, Any]:
-    """Send a request and return the answer."""
-    try:
-        connection.settimeout(seconds)
-        connection.sendall(json.dumps(request).encode() + b"\n")
-        with connection.makefile("rb") as stream:
-            answer: dict[str, Any] = json.loads(stream.readline())
-    except (OSError, ValueError) as error:
-        raise UnavailableError("the courier does not answer: see the daemon's log") from error
+        try:
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as stream:
+                answer: dict[str, Any] = json.loads(stream.readline())
+        except (OSError, ValueError) as error:
+            raise UnavailableError("the courier does not answer: see the daemon's log") from error
     if problem := answer.get("error"):
         kind = UnavailableError if answer.get("away") else SharedError
         raise kind(str(problem))

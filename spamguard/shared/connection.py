@@ -86,18 +86,17 @@ class DatabaseConnection:
                 if self._is_closed:
                     self._driver.pgconn.finish()
 
-    async def _fetch(
-        self, statement: LiteralString, values: tuple[Any, ...]
-    ) -> list[tuple[Any, ...]]:
-        async with self._driver.cursor(binary=True) as cursor:
-            await cursor.execute(statement, values or None)
-            return await cursor.fetchall()
-
     async def _exchange(
         self, statement: LiteralString, values: tuple[Any, ...]
     ) -> list[tuple[Any, ...]]:
         """Await an exchange with the server; after the deadline its socket is shut down."""
-        task = asyncio.ensure_future(self._fetch(statement, values))
+
+        async def fetch() -> list[tuple[Any, ...]]:
+            async with self._driver.cursor(binary=True) as cursor:
+                await cursor.execute(statement, values or None)
+                return await cursor.fetchall()
+
+        task = asyncio.ensure_future(fetch())
         try:
             await asyncio.wait({task}, timeout=EXCHANGE_SECONDS)
         finally:
@@ -143,10 +142,13 @@ def connection_string(settings: SharedSettings, node: str) -> tuple[str, str]:
         place = _place(conninfo_to_dict(settings.database))
         own = {"sslmode": "disable"}
         if settings.tls.verify:
-            authorities = str(settings.tls.ca or _system_authorities())
+            # libpq's own default is another place than that of the system
+            usual = (ssl.get_default_verify_paths().cafile, *_AUTHORITY_FILES)
+            found = [path for path in usual if path and Path(path).is_file()]
+            authorities = str(settings.tls.ca or next(iter(found), "system"))
             own = {"sslmode": "verify-full", "sslrootcert": authorities}
-        if settings.password_file is not None:
-            own["password"] = _read_password(settings.password_file)
+        if (file := settings.password_file) is not None:
+            own["password"] = file.read_text("utf-8").partition("\n")[0].rstrip("\r")
         return place, make_conninfo(
             settings.database,
             connect_timeout=3,
@@ -162,6 +164,11 @@ def connection_string(settings: SharedSettings, node: str) -> tuple[str, str]:
         )
     except psycopg.Error as error:
         raise SharedError(f"shared: database: {error_text(error)}: mend it") from error
+    except (OSError, UnicodeError) as error:
+        raise SharedError(
+            f"shared: password_file {settings.password_file}: cannot be read "
+            f"({error_text(error)}): give this user read permission"
+        ) from error
 
 
 def each_host(conninfo: str) -> Iterator[tuple[str, str]]:
@@ -177,25 +184,6 @@ def each_host(conninfo: str) -> Iterator[tuple[str, str]]:
 def _place(values: Mapping[str, object]) -> str:
     host, port = values.get("host", "this machine"), values.get("port")
     return f"shared database {values.get('dbname', '')} on {host}{f':{port}' if port else ''}"
-
-
-def _read_password(path: Path) -> str:
-    """The first line of the file."""
-    try:
-        return path.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
-    except (OSError, UnicodeError) as error:
-        raise SharedError(
-            f"shared: password_file {path}: cannot be read ({error_text(error)}): give this user "
-            "read permission"
-        ) from error
-
-
-def _system_authorities() -> str:
-    """The file of the authorities that the system trusts. libpq's own default is another place."""
-    for path in (ssl.get_default_verify_paths().cafile, *_AUTHORITY_FILES):
-        if path and Path(path).is_file():
-            return path
-    return "system"
 
 
 # ---- errors

@@ -26,14 +26,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from spamguard.engine.snapshot import SNAPSHOT_KEY
+from spamguard.engine.store import disown_tables, is_settler_wanted, parse_if_whole
 from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
-from spamguard.ledger.applying import ForkError
 from spamguard.ledger.events import Server, SharedEvent
-from spamguard.ledger.shared import SharedLog
+from spamguard.ledger.shared import ForkError, joined_log
+from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce
 from spamguard.shared.connection import RefusedValueError
 from spamguard.shared.postgres import LogHead, SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange
 from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.shared")
@@ -51,9 +52,8 @@ _MAX_TOLD = 20  # events that cannot be read; the others are only counted
 class Courier:
     """The turns of one node. It belongs to one event loop, and to the thread of its ledger.
 
-    connect: connects to the database, given the server that is known. snapshots: keeps tables in
-    force while the copy is not whole. request_settling: starts the process that settles, which is
-    wanted then.
+    connect: connects to the database, given the server that is known. request_settling: starts
+    the process that settles, which is wanted then.
 
     database: the connection, while there is one. contact: when a turn last succeeded; away_since:
     since when none does, 0: they do; both in seconds since 1970. problem: why. skipped: how many
@@ -61,11 +61,11 @@ class Courier:
     look at, by kind.
     """
 
-    _shared_log: SharedLog
+    _ledger: SqliteLedger
     _connect: Callable[[Server | None], Awaitable[SharedDatabase]]
-    _snapshots: SnapshotExchange
     _request_settling: Callable[[], None]
     _nudged: asyncio.Event = field(default_factory=asyncio.Event)
+    _awaited: list[asyncio.Future[None]] = field(default_factory=list)
     _pause: float = 0.0
     _connected: float = 0.0
     _refused: set[tuple[bytes, int, str, bytes]] = field(default_factory=set)
@@ -79,31 +79,40 @@ class Courier:
     last: int = 0
     alarms: dict[str, str] = field(default_factory=dict)
 
-    def nudge(self) -> None:
-        """Say that a lesson was cast here: the next turn begins at once."""
+    def __post_init__(self) -> None:
+        self._shared_log = joined_log(self._ledger)
+
+    async def next_turn(self) -> None:
+        """Begin a turn at once, as a lesson was cast here, and wait for its end."""
+        ended = asyncio.get_running_loop().create_future()
+        self._awaited.append(ended)
         self._nudged.set()
+        await ended
 
     async def run(self) -> None:
         """Take turns for ever."""
         while True:
+            self._nudged.clear()
+            awaited, self._awaited = self._awaited, []
             try:
-                self._nudged.clear()
                 await self.take_turn()
-                self._note_success()
+                self._pause = pause = 0.0
+                self.contact, self.problem = time.time(), ""
+                if self.away_since:
+                    self.away_since = 0.0
+                    _log.info("the shared log is there again")
+                self._warnings.clear()
+                self.alarms.pop("log", None)
+            except (SpamguardError, OSError) as error:
+                pause = self._note_failure(error)
+                awaited += self._awaited
+            for ended in awaited:
+                if not ended.done():
+                    ended.set_result(None)
+            await asyncio.sleep(pause)
+            if not pause:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._nudged.wait(), TURN_SECONDS)
-            except (SpamguardError, OSError) as error:
-                await asyncio.sleep(self._note_failure(error))
-
-    def _note_success(self) -> None:
-        self._pause = 0.0
-        self.contact, self.problem = time.time(), ""
-        if self.away_since:
-            self.away_since = 0.0
-            _log.info("the shared log is there again")
-        self._shared_log.set_away(None)
-        self._warnings.clear()
-        self.alarms.pop("log", None)
 
     def _note_failure(self, error: Exception) -> float:
         """Note that a turn has failed; returns the seconds until the next one.
@@ -119,7 +128,8 @@ class Courier:
             self.away_since = time.time()
         with suppress(LedgerError):  # the processes that cast report a full disk
             self._shared_log.set_away(int(self.away_since))
-            self._snapshots.update_hold(self._shared_log.head().position)
+            if is_settler_wanted(self._ledger):
+                self._request_settling()
         if isinstance(error, SharedError) and not isinstance(error, UnavailableError):
             self.alarms["log"] = str(error)
             return _MEND_SECONDS
@@ -128,7 +138,6 @@ class Courier:
         return self._pause
 
     def close(self) -> None:
-        """Close the connection; the next turn opens another one."""
         if self.database is not None:
             self.database.close()
             self.database = None
@@ -145,7 +154,13 @@ class Courier:
             self.close()  # to see whether it was mended
         if self.database is None:
             self.database = await self._connect(self._shared_log.server())
-            self._note_server(self.database)
+            self._connected = time.monotonic()
+            self._shared_log.note_server(self.database.server)
+            if not self.database.refused:
+                self.alarms.pop("server", None)
+            elif self.alarms.get("server") != self.database.refused:
+                self.alarms["server"] = self.database.refused
+                _log.error("%s", self.database.refused)
             await self._read_head(self.database)
         database, pushed = self.database, list[SharedEvent]()
         events = self._next_events()
@@ -158,22 +173,14 @@ class Courier:
             pushed, events = events, self._next_events()
             if not events:
                 break
-        if self._snapshots.update_hold(self.last):
+        self._shared_log.set_away(None)
+        if is_settler_wanted(self._ledger):
             self._request_settling()
+        else:
+            self._shared_log.end_joining()
         return database
 
-    def _note_server(self, database: SharedDatabase) -> None:
-        """Note to what this node has connected."""
-        self._connected = time.monotonic()
-        self._shared_log.note_server(database.server)
-        if not database.refused:
-            self.alarms.pop("server", None)
-        elif self.alarms.get("server") != database.refused:
-            self.alarms["server"] = database.refused
-            _log.error("%s", database.refused)
-
     async def _pull(self, database: SharedDatabase) -> None:
-        """Apply all that the log has behind our copy."""
         expected = 0
         while True:
             if await self._pull_page(database):
@@ -197,10 +204,11 @@ class Courier:
         if common < position:
             text = "the shared log is another one from event %d on: what this node has up to %d "
             _log.warning(text + "is sent again", common + 1, position)
-            self._snapshots.hold_before_cut(common)
+            line = self._ledger.get_meta(SNAPSHOT_KEY)
+            if parse_if_whole(line).seq > common:
+                disown_tables(self._ledger, line)
             self._shared_log.cut(common)
             return False
-        self._snapshots.update_hold(head.last)
         # What stood at the end may have been superseded and dropped.
         return position >= head.last or position < head.compacted
 
@@ -231,7 +239,6 @@ class Courier:
         return True
 
     def _next_events(self) -> list[SharedEvent]:
-        """The oldest events that wait, without those that the database refuses."""
         refused = len(self._refused)
         count, size = _PUSH_EVENTS + refused, _PUSH_BYTES * (1 + refused)
         events = self._shared_log.read_pending(count, size)

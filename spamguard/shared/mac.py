@@ -1,8 +1,8 @@
 """What tells a row that a node wrote from one that anybody else wrote: a MAC by our key.
 
 The password of the database opens a connection, and no more. Its functions ask for `secret`, which
-is derived from the installation's key, and the rows that nodes believe (votes, credentials,
-snapshots, nodes) carry a MAC (keyed BLAKE2b, RFC 7693). So the database can lose, but not lie.
+is derived from the installation's key, and the rows that nodes believe (votes, credentials, nodes)
+carry a MAC (keyed BLAKE2b, RFC 7693). So the database can lose, but not lie.
 
 Must never let one row stop the reading of others.
 """

@@ -24,6 +24,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -103,16 +104,13 @@ class PeerGate:
         if query.get("to") != [self._node]:
             raise PeerError("this is for another node: look at its url")
         if method not in ("GET", "HEAD"):
-            self._remember(mac, moment, now)
+            # Those from before our start may have come before.
+            before = now - 2 * WINDOW_SECONDS * _NANOSECONDS
+            self._seen = {each: seen for each, seen in self._seen.items() if seen >= before}
+            if mac in self._seen or moment < self._opened_at:
+                raise PeerError("this has come before, or may have")
+            self._seen[mac] = now
         return {name: values[-1] for name, values in query.items()}
-
-    def _remember(self, mac: str, moment: int, now: int) -> None:
-        """Raise PeerError if a request has come before. Those from before our start may have."""
-        before = now - 2 * WINDOW_SECONDS * _NANOSECONDS
-        self._seen = {each: seen for each, seen in self._seen.items() if seen >= before}
-        if mac in self._seen or moment < self._opened_at:
-            raise PeerError("this has come before, or may have")
-        self._seen[mac] = now
 
 
 class PeerAnswers(NamedTuple, Generic[Answer]):
@@ -164,7 +162,22 @@ class PeerClient:
         """
 
         async def ask(peer: PeerNode) -> tuple[PeerNode, Answer | None, bool]:
-            return (peer, *await self._ask(peer, path, query, decode))
+            """Return what a node has answered, or None, and whether it is absent."""
+            answer, trouble = None, ""
+            try:
+                answer = decode(await self._exchange(peer, "GET", path, query, ASK_SECONDS))
+            except PeerRefusalError as error:
+                trouble = "" if error.status == HTTPStatus.NOT_FOUND else str(error)
+            except PeerError as error:
+                trouble = str(error)
+            except ValueError:
+                trouble = "its answer makes no sense"
+            if trouble:
+                text = printable(trouble[:_MAX_DETAIL])
+                self._silent.warn(peer.node, "node %s did not answer: %s", peer.name, text)
+            else:
+                self._silent.clear(peer.node)
+            return peer, answer, bool(trouble)
 
         nodes = [peer for peer in self._nodes() if peer.node != self._node and peer.url]
         tasks = [asyncio.create_task(ask(peer)) for peer in nodes]
@@ -198,30 +211,6 @@ class PeerClient:
         except ValueError as error:
             raise PeerError("its answer makes no sense") from error
 
-    async def _ask(
-        self,
-        peer: PeerNode,
-        path: str,
-        query: Mapping[str, str],
-        decode: Callable[[bytes], Answer],
-    ) -> tuple[Answer | None, bool]:
-        """Return what a node has answered, or None, and whether it is absent."""
-        answer, trouble = None, ""
-        try:
-            answer = decode(await self._exchange(peer, "GET", path, query, ASK_SECONDS))
-        except PeerRefusalError as error:
-            trouble = "" if error.status == HTTPStatus.NOT_FOUND else str(error)
-        except PeerError as error:
-            trouble = str(error)
-        except ValueError:
-            trouble = "its answer makes no sense"
-        if trouble:
-            text = printable(trouble[:_MAX_DETAIL])
-            self._silent.warn(peer.node, "node %s did not answer: %s", peer.name, text)
-        else:
-            self._silent.clear(peer.node)
-        return answer, bool(trouble)
-
     async def _exchange(
         self, peer: PeerNode, method: str, path: str, query: Mapping[str, str], seconds: float
     ) -> bytes:
@@ -230,7 +219,11 @@ class PeerClient:
 
         for name in ("httpx", "httpcore"):  # they log addresses, with what people search for
             logging.getLogger(name).setLevel(logging.WARNING)
-        if not _is_safe(peer.url):
+        is_safe = False
+        with suppress(ValueError):
+            parts = urlsplit(peer.url)
+            is_safe = parts.scheme == "https" or ip_address(parts.hostname or "").is_loopback
+        if not is_safe:
             raise PeerError(f"{peer.url!a} is neither HTTPS nor loopback")
         target = f"{path}?{urlencode({**query, 'to': peer.node})}"
         moment = time.time_ns()
@@ -261,22 +254,8 @@ class PeerClient:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise PeerError(str(error) or type(error).__name__) from error
         if answer.status_code != HTTPStatus.OK:
-            raise PeerRefusalError(answer.status_code, _detail(bytes(body)))
+            detail = ""
+            with suppress(ValueError, TypeError, LookupError, RecursionError):  # RFC 9457, or not
+                detail = printable(str(json.loads(body)["detail"])[:_MAX_DETAIL])
+            raise PeerRefusalError(answer.status_code, detail)
         return bytes(body)
-
-
-def _is_safe(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        return parts.scheme == "https" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _detail(body: bytes) -> str:
-    """Return what a problem (RFC 9457) says, "" if it is none."""
-    try:
-        return printable(str(json.loads(body)["detail"])[:_MAX_DETAIL])
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return ""

@@ -28,7 +28,7 @@ from spamguard.ledger.events import MAX_BODY_BYTES, LogRow, Server, SharedEvent
 from spamguard.shared.connection import DatabaseConnection, connection_string, each_host
 from spamguard.shared.mac import RowMac
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _PAGE_BYTES = 4 << 20  # of bodies
 COMPACT_POSITIONS = 5_000  # in one transaction
 
@@ -58,21 +58,10 @@ class LogHead(NamedTuple):
     compacted: int
 
 
-class SharedSnapshot(NamedTuple):
-    """A settled snapshot. hash: SHA-256 of its file; size: bytes of the file."""
-
-    position: int
-    extractor: int
-    learner: int
-    hash: bytes
-    size: int
-    node: str
-    made: float
-    notes: str
-
-
 class NodeRow(NamedTuple):
-    """What a node last said of itself. seen: when, by this machine's clock, seconds since 1970."""
+    """What a node last said of itself. settled: the last position that its settled tables hold,
+    and tables: their hash. seen: when, by this machine's clock, seconds since 1970.
+    """
 
     node: str
     name: str
@@ -84,6 +73,8 @@ class NodeRow(NamedTuple):
     chain: bytes
     waiting: int
     settings: bytes
+    settled: int
+    tables: bytes
     seen: float = 0.0
 
 
@@ -128,16 +119,9 @@ WHERE total - octet_length(body) < %b ORDER BY position"""
 _APPEND = """
 SELECT place FROM spamguard.append(%b::bytea[], %b::bigint[], %b::text[], %b::bytea[],
     %b::bigint[], %b::bytea[], %b::bytea[]) ORDER BY ordinal"""
-_SNAPSHOTS = """
-SELECT position, extractor, learner, hash, bytes, node, extract(epoch FROM made)::float8, notes,
-    mac
-FROM spamguard.snapshots ORDER BY position DESC LIMIT 100"""
-_CHUNK = """
-SELECT data FROM spamguard.chunks
-WHERE hash = %b AND number = %b AND octet_length(data) <= 1114112"""
 _NODES = """
 SELECT node, name, url, program, extractor, learner, position, chain, waiting, settings,
-    extract(epoch FROM clock_timestamp() - seen)::float8, mac
+    settled, tables, extract(epoch FROM clock_timestamp() - seen)::float8, mac
 FROM spamguard.nodes ORDER BY name, node LIMIT 1000"""
 # Each turn changes the state of a session, but a connection that was cut may stay for hours.
 _TWINS = """
@@ -193,8 +177,8 @@ class SharedDatabase:
         try:
             ((system, file),) = await database._work.query(_SERVER)
             database.server = Server(system, int(file[:8], 16))
-            _check_server(place, database.server, known)
-            _check_cluster(place, await database.cluster(), mac.fingerprint)
+            if problem := _find_problem(database.server, known, await database.cluster(), mac):
+                raise SharedError(f"{place}: {problem}")
             await database._work.query(_SHOW_KEY, mac.secret)
         except BaseException:
             database.close()
@@ -202,7 +186,6 @@ class SharedDatabase:
         return database
 
     def close(self) -> None:
-        """Close the connection at once, whatever it is doing."""
         self._work.close()
 
     # ---- the log
@@ -248,10 +231,10 @@ class SharedDatabase:
         rows = await self._work.query(_APPEND, *map(list, columns))
         return [position for (position,) in rows]
 
-    async def compact(self, upto: int, before: int, token: int) -> int | None:
-        """Drop superseded events, and return how many; None: the lease was lost.
+    async def compact(self, upto: int, before: int) -> int:
+        """Drop superseded events, and return how many.
 
-        upto: the position of the last published snapshot. before: seconds since 1970; votes that
+        upto: a position up to which tables are settled. before: seconds since 1970; votes that
         supersede must be older than this, and than 30 days.
         """
         dropped = 0
@@ -259,78 +242,19 @@ class SharedDatabase:
             end = min(start + COMPACT_POSITIONS - 1, upto)
             began = time.monotonic()
             ((number,),) = await self._work.query(
-                "SELECT spamguard.compact(%s, %s, %s, %s, %s)", start, end, upto, before, token
+                "SELECT spamguard.compact(%s, %s, %s, %s)", start, end, upto, before
             )
-            if number is None:
-                return None
             dropped += number
             # Nobody can append meanwhile: leave as much time to the turns of all nodes.
             await asyncio.sleep(max(0.1, time.monotonic() - began))
         return dropped
-
-    # ---- leases and snapshots
-
-    async def take_lease(self, name: str, holder: str, seconds: int) -> int | None:
-        """Take or renew a lease, and return its fencing token; None: somebody else has it."""
-        ((token,),) = await self._work.query(
-            "SELECT spamguard.take_lease(%s, %s, %s)", name, holder, seconds
-        )
-        return None if token is None else int(token)
-
-    async def release_lease(self, name: str, token: int) -> None:
-        """Give a lease back."""
-        await self._work.query("SELECT spamguard.release_lease(%s, %s)", name, token)
-
-    async def put_chunk(self, snapshot: bytes, number: int, data: bytes) -> None:
-        """Store a part of a snapshot, at most 1 MiB of it."""
-        await self._work.query(
-            "SELECT spamguard.put_chunk(%b, %b::int, %b)", snapshot, number, data
-        )
-
-    async def publish_snapshot(
-        self,
-        position: int,
-        extractor: int,
-        learner: int,
-        snapshot: bytes,
-        size: int,
-        node: str,
-        notes: str,
-        token: int,
-    ) -> str:
-        """Publish a snapshot whose chunks are there.
-
-        Returns "published", "same" (it was there), "different" (another one is there for this
-        position: a bug) or "lost" (the lease belongs to another node).
-        """
-        values = (position, extractor, learner, snapshot, size, node, notes)
-        ((outcome,),) = await self._work.query(
-            "SELECT spamguard.publish_snapshot(%s, %s, %s, %b, %s, %s, %s, %b, %s)",
-            *values,
-            self._mac.sign("snapshot", values),
-            token,
-        )
-        return str(outcome)
-
-    async def read_snapshots(self) -> list[SharedSnapshot]:
-        """List the snapshots, that of the highest position first."""
-        return [
-            SharedSnapshot(*row)
-            for *row, mac in await self._work.query(_SNAPSHOTS)
-            if self._mac.is_ours("snapshot", (*row[:6], row[7]), mac)
-        ]
-
-    async def read_chunk(self, snapshot: bytes, number: int) -> bytes | None:
-        """Read a part of a snapshot; None: it is missing."""
-        rows = await self._work.query(_CHUNK, snapshot, number)
-        return rows[0][0] if rows else None
 
     # ---- nodes
 
     async def note_node(self, row: NodeRow) -> None:
         """Say how this node is; the database notes the time."""
         await self._work.query(
-            "SELECT spamguard.note_node(%s, %s, %s, %s, %s, %s, %s, %b, %s, %b, %b)",
+            "SELECT spamguard.note_node(%s, %s, %s, %s, %s, %s, %s, %b, %s, %b, %s, %b, %b)",
             *row[:-1],
             self._mac.sign("node", row[:-1]),
         )
@@ -384,30 +308,30 @@ class SharedDatabase:
         ]
 
 
-def _check_server(place: str, server: Server, known: Server | None) -> None:
-    advice = "; if it is to count from now on, run `spamguard shared join` again on every node"
+def _find_problem(server: Server, known: Server | None, cluster: ClusterRow, mac: RowMac) -> str:
+    """Why a database is of no use, with the remedy; "": it is."""
+    advice = "if it is to count from now on, run `spamguard shared join` again on every node"
     if known is not None and server.system != known.system:
-        raise SharedError(f"{place}: it is another server than before{advice}")
+        return f"it is another server than before; {advice}"
     if known is not None and server.timeline < known.timeline:
-        raise SharedError(
-            f"{place}: an old primary: stop it: it has timeline {server.timeline}, and this node "
-            f"knows one with {known.timeline}{advice}"
+        return (
+            f"an old primary: stop it: it has timeline {server.timeline}, and this node knows one "
+            f"with {known.timeline}; {advice}"
         )
-
-
-def _check_cluster(place: str, cluster: ClusterRow, fingerprint: str) -> None:
-    if cluster.schema_version < SCHEMA_VERSION:
-        raise SharedError(
-            f"{place}: its tables are of version {cluster.schema_version}, this program needs "
-            f"{SCHEMA_VERSION}: run `spamguard shared upgrade`"
+    version = cluster.schema_version
+    if version < SCHEMA_VERSION:
+        return (
+            f"its tables are of version {version}, this program needs {SCHEMA_VERSION}: "
+            "run `spamguard shared upgrade`"
         )
     if cluster.min_writer > SCHEMA_VERSION:
-        raise SharedError(
-            f"{place}: its tables are of version {cluster.schema_version}, which this program does "
-            "not know: update spamguard on this node"
+        return (
+            f"its tables are of version {version}, which this program does not know: "
+            "update spamguard on this node"
         )
-    if cluster.fingerprint != fingerprint:
-        raise SharedError(
-            f"{place}: it belongs to the key {cluster.fingerprint}, this installation has "
-            f"{fingerprint}: copy the key of another node, or name another database"
+    if cluster.fingerprint != mac.fingerprint:
+        return (
+            f"it belongs to the key {cluster.fingerprint}, this installation has "
+            f"{mac.fingerprint}: copy the key of another node, or name another database"
         )
+    return ""

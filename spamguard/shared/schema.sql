@@ -57,33 +57,13 @@ CREATE TABLE IF NOT EXISTS events (
 );
 ALTER TABLE events ALTER COLUMN body SET STORAGE EXTERNAL; -- bodies do not compress
 
-CREATE TABLE IF NOT EXISTS snapshots (
-    position bigint NOT NULL,
-    extractor integer NOT NULL,
-    learner integer NOT NULL,
-    hash bytea NOT NULL,
-    bytes bigint NOT NULL,
-    node text NOT NULL,
-    made timestamptz NOT NULL DEFAULT clock_timestamp(),
-    notes text NOT NULL,
-    mac bytea NOT NULL,
-    PRIMARY KEY (extractor, learner, position)
-);
-
-CREATE TABLE IF NOT EXISTS chunks (
-    hash bytea NOT NULL,                 -- of the whole snapshot
-    number integer NOT NULL,
-    data bytea NOT NULL,
-    PRIMARY KEY (hash, number)
-);
-ALTER TABLE chunks ALTER COLUMN data SET STORAGE EXTERNAL;
-
-CREATE TABLE IF NOT EXISTS leases (
-    name text PRIMARY KEY,
-    holder text NOT NULL,                -- empty: given back
-    token bigint NOT NULL,
-    until timestamptz NOT NULL
-);
+-- Versions 1 and 2 had these, when one node settled for all.
+DROP TABLE IF EXISTS snapshots, chunks, leases;
+DROP FUNCTION IF EXISTS take_lease(text, text, integer), release_lease(text, bigint),
+    holds_lease(text, bigint), put_chunk(bytea, integer, bytea), publish_snapshot(
+        bigint, integer, integer, bytea, bigint, text, text, bytea, bigint),
+    compact(bigint, bigint, bigint, bigint, bigint),
+    note_node(text, text, text, text, integer, integer, bigint, bytea, bigint, bytea, bytea);
 
 CREATE TABLE IF NOT EXISTS nodes (
     node text PRIMARY KEY,
@@ -97,8 +77,12 @@ CREATE TABLE IF NOT EXISTS nodes (
     waiting bigint NOT NULL,
     settings bytea NOT NULL,
     mac bytea NOT NULL,
-    seen timestamptz NOT NULL
+    seen timestamptz NOT NULL,
+    settled bigint NOT NULL DEFAULT 0,   -- the last position that its settled tables hold
+    tables bytea NOT NULL DEFAULT ''     -- the hash of these
 ) WITH (fillfactor = 50);
+ALTER TABLE nodes ADD COLUMN IF NOT EXISTS settled bigint NOT NULL DEFAULT 0;
+ALTER TABLE nodes ADD COLUMN IF NOT EXISTS tables bytea NOT NULL DEFAULT '';
 
 CREATE TABLE IF NOT EXISTS credentials (
     id text PRIMARY KEY,
@@ -194,110 +178,14 @@ BEGIN
     END IF;
 END $$;
 
--- ---- leases
-
--- The fencing token, or NULL while somebody else holds the lease. It rises with each new holder.
-CREATE OR REPLACE FUNCTION take_lease(lease text, who text, seconds integer) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
-DECLARE
-    result bigint;
-BEGIN
-    PERFORM require_key();
-    IF (octet_length(lease) BETWEEN 1 AND 64 AND octet_length(who) BETWEEN 1 AND 255
-        AND seconds BETWEEN 1 AND 3600) IS NOT TRUE THEN
-        RAISE EXCEPTION 'take_lease: bad name, holder or time'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    INSERT INTO leases AS l (name, holder, token, until)
-        VALUES (lease, who, 1, clock_timestamp() + seconds * interval '1 second')
-        ON CONFLICT (name) DO UPDATE SET
-            holder = who,
-            token = CASE WHEN l.holder = who THEN l.token ELSE l.token + 1 END,
-            until = clock_timestamp() + seconds * interval '1 second'
-        WHERE l.holder = who OR l.until < clock_timestamp()
-        RETURNING token INTO result;
-    RETURN result;
-END $$;
-
-CREATE OR REPLACE FUNCTION release_lease(lease text, expected bigint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
-BEGIN
-    PERFORM require_key();
-    UPDATE leases SET holder = '', until = '-infinity' WHERE name = lease AND token = expected;
-END $$;
-
--- Whether the token is that of a lease which has not ended; the lease stays as it is until the
--- transaction ends. For the functions below; nodes may not call it.
-CREATE OR REPLACE FUNCTION holds_lease(lease text, expected bigint) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
-BEGIN
-    PERFORM 1 FROM leases WHERE name = lease AND token = expected AND holder <> ''
-        AND until > clock_timestamp() FOR UPDATE;
-    RETURN FOUND;
-END $$;
-
--- ---- snapshots
-
-CREATE OR REPLACE FUNCTION put_chunk(snapshot bytea, part integer, bytes bytea) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
-BEGIN
-    PERFORM require_key();
-    IF (octet_length(snapshot) = 32 AND part BETWEEN 0 AND 4095
-        AND octet_length(bytes) BETWEEN 1 AND 1114112) IS NOT TRUE THEN
-        RAISE EXCEPTION 'put_chunk: bad hash, number or size'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    INSERT INTO chunks (hash, number, data) VALUES (snapshot, part, bytes) ON CONFLICT DO NOTHING;
-END $$;
-
--- 'published'; 'same': it was there; 'different': another one is there for this position, which
--- must not be; 'lost': the lease is somebody else's. The two newest are kept.
-CREATE OR REPLACE FUNCTION publish_snapshot(
-    place bigint, by_extractor integer, by_learner integer, snapshot bytea, size bigint, by_node text,
-    remarks text, its_mac bytea, lease_token bigint
-) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
-DECLARE
-    present bytea;
-    parts bigint;
-BEGIN
-    PERFORM require_key();
-    IF (octet_length(snapshot) = 32 AND size > 0 AND octet_length(by_node) BETWEEN 1 AND 255
-        AND octet_length(remarks) <= 1048576 AND octet_length(its_mac) = 16
-        AND place BETWEEN 0 AND (SELECT last FROM log)) IS NOT TRUE THEN
-        RAISE EXCEPTION 'publish_snapshot: bad position, hash, size, node or notes'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF NOT holds_lease('settle', lease_token) THEN
-        RETURN 'lost';
-    END IF;
-    SELECT s.hash INTO present FROM snapshots s
-        WHERE s.extractor = by_extractor AND s.learner = by_learner AND s.position = place;
-    IF FOUND THEN
-        RETURN CASE WHEN present = snapshot THEN 'same' ELSE 'different' END;
-    END IF;
-    SELECT count(*) INTO parts FROM chunks c WHERE c.hash = snapshot;
-    IF parts <> (size + 1048575) / 1048576 THEN
-        RAISE EXCEPTION 'publish_snapshot: % chunks for % bytes', parts, size
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    INSERT INTO snapshots (position, extractor, learner, hash, bytes, node, notes, mac)
-        VALUES (place, by_extractor, by_learner, snapshot, size, by_node, remarks, its_mac);
-    DELETE FROM snapshots s WHERE s.extractor = by_extractor AND s.learner = by_learner
-        AND s.position NOT IN (
-            SELECT k.position FROM snapshots k
-            WHERE k.extractor = by_extractor AND k.learner = by_learner
-            ORDER BY k.position DESC LIMIT 2);
-    DELETE FROM chunks c WHERE c.hash NOT IN (SELECT s.hash FROM snapshots s);
-    RETURN 'published';
-END $$;
+-- ---- compacting
 
 -- Of the events in a range of positions, delete those that a later vote of the same key supersedes,
 -- where that vote stands up to `upto`, is older than `before` (seconds since 1970) and has been here
 -- for 30 days, whatever time it claims; and tombstones of ageing as old as that of whose key nothing
--- else is left. Returns how many; NULL: the lease is somebody else's.
+-- else is left. Returns how many.
 CREATE OR REPLACE FUNCTION compact(
-    range_start bigint, range_end bigint, upto bigint, before bigint, lease_token bigint
+    range_start bigint, range_end bigint, upto bigint, before bigint
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 DECLARE
@@ -307,9 +195,6 @@ DECLARE
     aged bigint;
 BEGIN
     PERFORM require_key();
-    IF NOT holds_lease('settle', lease_token) THEN
-        RETURN NULL;
-    END IF;
     SELECT * INTO STRICT head FROM log FOR UPDATE;
     IF (range_start <= range_end AND range_end <= upto AND upto <= head.last) IS NOT TRUE THEN
         RAISE EXCEPTION 'compact: bad positions' USING ERRCODE = 'invalid_parameter_value';
@@ -338,7 +223,7 @@ END $$;
 CREATE OR REPLACE FUNCTION note_node(
     id text, its_name text, its_url text, its_program text, its_extractor integer,
     its_learner integer, its_position bigint, its_chain bytea, its_waiting bigint,
-    its_settings bytea, its_mac bytea
+    its_settings bytea, its_settled bigint, its_tables bytea, its_mac bytea
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 BEGIN
@@ -346,18 +231,21 @@ BEGIN
     IF (octet_length(id) BETWEEN 1 AND 255 AND octet_length(its_name) <= 255
         AND octet_length(its_url) <= 2000 AND octet_length(its_program) <= 255
         AND octet_length(its_chain) <= 32 AND octet_length(its_settings) <= 64
+        AND octet_length(its_tables) <= 32
         AND octet_length(its_mac) = 16) IS NOT TRUE THEN
         RAISE EXCEPTION 'note_node: too long' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO nodes (node, name, url, program, extractor, learner, position, chain, waiting,
-            settings, mac, seen)
+            settings, settled, tables, mac, seen)
         VALUES (id, its_name, its_url, its_program, its_extractor, its_learner, its_position,
-            its_chain, its_waiting, its_settings, its_mac, clock_timestamp())
+            its_chain, its_waiting, its_settings, its_settled, its_tables, its_mac,
+            clock_timestamp())
         ON CONFLICT (node) DO UPDATE SET
             name = excluded.name, url = excluded.url, program = excluded.program,
             extractor = excluded.extractor, learner = excluded.learner,
             position = excluded.position, chain = excluded.chain, waiting = excluded.waiting,
-            settings = excluded.settings, mac = excluded.mac, seen = excluded.seen;
+            settings = excluded.settings, settled = excluded.settled, tables = excluded.tables,
+            mac = excluded.mac, seen = excluded.seen;
     DELETE FROM nodes WHERE seen < clock_timestamp() - interval '30 days';
 END $$;
 
@@ -438,8 +326,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA spamguard FROM PUBLIC, spamguard_node;
 GRANT USAGE ON SCHEMA spamguard TO spamguard_node;
 GRANT SELECT ON ALL TABLES IN SCHEMA spamguard TO spamguard_node;
 GRANT EXECUTE ON FUNCTION
-    append, take_lease, release_lease, put_chunk, publish_snapshot, compact, note_node,
-    forget_node, put_credential, end_credential, burn_link
+    append, compact, note_node, forget_node, put_credential, end_credential, burn_link
     TO spamguard_node;
 
 -- Large objects would be another place to fill. PostgreSQL lets everybody make them, and only a

@@ -2,23 +2,18 @@
 
 The courier writes `shared.json` in the state directory when something has changed, at most once a
 second, and at least every few seconds as a sign of life. `spamguard status`, monitors, the page and
-the requests between nodes read it. It is written whole under another name and renamed.
-
-Must never make a reader fail: a file that is missing or damaged is a courier that was not heard.
+the requests between nodes read it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import ValidationError, convert
-
-from spamguard.log import duration_text
-from spamguard.storage import replace_private
+from spamguard.status_file import StatusFile
+from spamguard.times import duration_text
 
 if TYPE_CHECKING:
     from spamguard.ledger.shared import LogCounts
@@ -27,6 +22,7 @@ STATUS_FILE = "shared.json"
 BEAT_SECONDS = 5.0  # between two signs of life
 ABSENT_SECONDS = 60.0
 """A node that was not seen for so long is an alarm."""
+_MAX_BEHIND = 2000  # events, before nothing is settled until they are here
 _SILENT_SECONDS = 30.0  # then the courier does not run
 _AWAY_SECONDS = 5.0  # a shorter absence is no news
 
@@ -58,9 +54,9 @@ class SharedStatus:
     contact: when the last turn succeeded. away_since: since when none does; 0: it is there.
     problem: why not. waiting: lessons that others do not have yet, the oldest since waiting_since.
     skipped: events of the log that could not be read, and forged: rows of the database that no
-    node wrote, counted since the courier began. hold: why the tables stand still, or "". alarms:
-    what an operator must look at. absent: names of nodes that were not seen for a minute; each is
-    an alarm.
+    node wrote, counted since the courier began. joining: until the whole log is here and settled.
+    alarms: what an operator must look at. absent: names of nodes that were not seen for a minute;
+    each is an alarm.
     """
 
     node: str = ""
@@ -74,7 +70,7 @@ class SharedStatus:
     waiting_since: float = 0.0
     skipped: int = 0
     forged: int = 0
-    hold: str = ""
+    joining: bool = False
     alarms: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     nodes: tuple[NodeStatus, ...] = ()
@@ -89,12 +85,28 @@ class SharedStatus:
             self.away_since and now - self.away_since >= _AWAY_SECONDS
         )
 
+    def is_copying(self, now: float, position: int) -> bool:
+        """Whether much of the log comes just now; position: how much of it is here."""
+        return not self.is_away(now) and self.last - position > _MAX_BEHIND
+
+    def is_first(self, now: float) -> bool:
+        """Whether this is the first node of those that are here: it alone does what is enough if
+        one does it.
+        """
+        here = {node.node for node in self.nodes if now - node.seen < ABSENT_SECONDS}
+        return not self.is_away(now) and self.node == min(here, default="")
+
     def age(self, now: float) -> float:
         """Seconds since the last contact with the shared log."""
         return max(0.0, now - (self.contact or self.away_since or self.written))
 
     def notes(self, now: float) -> Iterator[str]:
         """What is not as it should be, in sentences. None of it keeps mail from flowing."""
+        if self.joining:
+            yield (
+                f"shared log: this node joins it, and has {self.position:,} of {self.last:,} "
+                "events: mail is judged by what it knew before, until they are here and settled"
+            )
         if not self.is_alive(now):
             silent = f"for {duration_text(now - self.written)}" if self.written else "yet"
             yield f"shared log: the courier has not been heard {silent}"
@@ -102,8 +114,6 @@ class SharedStatus:
             reason = f" ({self.problem})" if self.problem else ""
             since = duration_text(now - self.away_since)
             yield f"shared log: away for {since}{reason}; lessons waiting here: {self.waiting:,}"
-        if self.hold:
-            yield f"shared log: {self.hold}"
         yield from (f"shared log: {alarm}" for alarm in self.alarms)
         mine = next((node.settings for node in self.nodes if node.node == self.node), "")
         for node in self.nodes:
@@ -111,12 +121,12 @@ class SharedStatus:
                 yield f"shared log: {node.name} has other settings than this node"
 
 
+_FILE = StatusFile(STATUS_FILE, SharedStatus)
+
+
 def read_status(state: Path) -> SharedStatus:
     """What the courier of this state directory last said; never written: nothing is known."""
-    try:
-        return convert(json.loads((state / STATUS_FILE).read_bytes()), SharedStatus)
-    except (OSError, ValueError, ValidationError, RecursionError):
-        return SharedStatus()
+    return _FILE.read(state) or SharedStatus()
 
 
 def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any]:
@@ -138,4 +148,4 @@ def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any
 
 def write_status(state: Path, status: SharedStatus) -> None:
     """Write it in the place of the former one. OSError."""
-    replace_private(state / STATUS_FILE, [json.dumps(asdict(status)).encode()], durable=False)
+    _FILE.write(state, status)

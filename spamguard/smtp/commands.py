@@ -1,14 +1,11 @@
 """What a client says: MAIL, RCPT, XFORWARD and XCLIENT with their arguments, and the message.
 
 MAIL and RCPT follow RFC 5321 (section 4.1.1), RFC 6531, RFC 3461, RFC 1870 and RFC 6152; XFORWARD
-and XCLIENT follow Postfix's XFORWARD_README and XCLIENT_README. Arguments are parsed here, and the
-same commands written. `DataReader` reads the message after 354, and `dot_stuff` writes it.
-
-Nothing gets through that could end a command, begin another one or be read in two ways: no control
-character, no open quote or bracket, no unknown parameter. Values of XFORWARD are free text of
-strangers, encoded: once decoded they hold no control characters. Whether an address exists is for
-the next hop to say. Only CRLF.CRLF ends a message. What is sent on must never hold anything that a
-more lenient server takes for an end (SMTP smuggling).
+and XCLIENT follow Postfix's XFORWARD_README and XCLIENT_README. Nothing gets through that could end
+a command, begin another one or be read in two ways: no control character, no open quote or bracket,
+no unknown parameter. Whether an address exists is for the next hop to say. Only CRLF.CRLF ends a
+message, and what is sent on must never hold anything that a more lenient server takes for an end
+(SMTP smuggling).
 """
 
 from __future__ import annotations
@@ -71,62 +68,41 @@ _NOT_ASCII = Reply.from_text(553, "5.6.7 Address is not ASCII, and SMTPUTF8 was 
 def parse_mail(argument: bytes, *, smtputf8: bool = False) -> Sender:
     """The sender in the argument of MAIL, without a source route; RefusedError if there is none.
 
-    Parameters
-    ----------
-    smtputf8
-        Whether it may go beyond ASCII without the parameter SMTPUTF8, as from a server that has let
-        its client do so.
-
-    >>> parse_mail(b"FROM:<a@example.org> SIZE=12")
-    Sender(address='a@example.org', parameters=(EsmtpParameter(keyword='SIZE', value='12'),))
+    With `smtputf8` it may go beyond ASCII without that parameter, as from a server that has let its
+    client do so.
     """
-    path = _argument_after(argument, b"FROM:")
-    address, rest = ("", path[2:]) if path.startswith("<>") else _parse_address(path)
-    parameters = _parse_parameters(rest, _MAIL_PARAMETERS)
-    _check_ascii(address, parameters, smtputf8=smtputf8 or "SMTPUTF8" in dict(parameters))
-    return Sender(address, parameters)
+    return Sender(*_parse_path(argument, b"FROM:", _MAIL_PARAMETERS, smtputf8=smtputf8))
 
 
 def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
     """The recipient in the argument of RCPT; RefusedError if there is none.
 
     An address without domain is accepted: `<Postmaster>` must be (RFC 5321, section 4.1.1.3), and
-    an LMTP server knows others.
-
-    Parameters
-    ----------
-    smtputf8
-        Whether MAIL had that parameter, or need not.
+    an LMTP server knows others. With `smtputf8`, MAIL had that parameter or need not.
     """
-    address, rest = _parse_address(_argument_after(argument, b"TO:"))
-    parameters = _parse_parameters(rest, _RCPT_PARAMETERS)
-    _check_ascii(address, parameters, smtputf8=smtputf8)
-    return Recipient(address, parameters)
+    return Recipient(*_parse_path(argument, b"TO:", _RCPT_PARAMETERS, smtputf8=smtputf8))
 
 
-def _argument_after(argument: bytes, word: bytes) -> str:
-    if argument[: len(word)].upper() != word:
+def _parse_path(
+    argument: bytes, start: bytes, forms: Mapping[str, re.Pattern[str] | None], *, smtputf8: bool
+) -> tuple[str, tuple[EsmtpParameter, ...]]:
+    """Address and parameters; a keyword whose form is None takes no value."""
+    if argument[: len(start)].upper() != start:
         raise RefusedError(Replies.BAD_ARGUMENT)
-    return argument[len(word) :].lstrip(b" ").decode("utf-8", "surrogateescape")
-
-
-def _parse_address(text: str) -> tuple[str, str]:
-    if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):  # no UTF-8
-        raise RefusedError(_NOT_ASCII)
-    match = _PATH.match(text)
-    if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
-        raise RefusedError(Replies.BAD_ARGUMENT)
-    return match[1] or match[2], text[match.end() :]
-
-
-def _parse_parameters(
-    text: str, forms: Mapping[str, re.Pattern[str] | None]
-) -> tuple[EsmtpParameter, ...]:
-    """A keyword whose form is None takes no value."""
-    if text and not text.startswith(" "):
+    text = argument[len(start) :].lstrip(b" ").decode("utf-8", "surrogateescape")
+    if start == b"FROM:" and text.startswith("<>"):
+        address, rest = "", text[2:]
+    else:
+        if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
+            raise RefusedError(_NOT_ASCII)  # nor UTF-8
+        match = _PATH.match(text)
+        if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
+            raise RefusedError(Replies.BAD_ARGUMENT)
+        address, rest = match[1] or match[2], text[match.end() :]
+    if rest and not rest.startswith(" "):
         raise RefusedError(Replies.BAD_ARGUMENT)  # something sticks to the closing bracket
     parameters: dict[str, EsmtpParameter] = {}
-    for word in filter(None, text.split(" ")):
+    for word in filter(None, rest.split(" ")):
         match = _PARAMETER.fullmatch(word)
         if match is None:
             raise RefusedError(Replies.BAD_ARGUMENT)
@@ -138,34 +114,18 @@ def _parse_parameters(
         if not is_good or keyword in parameters:
             raise RefusedError(Replies.BAD_ARGUMENT)
         parameters[keyword] = EsmtpParameter(keyword, value)
-    return tuple(parameters.values())
-
-
-def _check_ascii(address: str, parameters: Iterable[EsmtpParameter], *, smtputf8: bool) -> None:
-    values = (parameter.value or "" for parameter in parameters)
-    if not (smtputf8 or (address.isascii() and all(map(str.isascii, values)))):
+    texts = (address, *(parameter.value or "" for parameter in parameters.values()))
+    if not (smtputf8 or "SMTPUTF8" in parameters or all(map(str.isascii, texts))):
         raise RefusedError(_NOT_ASCII)
+    return address, tuple(parameters.values())
 
 
-def mail_command(sender: Sender) -> bytes:
-    """The MAIL command, line end included; ValueError if it holds a control character.
-
-    >>> mail_command(Sender("a@example.org", (EsmtpParameter("SIZE", "12"),)))
-    b'MAIL FROM:<a@example.org> SIZE=12\\r\\n'
-    """
-    return _write_command("MAIL FROM", sender)
-
-
-def rcpt_command(recipient: Recipient) -> bytes:
-    """The RCPT command, as `mail_command`."""
-    return _write_command("RCPT TO", recipient)
-
-
-def _write_command(verb: str, path: Sender | Recipient) -> bytes:
-    words = [
-        keyword if value is None else f"{keyword}={value}" for keyword, value in path.parameters
-    ]
-    line = " ".join((f"{verb}:<{path.address}>", *words))
+def write_command(path: Sender | Recipient) -> bytes:
+    """The MAIL or RCPT command with its line end; ValueError if it holds a control character."""
+    verb = "MAIL FROM" if isinstance(path, Sender) else "RCPT TO"
+    words = [f"{verb}:<{path.address}>"]
+    words += [key if value is None else f"{key}={value}" for key, value in path.parameters]
+    line = " ".join(words)
     if _CONTROL_CHARACTER.search(line):
         raise ValueError("a control character in an address or a parameter")
     return line.encode() + b"\r\n"
@@ -201,42 +161,6 @@ _VALUE_FORMS = {
 }
 
 
-def parse_attributes(argument: bytes) -> dict[str, str]:
-    """The attributes in the argument of XFORWARD or XCLIENT; RefusedError if it is none.
-
-    Names are in upper case, values decoded; "" is what the peer does not know. ADDR is a plain
-    address, without "IPV6:".
-
-    >>> parse_attributes(b"NAME=mx.example.org ADDR=IPV6:::1 PORT=[UNAVAILABLE]")
-    {'NAME': 'mx.example.org', 'ADDR': '::1', 'PORT': ''}
-    """
-    attributes: dict[str, str] = {}
-    for word in filter(None, argument.split(b" ")):
-        match = _ATTRIBUTE.fullmatch(word)
-        if match is None:
-            raise RefusedError(Replies.BAD_ARGUMENT)
-        name = match[1].decode("ascii").upper()
-        try:
-            attributes[name] = _decode_value(name, match[2])
-        except ValueError:
-            raise RefusedError(Replies.BAD_ARGUMENT) from None
-    if not attributes:
-        raise RefusedError(Replies.BAD_ARGUMENT)
-    return attributes
-
-
-def _decode_value(name: str, encoded: bytes) -> str:
-    raw = _ENCODED.sub(lambda match: bytes.fromhex(match[1].decode("ascii")), encoded)
-    text = _CONTROL_CHARACTER.sub("?", raw.decode("utf-8", "replace"))[:_MAX_VALUE_LENGTH]
-    if text.upper() in {_UNAVAILABLE, "[TEMPUNAVAIL]", ""}:
-        return ""
-    if name == "ADDR":
-        return str(ip_address(text[5:] if text[:5].upper() == "IPV6:" else text))
-    if name in _VALUE_FORMS and not _VALUE_FORMS[name].fullmatch(text):
-        raise ValueError(name)
-    return text.upper() if name == "SOURCE" else text
-
-
 XFORWARD_FEATURE = " ".join(("XFORWARD", *_XFORWARD_NAMES))
 XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN"
 
@@ -244,20 +168,31 @@ XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN"
 def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
     """The client after one XFORWARD or XCLIENT; RefusedError if the argument is none.
 
-    What the peer does not say stays unknown: its own values are not those of its client.
-
-    Parameters
-    ----------
-    client
-        After the commands before it, or the peer itself.
-    feature
-        `XFORWARD_FEATURE` or `XCLIENT_FEATURE`.
+    The client is that after the commands before it, or the peer itself. What the peer does not say
+    stays unknown: its own values are not those of its client. Values are free text of strangers,
+    encoded; decoded they hold no control characters.
     """
-    attributes = parse_attributes(argument)
-    if attributes.keys() - set(feature.split()[1:]):
+    values: dict[str, Any] = {}
+    for word in filter(None, argument.split(b" ")):
+        match = _ATTRIBUTE.fullmatch(word)
+        name = match[1].decode("ascii").upper() if match else ""
+        if match is None or name not in feature.split()[1:]:
+            raise RefusedError(Replies.BAD_ARGUMENT)
+        raw = _ENCODED.sub(lambda code: bytes.fromhex(code[1].decode("ascii")), match[2])
+        text = _CONTROL_CHARACTER.sub("?", raw.decode("utf-8", "replace"))[:_MAX_VALUE_LENGTH]
+        if text.upper() in {_UNAVAILABLE, "[TEMPUNAVAIL]"}:
+            text = ""
+        elif name == "ADDR" and text:
+            try:
+                text = str(ip_address(text[5:] if text[:5].upper() == "IPV6:" else text))
+            except ValueError:
+                raise RefusedError(Replies.BAD_ARGUMENT) from None
+        elif text and name in _VALUE_FORMS and not _VALUE_FORMS[name].fullmatch(text):
+            raise RefusedError(Replies.BAD_ARGUMENT)
+        values[CLIENT_FIELDS[name]] = text.upper() if name == "SOURCE" else text
+    if not values:
         raise RefusedError(Replies.BAD_ARGUMENT)
     before = client if client.forwarded else Client(peer=client.peer, forwarded=True)
-    values: dict[str, Any] = {CLIENT_FIELDS[name]: value for name, value in attributes.items()}
     return replace(before, **values)
 
 
@@ -271,20 +206,18 @@ def xforward_commands(client: Client, announced: str) -> list[bytes]:
     line = b"XFORWARD"
     offered = announced.upper().split()
     for name in (name for name in _XFORWARD_NAMES if name in offered):
-        word = _encode_attribute(name, getattr(client, CLIENT_FIELDS[name]))
+        value = getattr(client, CLIENT_FIELDS[name])
+        if name == "ADDR" and ":" in value:
+            value = f"IPV6:{value}"
+        encoded = _TO_ENCODE.sub(lambda m: b"+%02X" % m[0][0], value.encode("utf-8", "replace"))
+        if not value or len(value) > _MAX_VALUE_LENGTH or len(encoded) > _MAX_LINE_BYTES - 40:
+            encoded = _UNAVAILABLE.encode()
+        word = name.encode() + b"=" + encoded
         if len(line) + 1 + len(word) + 2 > _MAX_LINE_BYTES:
             lines.append(line + b"\r\n")
             line = b"XFORWARD"
         line += b" " + word
     return [*lines, line + b"\r\n"] if line != b"XFORWARD" else []
-
-
-def _encode_attribute(name: str, value: str) -> bytes:
-    if name == "ADDR" and ":" in value:
-        value = f"IPV6:{value}"
-    encoded = _TO_ENCODE.sub(lambda m: b"+%02X" % m[0][0], value.encode("utf-8", "replace"))
-    fits = len(value) <= _MAX_VALUE_LENGTH and len(encoded) <= _MAX_LINE_BYTES - 40
-    return f"{name}=".encode("ascii") + (encoded if value and fits else _UNAVAILABLE.encode())
 
 
 # ---- the message after 354 (RFC 5321, section 4.5.2)
@@ -302,18 +235,9 @@ _BLANK_FOR_CR = bytes.maketrans(b"\r", b" ")
 class DataReader:
     """Reads one message in chunks of any size; where they are cut makes no difference.
 
-    Parameters
-    ----------
-    normalise
-        A bare CR comes out as a blank, a bare LF as CRLF, a NUL not at all; otherwise they stay,
-        and are no line ends.
-
-    Attributes
-    ----------
-    oddities
-        Which of "bare-cr", "bare-lf" and "nul" the message holds so far.
-    rest
-        What came behind the end, which are the next commands.
+    With `normalise` a bare CR comes out as a blank, a bare LF as CRLF, a NUL not at all; otherwise
+    they stay, and are no line ends. `oddities` says which of "bare-cr", "bare-lf" and "nul" the
+    message holds so far, `rest` is what came behind the end: the next commands.
     """
 
     def __init__(self, *, normalise: bool = False) -> None:
@@ -329,10 +253,7 @@ class DataReader:
     def feed(self, chunk: bytes) -> bytes:
         """The bytes of the message, dots taken off, that are certain now.
 
-        Raises
-        ------
-        ValueError
-            The message has ended already.
+        Raises ValueError if the message has ended already.
         """
         if self.is_finished:
             raise ValueError("the message has ended")
@@ -356,12 +277,9 @@ class DataReader:
 def dot_stuff(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """A message with CRLF line ends as it goes over the wire: dots put on, CRLF.CRLF at the end.
 
-    Raises
-    ------
-    ValueError
-        Before a bare CR, a bare LF or a NUL is given out: a server that takes one for a line end,
-        or drops it, might see an end of the message there. Close the session to which earlier
-        pieces were sent.
+    Raises ValueError before a bare CR, a bare LF or a NUL is given out: a server that takes one for
+    a line end, or drops it, might see an end of the message there. Close the session to which
+    earlier pieces were sent.
 
     >>> b"".join(dot_stuff([b"a\\r\\n.b\\r\\n"]))
     b'a\\r\\n..b\\r\\n.\\r\\n'

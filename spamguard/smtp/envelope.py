@@ -1,9 +1,9 @@
 """The values that travel between doors, proxy and next hop: replies, envelopes, trace fields.
 
-`ReplyReader` reads the replies of a next hop as they come (RFC 5321, section 4.2). It is tolerant
-of line ends; it must never let a reply grow without bound, nor let a byte through that could split
-the reply when it is passed on. The Received field (section 4.4) says what a client said of itself,
-and clients are hostile: no part of it may end a line, open a comment or look like another part.
+`ReplyReader` reads the replies of a next hop (RFC 5321, section 4.2). It is tolerant of line ends;
+it must never let a reply grow without bound, nor let a byte through that could split it when it is
+passed on. The Received field says what a client said of itself, and clients are hostile: no part of
+it may end a line, open a comment or look like another part.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class Reply:
-    """An SMTP reply; its lines have no code and no line end, but an enhanced code (RFC 2034).
-
-    >>> str(Reply.from_text(250, "2.0.0 Ok"))
-    '250 2.0.0 Ok'
-    """
+    """An SMTP reply; its lines have no code and no line end, but an enhanced code (RFC 2034)."""
 
     code: int
     lines: tuple[bytes, ...]
@@ -47,9 +43,7 @@ class Reply:
 
 
 class RefusedError(Exception):
-    """Carries the answer to what a client may not say, in words of its protocol (SMTP: a `Reply`);
-    the last one if it ends the session.
-    """
+    """Carries the answer to what a client may not say, in words of its protocol (SMTP: `Reply`)."""
 
     def __init__(self, reply: Any, *, ends_session: bool = False) -> None:
         super().__init__(reply)
@@ -66,10 +60,7 @@ _reply = Reply.from_text
 
 
 class Replies:
-    """Our own fixed replies (RFC 5321, section 4.2; RFC 3463).
-
-    A 421 ends the session. None may tell more of a fault than that there is one.
-    """
+    """Our own fixed replies (RFC 5321, section 4.2; RFC 3463). A 421 ends the session."""
 
     OK = _reply(250, "2.0.0 Ok")
     BYE = _reply(221, "2.0.0 Bye")
@@ -102,8 +93,7 @@ class Replies:
 
 
 def with_enhanced_code(line: str) -> Reply:
-    """The reply in a line of aiosmtpd, with an enhanced code (RFC 2034, section 4; RFC 3463,
-    section 3.6).
+    """The reply in a line of aiosmtpd, with an enhanced code (RFC 2034; RFC 3463, section 3.6).
 
     >>> str(with_enhanced_code("503 Error: send HELO first"))
     '503 5.5.0 Error: send HELO first'
@@ -126,6 +116,14 @@ class Sender:
     address: str
     parameters: tuple[EsmtpParameter, ...] = ()
 
+    @property
+    def needs_smtputf8(self) -> bool:
+        """Whether only a hop with SMTPUTF8 can have it.
+
+        An address beyond ASCII without that parameter is for the hop to judge.
+        """
+        return any(parameter.keyword == "SMTPUTF8" for parameter in self.parameters)
+
 
 @dataclass(frozen=True)
 class Recipient:
@@ -137,32 +135,18 @@ class Recipient:
 
 @dataclass(frozen=True)
 class Client:
-    """The host that a message comes from, as far as known; "" means unknown.
+    """The host that a message comes from, as far as known; "" means unknown."""
 
-    A trusted peer overrides the fields by XFORWARD or XCLIENT, and `forwarded` is then true.
-
-    Attributes
-    ----------
-    address
-        IPv4 or IPv6 in plain text.
-    protocol
-        SMTP, ESMTP, LMTP and the like (RFC 3848).
-    source
-        LOCAL or REMOTE (XFORWARD).
-    peer
-        Address of the connection itself.
-    """
-
-    address: str = ""
+    address: str = ""  # IPv4 or IPv6 in plain text
     name: str = ""
     port: str = ""
     helo: str = ""
-    protocol: str = ""
+    protocol: str = ""  # SMTP, ESMTP, LMTP and the like (RFC 3848)
     ident: str = ""
-    source: str = ""
+    source: str = ""  # LOCAL or REMOTE (XFORWARD)
     login: str = ""
-    peer: str = ""
-    forwarded: bool = False
+    peer: str = ""  # address of the connection itself
+    forwarded: bool = False  # a trusted peer has overridden the fields (XFORWARD, XCLIENT)
 
 
 @dataclass(frozen=True)
@@ -198,22 +182,18 @@ _RECEIVED = re.compile(rb"^received[ \t]*:", re.IGNORECASE | re.MULTILINE)
 def received_field(client: Client, hostname: str, name: str, recipient: str, now: float) -> bytes:
     """A Received field, folded, without its last line end.
 
-    Parameters
-    ----------
-    name
-        Of the message, for `id`.
-    recipient
-        For `for`; "" when there are several.
-    now
-        Seconds since 1970.
+    The name is that of the message, and the recipient "" when there are several.
     """
     comment = ""
     if literal := _address_literal(client.address):
         name_of_client = f"{client.name} " if _DOMAIN.fullmatch(client.name) else ""
         comment = f" ({name_of_client}{literal})"
+    protocol, name = (
+        text if _ATOM.fullmatch(text) else "unknown" for text in (client.protocol, name)
+    )
     parts = [
         f"Received: from {_host_name(client.helo)}{comment}",
-        f"by {_host_name(hostname)} with {_safe_atom(client.protocol)} id {_safe_atom(name)}",
+        f"by {_host_name(hostname)} with {protocol} id {name}",
     ]
     if _PATH.fullmatch(recipient):
         parts.append(f"for <{recipient}>")
@@ -245,10 +225,6 @@ def _address_literal(address: str) -> str:
     return f"[IPv6:{parsed}]" if parsed.version == 6 else f"[{parsed}]"
 
 
-def _safe_atom(text: str) -> str:
-    return text if _ATOM.fullmatch(text) else "unknown"
-
-
 # ---- replies of a next hop
 
 MAX_REPLY_BYTES = 64 << 10  # of one reply, line ends included
@@ -264,13 +240,7 @@ class ReplyError(ValueError):
 
 
 class ReplyReader:
-    """Takes bytes cut anywhere and gives one reply after the other.
-
-    >>> reader = ReplyReader()
-    >>> reader.feed(b"250-mx.example.org\\r\\n250 8BITMIME\\r\\n")
-    >>> str(reader.next_reply())
-    '250 mx.example.org 8BITMIME'
-    """
+    """Takes bytes cut anywhere and gives one reply after the other."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
@@ -289,10 +259,7 @@ class ReplyReader:
     def next_reply(self) -> Reply | None:
         """The next reply, None while it is not complete.
 
-        Raises
-        ------
-        ReplyError
-            The bytes are no reply, or one that is too long. The reader is of no more use.
+        Raises ReplyError if the bytes are no reply, or one that is too long.
         """
         while (end := self._unread.find(b"\n")) >= 0:
             line = bytes(self._unread[:end])
@@ -321,9 +288,6 @@ def parse_extensions(reply: Reply) -> dict[str, str]:
 
     Lines that begin with no keyword are skipped, and the first line of a keyword counts (RFC 5321,
     section 4.1.1.1). Our own clients see the parameters: a byte beyond printable ASCII becomes "?".
-
-    >>> parse_extensions(Reply(250, (b"mx.example.org", b"SIZE 1000", b"8BITMIME")))
-    {'SIZE': '1000', '8BITMIME': ''}
     """
     offered: dict[str, str] = {}
     for line in reply.lines[1:]:
@@ -340,11 +304,7 @@ _parse_address = lru_cache(1024)(ipaddress.ip_address)  # the same clients come 
 
 
 class Networks:
-    """Addresses, given as networks in CIDR notation.
-
-    A client without an address, on a Unix socket, is always in: it has passed the permissions of
-    the file.
-    """
+    """Addresses, given as networks in CIDR notation. "", of a Unix socket, is always in."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]

@@ -30,10 +30,10 @@ from pydantic_core import PydanticCustomError
 
 from spamguard import __version__
 from spamguard.errors import BusyError
-from spamguard.log import MAX_TIME
 from spamguard.proxy.history import readable
 from spamguard.records import Explanation
 from spamguard.storage import Spool
+from spamguard.times import MAX_TIME, parse_time
 from spamguard.web import models, requests
 from spamguard.web.auth import require_operator
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
@@ -133,9 +133,8 @@ def _parse_time(text: str) -> float:
     if _NUMBER.fullmatch(text) and not _COMPACT_DAY.fullmatch(text):
         return min(float(text), float(MAX_TIME))
     try:
-        time = datetime.fromisoformat(text.upper())
-        return max(0.0, (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, OverflowError):
+        return parse_time(text, datetime.now(UTC))
+    except ValueError:
         raise PydanticCustomError(
             "time",
             "expected seconds since 1970, a date such as 2026-11-17, or 2026-11-17T08:00:00Z",

@@ -16,7 +16,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from hashlib import blake2b
 from importlib.resources import files
@@ -33,6 +33,7 @@ from starlette.routing import BaseRoute, Route
 from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
 from spamguard.mail import headers
+from spamguard.times import parse_time
 from spamguard.web import formatting
 from spamguard.web.auth import AuthMethod, Person, SessionManager
 from spamguard.web.formatting import count_noun, label_text
@@ -264,8 +265,8 @@ class SearchQuery:
             self.subject,
             self.label,
             self.taught,
-            _day_start(self.since) if self.since else 0.0,
-            _day_start(self.until, days=1) if self.until else 0.0,
+            _parse_day(self.since) if self.since else 0.0,
+            _parse_day(self.until, is_end=True) if self.until else 0.0,
             self.before if is_id(self.before) else "",
             HISTORY_ROWS,
             tuple(filter(None, words)),
@@ -305,11 +306,10 @@ class SearchQuery:
         return f"?{encoded}" if encoded else ""
 
 
-def _day_start(day: str, days: int = 0) -> float:
+def _parse_day(day: str, *, is_end: bool = False) -> float:
     try:
-        start = datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC)
-        return (start + timedelta(days)).timestamp()
-    except (ValueError, OverflowError):
+        return parse_time(day, datetime.now(UTC), is_end=is_end)
+    except ValueError:
         raise UsageError(f"{day} is not a day: write it as in 2026-11-20") from None
 
 

@@ -32,8 +32,9 @@ from spamguard.config.options import DigestPeriod, Web
 from spamguard.database import Database, Schema
 from spamguard.engine.policy import UNSURE
 from spamguard.errors import DigestError, NotAllowedError, SpamguardError
-from spamguard.log import WarnOnce, local_time
+from spamguard.log import WarnOnce
 from spamguard.proxy.history import readable
+from spamguard.times import local_time
 from spamguard.web.auth import Person
 from spamguard.web.mailer import Mailer
 from spamguard.web.models import MAX_ROWS, HeldMessage, Judgement

@@ -22,8 +22,8 @@ from markupsafe import Markup
 from spamguard.engine import explain_text
 from spamguard.engine.policy import UNSURE
 from spamguard.ledger.senders import label_class
-from spamguard.log import utc_datetime
 from spamguard.records import Explanation
+from spamguard.times import utc_datetime
 from spamguard.web.models import ConfusionCell, Hour, JudgementDetails
 
 # ---- texts and numbers

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, PlainSerializer, TypeAdapter
 
 from spamguard.engine import explain_text
-from spamguard.log import rfc3339
 from spamguard.records import Clue, Explanation, Verdict, Word
+from spamguard.times import rfc3339
 
 if TYPE_CHECKING:
     from spamguard.proxy.history import HistoryRow

@@ -119,13 +119,16 @@ class HealthReporter:
     async def ready(self) -> Response:
         """Answer /readyz: whether mail can be judged and delivered.
 
-        It can without the shared log: a second line tells of that.
+        It can without the shared log, but for a node that joins it: further lines tell of that.
         """
         daemon, report, hops = await self._look_everywhere()
         state = [report] if isinstance(report, str) else []
         problems = [*daemon.stuck, *state, *daemon.missing_scorers, *hops]
         shared = self._read_shared()
-        return _health_answer(problems, "ready", shared.notes(time.time()) if shared else ())
+        notes = list(shared.notes(time.time())) if shared else []
+        if shared and shared.joining:
+            problems, notes = [*problems, *notes], []
+        return _health_answer(problems, "ready", notes)
 
     def _read_shared(self) -> SharedStatus | None:
         if self._settings.shared is None:

@@ -22,8 +22,13 @@ from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.log import hostname, quote_value
 from spamguard.process import start_process
-from spamguard.proxy.delivery_log import decode_author, decode_subject
-from spamguard.proxy.history import fold_text, printable, readable
+from spamguard.proxy.history import (
+    decode_author,
+    decode_subject,
+    fold_text,
+    printable,
+    readable,
+)
 from spamguard.storage import Spool
 from spamguard.web import models
 from spamguard.web.auth import Person, require_operator

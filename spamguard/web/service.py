@@ -86,7 +86,7 @@ class Service:
     def __init__(
         self, settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
     ) -> None:
-        first = settings.listeners[0].policy if settings.listeners else Policy()
+        first = settings.listeners[0] if settings.listeners else Policy()
         open_filter = partial(Filter.open, settings.state, spam_threshold=first.spam_threshold)
         open_reading = partial(ReadConnection.open, settings)
         self.keep_held = settings.quarantine.keep  # days

@@ -15,7 +15,7 @@ from typing import Any
 from spamguard import __version__
 from spamguard.engine.filter import Filter
 from spamguard.engine.policy import UNSURE, missing_lessons
-from spamguard.proxy.delivery_log import NOT_SCANNED
+from spamguard.proxy.history import NOT_SCANNED
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import Explanation, Status
 from spamguard.web import models

@@ -4,27 +4,22 @@
         [--peers NAMES] [--protocol corrections]
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --peers NAMES
         --picture corpora/reliability.svg
-    python tests/bench/bench_peers.py --corpus INDEX --scores DIR --bare [--fields from,date]
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --together
-    python tests/bench/bench_peers.py --corpus INDEX --scores DIR --as line|tokenised|chinese
 
 Online: every message is judged and then taught; with --protocol corrections only mistakes and
 doubtful messages are taught. Files of scores stay in DIR; scores of peers are read from there the
 next time, ours are always made again. Tables: measures; paired bootstrap of 1-ROCA, ours minus
 theirs (below zero ours is better; only an interval without zero is evidence); calibration after the
 first 1,000 messages, where scores of peers become probabilities by the best constant recalibration,
-found with hindsight on the very messages that are measured. --bare: of the header only subject,
-content fields and the named --fields. --as: rewritten into the form of other corpora
-(tests/bench/foreign.py). --together: the corpora as one stream, side by side.
+found with hindsight on the very messages that are measured. --together: the corpora as one stream,
+side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +30,7 @@ from spamguard.engine.evaluate import ScoredMessage
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.bench import bare, courses, foreign, pictures, recalibration, rivals, streams
+from tests.bench import courses, pictures, recalibration, rivals, streams
 from tests.bench.courses import OURS, roca_difference
 from tests.bench.streams import Mail
 
@@ -62,22 +57,14 @@ def main() -> None:
         options.picture.write_text(pictures.reliability(curves), encoding="utf-8")
 
 
-def asked(options: argparse.Namespace) -> Iterator[tuple[str, list[Mail]]]:
+def asked(options: argparse.Namespace) -> list[tuple[str, list[Mail]]]:
     """The streams by name."""
     corpora = [(Path(index).parent.name, streams.labelled(index)) for index in options.corpus]
     if options.together:
         corpora = [
             ("+".join(name for name, _ in corpora), streams.in_turns([mail for _, mail in corpora]))
         ]
-    if not (options.bare or options.way):
-        yield from corpora
-        return
-    others = [name for name in options.fields.lower().split(",") if name]
-    change = foreign.WAYS[options.way] if options.way else partial(bare.bare, others=others)
-    with tempfile.TemporaryDirectory(prefix="spamguard-changed-") as place:
-        for name, mail in corpora:
-            stream = "-".join((name, options.way or "bare", *others))
-            yield stream, bare.changed(mail, change, Path(place) / stream)
+    return corpora
 
 
 def arguments() -> argparse.Namespace:
@@ -102,16 +89,6 @@ def arguments() -> argparse.Namespace:
         help="with commas",
     )
     parser.add_argument("--protocol", choices=("online", "corrections"), default="online")
-    parser.add_argument("--bare", action="store_true", help="with hardly a header")
-    parser.add_argument(
-        "--as", dest="way", choices=tuple(foreign.WAYS), help="as other corpora have it"
-    )
-    parser.add_argument(
-        "--fields",
-        default="",
-        metavar="NAMES",
-        help="what is kept of the header besides, with commas",
-    )
     parser.add_argument("--together", action="store_true", help="the corpora as one stream")
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="our reliability curves")
     return parser.parse_args()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import threading
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 
 from spamguard.ledger.events import Server
-from spamguard.ledger.shared import NUDGE_SOCKET
+from spamguard.ledger.shared import COURIER_SOCKET
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange
 from tests.support.postgres import MAC, PostgresServer, TestDatabase
 from tests.support.waiting import PATIENCE
 
@@ -50,28 +48,24 @@ class CourierThread:
         self._loop.close()
 
     async def _serve(self) -> None:
-        with (
-            closing(SqliteLedger.open(self._path, "key", durable=False)) as ledger,
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as nudged,
-        ):
-            nudged.bind(str(self._path.with_name(NUDGE_SOCKET)))
+        with closing(SqliteLedger.open(self._path, "key", durable=False)) as ledger:
 
             async def connect(known: Server | None) -> SharedDatabase:
                 settings = self._database.settings(tls=False)
                 return await SharedDatabase.connect(settings, ledger.node, MAC, known)
 
-            exchange = SnapshotExchange(ledger, self._path.parent)
-            assert ledger.shared is not None
-            with closing(Courier(ledger.shared, connect, exchange, lambda: None)) as courier:
+            with closing(Courier(ledger, connect, lambda: None)) as courier:
+
+                async def turn(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                    with closing(writer):
+                        await reader.readline()
+                        await courier.next_turn()
+
                 await courier.take_turn()
-
-                def receive() -> None:
-                    nudged.recv(1)
-                    courier.nudge()
-
-                asyncio.get_running_loop().add_reader(nudged, receive)
-                self._ready.set()
-                await courier.run()
+                place = self._path.with_name(COURIER_SOCKET)
+                async with await asyncio.start_unix_server(turn, place):
+                    self._ready.set()
+                    await courier.run()
 
 
 class PostgresShelf:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spamguard.config.options import OnError, Policy, Protocol, ScannerLimits
+from spamguard.config.options import OnError, Protocol, ScannerLimits
 from spamguard.proxy.scorer import NotScanned
 from spamguard.servers import listener
 from tests.support.scanners import HAM, ScriptedJudge, Served, in_transactions, serving
@@ -140,7 +140,7 @@ def test_what_cannot_be_judged(
         return await ask(served, protocol)
 
     judge = ScriptedJudge(NotScanned("crashed"))
-    assert run(tmp_path, protocol, talk, judge=judge, policy=Policy(on_error=on_error)) == told
+    assert run(tmp_path, protocol, talk, judge=judge, on_error=on_error) == told
 
 
 def test_a_fault_of_ours_lets_mail_pass(

@@ -43,7 +43,7 @@ from tests.unit.filters import KEY, mail, opened
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import Watched
 from tests.unit.mail.test_forwarded_attached import forward
-from tests.unit.servers.test_forward_training import OK, Behind
+from tests.unit.servers.test_teach import OK, Behind
 from tests.unit.web import office
 
 MAIL = [raw for _, raw in mail(40)]

@@ -30,6 +30,7 @@ from spamguard.config.schema import to_plain
 from spamguard.database import open_database
 from spamguard.engine.filter import Filter
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
+from spamguard.engine.store import is_settler_wanted
 from spamguard.ledger.events import START, encode_event, next_chain
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import Vote
@@ -214,8 +215,8 @@ class ChaosNode:
         """Settle as the daemon does now and then; whether nothing is due after that."""
         line = [*daemon.SETTLE, str(self.state)]
         subprocess.run(line, env=daemon.ENVIRONMENT, stderr=subprocess.DEVNULL, check=True)
-        with Filter.open(self.state) as spam_filter:
-            return not spam_filter.is_settling_due()
+        with SqliteLedger.open(self.state / "ledger.sqlite", FINGERPRINT) as ledger:
+            return not is_settler_wanted(ledger)
 
     def teach_all(self, lessons: Sequence[tuple[str, bytes]]) -> None:
         """Teach as an import does, by a process of its own beside the daemon."""

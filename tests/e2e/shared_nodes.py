@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from spamguard import keys
 from spamguard.config.options import SharedSettings
 from spamguard.config.schema import to_plain
 from spamguard.engine.filter import Filter
+from spamguard.engine.snapshot import SNAPSHOT_KEY
+from spamguard.engine.store import parse_if_whole
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared.status import SharedStatus, read_status
 from tests.e2e import daemon
@@ -69,6 +72,14 @@ class SharedNode:
     def teach(self, raw: bytes, label: str = "spam") -> None:
         """Teach as a command does, by a process beside the daemon, which is this one."""
         self.teacher.learn(raw, label)
+
+    def settle(self) -> None:
+        """Settle if that is due, as the daemon does within a minute."""
+        subprocess.run([*daemon.SETTLE, str(self.state)], env=daemon.ENVIRONMENT, check=True)
+
+    def lineage(self) -> str:
+        """The name of the settled tables that it judges by; "": there are none."""
+        return parse_if_whole(self.teacher.ledger.get_meta(SNAPSHOT_KEY)).lineage
 
     def score(self, raw: bytes) -> float:
         """What the daemon says of a message."""

@@ -129,6 +129,8 @@ class PageSite:
             f"all have {position} events",
         )
         self.site.converge()
+        for one in self.nodes:
+            one.node.settle()
 
 
 @pytest.fixture

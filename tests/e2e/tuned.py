@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from spamguard.__main__ import main
-from spamguard.config.options import Listener
-from spamguard.config.schema import Part
+from spamguard.config import load
+from spamguard.config.options import Settings
 
 
 def command(*constants: tuple[int, str, dict[str, float]]) -> list[str]:
@@ -22,18 +22,20 @@ def command(*constants: tuple[int, str, dict[str, float]]) -> list[str]:
 
 
 def _tune(constants: list[tuple[int, str, dict[str, float]]]) -> None:
-    build = Part.build
+    read = load.settings_from_command_line
 
-    def tuned(part: Part) -> Any:
-        settings = build(part)
-        if isinstance(settings, Listener):
+    def tuned(*words: Any, **options: Any) -> Settings:
+        settings = read(*words, **options)
+        listeners = []
+        for listener in settings.listeners:
             for port, group, values in constants:
-                if port in (0, settings.listen.port):
-                    changed = replace(getattr(settings, group), **values)
-                    settings = replace(settings, **{group: changed})
-        return settings
+                if port in (0, listener.listen.port):
+                    changed: Any = replace(getattr(listener, group), **values)
+                    listener = replace(listener, **{group: changed})  # noqa: PLW2901
+            listeners.append(listener)
+        return replace(settings, listeners=tuple(listeners))
 
-    Part.build = tuned  # type: ignore[method-assign]
+    load.settings_from_command_line = tuned
 
 
 if __name__ == "__main__":

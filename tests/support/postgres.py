@@ -207,7 +207,7 @@ class TestDatabase:
             owner.execute(SCHEMA.read_bytes())
             owner.execute(
                 "INSERT INTO spamguard.cluster (name, schema_version, min_writer, fingerprint, "
-                "secret, bits) VALUES (%s, 2, 2, %s, sha256(%s), 20)",
+                "secret, bits) VALUES (%s, 3, 3, %s, sha256(%s), 20)",
                 (uuid.uuid4(), MAC.fingerprint, MAC.secret.encode()),
             )
 

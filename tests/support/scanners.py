@@ -17,9 +17,8 @@ from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine.policy import SPAM_THRESHOLD, logit
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
-from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import PolicyJudge, ProxyContext
+from spamguard.proxy.transaction import DeliveryRecord, PolicyJudge, ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.servers.listener import Door
 from spamguard.servers.scanner import ScanService
@@ -135,7 +134,7 @@ def scan_service(
         lambda: settled.append(True),
         resolver,
     )
-    policy_judge = PolicyJudge(judge.judge, context, scanner.policy)
+    policy_judge = PolicyJudge(judge.judge, context, scanner)
     return ScanService(scanner, policy_judge, TrainingIntake(state), "mx.example.org")
 
 

@@ -22,8 +22,11 @@ ROOMS = (
     "errors",
     "users",
     "records",
+    "times",
+    "times",
     "log",
     "storage",
+    "status_file",
     "database",
     "native",
     "mail",
@@ -161,7 +164,7 @@ def test_only_the_page_loads_fastapi() -> None:
     """And only when it is opened."""
     modules = (
         *("daemon.master", "daemon.worker", "daemon.doors", "daemon.learner", "proxy.scorer"),
-        "cli.judge",
+        "cli.ask",
         *("web.models", "web.statistics", "web.monitor", "daemon.web"),
     )
     names = ", ".join(f"spamguard.{module}" for module in modules)

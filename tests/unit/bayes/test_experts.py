@@ -24,7 +24,6 @@ from spamguard.bayes.tables import (
     Tables,
     make_evidence,
     partition_classes,
-    run_sums,
 )
 from spamguard.records import TOKEN_SETS, Features
 from tests.unit.bayes.lessons import (
@@ -92,18 +91,6 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(
     assert (
         np.abs(found / STEPS_PER_NAT - exact).max() <= 1.5 / STEPS_PER_NAT + 1e-6
     )  # of the score, of the third's and of how far ahead it may be
-
-
-@repeatable
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), seeds)
-def test_sums_of_runs_with_empty_ones_anywhere(sizes: list[int], seed: int) -> None:
-    terms = np.random.default_rng(seed).integers(-100, 100, (2, sum(sizes)))
-    ends = np.cumsum(sizes)
-    found = run_sums(terms, ends - sizes, np.array(sizes))
-    assert found.tolist() == [
-        [sum(row[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-        for row in terms.tolist()
-    ]
 
 
 @repeatable
@@ -181,14 +168,3 @@ def density(values: NDArray[np.int64], samples: list[NDArray[np.int16]]) -> Floa
         np.maximum(np.var(samples, axis=0), experts.MIN_NUMBER_VARIANCE),
     )
     return np.asarray(-0.5 * (values - mean) ** 2 / variance - 0.5 * np.log(variance))
-
-
-@repeatable
-@given(seeds)
-def test_many_messages_are_looked_up_as_one_is(seed: int) -> None:
-    ratios = np.random.default_rng(seed).normal(size=(2, 5, 16))
-    values = np.random.default_rng(seed).integers(0, 16, (7, 5))
-    found = experts.look_up_ratios(ratios, values)
-    assert found.shape == (2, 7, 5)
-    for at, one in enumerate(values):
-        assert found[:, at].tolist() == experts.look_up_ratios(ratios, one).tolist()

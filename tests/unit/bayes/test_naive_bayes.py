@@ -66,24 +66,6 @@ def test_sums_squares_and_products_are_exact(table: np.ndarray) -> None:
 
 
 @repeatable
-@given(tables, st.randoms(use_true_random=False), st.integers(0, 12))
-def test_order_and_portions_leave_no_trace(table: np.ndarray, random: Any, cut: int) -> None:
-    codes = np.arange(len(table)) % 2
-    whole = class_sums(table, codes, 2)
-    order = np.array(random.sample(range(len(table)), len(table)))
-    first, rest = order[:cut], order[cut:]
-    pieces = class_sums(table[first], codes[first], 2) + class_sums(table[rest], codes[rest], 2)
-    assert_same(whole, pieces)
-    again = (
-        whole
-        + class_sums(table[first], codes[first], 2)
-        - class_sums(table[first], codes[first], 2)
-    )
-    assert_same(whole, again)
-    assert_same(class_squares(table, codes, 2), class_squares(table[order], codes[order], 2))
-
-
-@repeatable
 @given(tables)
 def test_sparse_sums_are_the_dense_ones(table: np.ndarray) -> None:
     codes = np.arange(len(table)) % 2

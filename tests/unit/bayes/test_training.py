@@ -31,7 +31,6 @@ from tests.unit.bayes.lessons import (
     counted,
     empty,
     folded,
-    learnt,
     made_up,
     replayed,
     take_away,
@@ -101,13 +100,6 @@ def test_a_lesson_that_is_taken_back_at_once_leaves_nothing_behind(seed: int, la
     take_away(tables, lesson, before.ravel())
     assert np.abs(scores(tables, seen) - before).max() <= 0.1 * experts.STEPS_PER_NAT
     assert judged(tables, seen) == pytest.approx(joint_before, abs=0.2)
-
-
-@repeatable
-@given(seeds)
-def test_the_same_lessons_in_the_same_order_give_the_same_bits(seed: int) -> None:
-    lessons = made_up(seed, 12, CLASSES)
-    assert learnt(folded(lessons)) == learnt(folded(lessons))
 
 
 SEVERAL_CLASSES = {

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.bayes.tables import counted_arrays
-from spamguard.cli import transfer
+from spamguard.cli import keep
 from spamguard.engine.filter import Filter
 from spamguard.ledger import codec
 from spamguard.ledger.votes import winning_votes
@@ -193,12 +193,12 @@ def header(**changes):
         "bits": 16,
         "classes": {},
     }
-    return transfer.ExportHeader(**{**values, **changes})
+    return keep.ExportHeader(**{**values, **changes})
 
 
 def written(path, head, *votes):
     path.write_bytes(b"")
-    transfer.write_export(path, head, votes)
+    keep.write_export(path, head, votes)
     return path
 
 
@@ -299,6 +299,6 @@ VOTES = st.builds(
 @given(votes=st.lists(VOTES, max_size=9))
 def test_a_vote_is_read_as_it_was_written(tmp_path_factory, votes):
     path = written(tmp_path_factory.mktemp("votes") / "file", header(), *votes)
-    with closing(transfer.ExportReader("file", path)) as reader:
+    with closing(keep.ExportReader("file", path)) as reader:
         assert reader.check()[2] == len(votes)
         assert list(reader.read_votes()) == votes

@@ -17,7 +17,7 @@ from spamguard.records import Word
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
 from tests.unit.cli.conftest import lessons, new_mail
-from tests.unit.proxy.history_rows import row
+from tests.unit.proxy.history_rows import append, row
 
 ID = new_id(1.7e9, b"abcd")
 SPAM, HAM = new_mail("spam", seed=7)[0], new_mail("ham", seed=7)[0]
@@ -37,7 +37,7 @@ def remember(state, raw=SPAM, **values):
     }
     usual |= {"packed": scan.packed, "words": scan.words, "fingerprint": fingerprint, "id": ID}
     with History.open(state / HISTORY_FILE, 64 << 20, 30) as history:
-        history.append([row(1, **usual | values)])
+        append(history, row(1, **usual | values))
     return scan
 
 

@@ -109,7 +109,7 @@ def test_init_makes_tables_and_a_role_whose_password_is_in_a_file_alone(
     with Filter.open(state) as one:
         key, bits = one.ledger.fingerprint, one.min_bits
     assert database.query("SELECT fingerprint, bits, schema_version FROM spamguard.cluster") == [
-        (key, bits, 2)
+        (key, bits, 3)
     ]
     role = "SELECT rolsuper OR rolcreaterole OR rolcreatedb FROM pg_roles WHERE rolname = '%s'"
     assert database.query(role % NODE) == [(False,)]
@@ -184,20 +184,6 @@ def test_a_filter_with_lessons_joins_keeps_them_and_leaves_with_them(
     assert run(initialised, "shared", "leave").failed("learns alone", "shared join")
 
 
-def test_what_waited_at_leaving_can_be_imported_elsewhere(
-    run, initialised, database, tmp_path, counts
-):
-    run(initialised, "shared", "join", database.node)
-    assert "spamguard export" in run(initialised, "shared", "leave", "--force").out
-    file = tmp_path / "file"
-    run(initialised, "export", file)
-    new = tmp_path / "new"
-    done = run(new, "shared", "join", database.node, *secrets_of(initialised))
-    assert done.status == 0, done.err
-    assert run(new, "import", file).out.endswith(f", {sum(counts.values())} of them new\n")
-    assert lessons(new) == counts
-
-
 def said(state: Path) -> dict[str, int]:
     """Lessons in the ledger. Until a courier has copied the log, tables stand still."""
     with Filter.open(state) as one:
@@ -263,7 +249,7 @@ def test_a_wrong_or_missing_password_is_refused(run, initialised, database, tmp_
     assert not new.exists()
 
 
-@pytest.mark.parametrize(("version", "words"), [(1, "shared upgrade"), (3, "update spamguard")])
+@pytest.mark.parametrize(("version", "words"), [(1, "shared upgrade"), (4, "update spamguard")])
 def test_an_older_or_newer_database_is_refused(run, initialised, database, version, words):
     database.query(
         f"UPDATE spamguard.cluster SET schema_version = {version}, min_writer = {version}"
@@ -321,12 +307,8 @@ def test_a_newer_database_is_left_as_it_is(run, state, database):
     ("old", "new", "words"),
     [
         ("dbname=", "dbname=no_", ("it refuses us",)),
-        ("user=spamguard_owner", "user=nobody", ("~/.pgpass",)),
-        ("port=", "port=1", ("cannot be reached", "invalid port")),
         ("sslrootcert=", "sslmode=prefer sslrootcert=", ("sslmode=prefer", "verify-full")),
         ("sslrootcert=", "password=secret sslrootcert=", ("--password-file",)),
-        ("host=localhost", "host=other.example", ("certificate", "host")),
-        ("dbname=", "options=-cx=1 dbname=", ("options",)),
         ("host=localhost", "word", ("DSN",)),
     ],
 )
@@ -335,13 +317,6 @@ def test_a_wrong_string_gets_one_line_with_the_remedy(run, state, database, old,
     assert done.failed(*words), done.err
     assert "secret" not in done.err
     assert not (state / "database-password").exists()
-
-
-def test_another_authority_is_refused(run, state, database, server, tmp_path):
-    dsn = database.owner.replace(str(server.authority), "system")
-    assert run(state, "shared", "init", dsn).failed("authority")
-    dsn = database.owner.replace(str(server.authority), str(tmp_path / "none.pem"))
-    assert run(state, "shared", "init", dsn).failed("a file that can be read")
 
 
 def test_without_the_driver_the_remedy_is_told(state, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spamguard.config import schema
+from spamguard.config.schema import all_groups, options
 
 SHIPPED = Path(__file__).parents[3] / "config" / "spamguard.yaml"
 STATE = "state: /var/lib/spamguard\n"
@@ -24,5 +24,5 @@ def listener(
     )
 
 
-def parts() -> list[type[schema.Part]]:
-    return list(schema.all_parts())
+def keys() -> list[str]:
+    return [key for group in all_groups() for key in options(group)]

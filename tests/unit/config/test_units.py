@@ -10,13 +10,6 @@ from spamguard.config import values
 from spamguard.config.values import KeptLessons
 
 
-@given(st.floats(0.001, 366 * 86400, allow_nan=False).map(lambda value: round(value, 3)))
-@example(90.0)
-@example(86400.0)
-def test_durations_there_and_back(value):
-    assert values.parse_seconds(values.duration_text(value)) == pytest.approx(value, rel=1e-5)
-
-
 @given(st.integers(1, 1 << 50))
 @example(512 << 20)
 @example(10**9)

@@ -15,7 +15,8 @@ import pytest
 from spamguard.config.options import Settings
 from spamguard.daemon.courier import Node
 from spamguard.engine.filter import Filter
-from spamguard.errors import LedgerError, SharedError, UnavailableError
+from spamguard.engine.snapshot import SnapshotStamp
+from spamguard.errors import LedgerError, UnavailableError
 from spamguard.keys import store_key
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared import client
@@ -78,24 +79,42 @@ def places(tmp_path: Path, shared_database: TestDatabase) -> Iterator[list[Place
         yield found
 
 
-def take_lease(state: Path) -> bool:
-    with client.settle_lease(state) as lease:
-        return lease is not None
-
-
-def test_one_of_all_nodes_has_the_lease_while_its_connection_is_open(places):
+def test_all_nodes_tell_where_settled_tables_differ(places, caplog):
     a, b = places
+    mail = [(label, b"Subject: %d\n\n%s words\n" % (n, label.encode())) for n in range(6)
+            for label in ("ham", "spam")]  # fmt: skip
+    with Filter.open(a.state) as spam_filter:
+        for label, raw in mail:
+            spam_filter.learn(raw, label)
+
+    def settle(place: Place) -> None:
+        with Filter.open(place.state) as spam_filter:
+            assert spam_filter.follow_shared_log()
+
+    def harm(place: Place) -> None:
+        with Filter.open(place.state) as spam_filter:
+            store = spam_filter._store
+            store.tables.fusion_biases += 1
+            stamp = SnapshotStamp(seq=10, settled=10)
+            assert store._publish(store.tables, stamp, store._snapshot_line, lambda: True)
 
     async def run() -> None:
-        async with a.running(), b.running():
-            held = client.settle_lease(a.state)
-            assert await asyncio.to_thread(held.__enter__)
+        async with a.running() as first, b.running() as second:
             for place in places:
-                assert not await asyncio.to_thread(take_lease, place.state)
-            await asyncio.to_thread(held.__exit__, None, None, None)
-            async with asyncio.timeout(30):
-                while not await asyncio.to_thread(take_lease, b.state):
-                    await asyncio.sleep(0.05)
+                await until(lambda place=place: place.status().position == 12, "all is here")
+                assert place.settled, "the process that settles is asked for"
+                assert place.status().joining, "it has not settled yet"
+                await asyncio.to_thread(settle, place)
+                await until(lambda place=place: not place.status().joining, "it has settled")
+            for node in (first, second, first):
+                await node._report(node._database())
+            assert not a.status().alarms
+            await asyncio.to_thread(harm, b)
+            for node in (second, first):
+                await node._report(node._database())
+            for place in places:
+                await until(lambda place=place: place.status().alarms, "it is told")
+                assert "settled at position 10 of the shared log differ" in a.status().alarms[0]
 
     asyncio.run(run())
 
@@ -107,9 +126,9 @@ def test_away_is_told_to_those_who_ask(places):
         async with a.running():
             a.proxy.refuse()
             await until(lambda: a.status().away_since, "it notices")
-            for ask in (take_lease, lambda state: client.burn(state, "0" * 16)):
+            for ask in (client.burn, client.forget):
                 with pytest.raises(UnavailableError, match="away: try again"):
-                    await asyncio.to_thread(ask, a.state)
+                    await asyncio.to_thread(ask, a.state, "0" * 16)
             status = a.status()
             assert next(status.notes(status.written + 20)).startswith("shared log: away for")
 
@@ -118,26 +137,9 @@ def test_away_is_told_to_those_who_ask(places):
         client.burn(a.state, "0" * 16)
 
 
-def test_publishing_without_a_settled_snapshot_is_refused(places):
-    a, _ = places
-
-    async def run() -> None:
-        async with a.running():
-
-            def publish() -> None:
-                with client.settle_lease(a.state) as send:
-                    assert send is not None
-                    send()
-
-            with pytest.raises(SharedError, match="no settled snapshot"):
-                await asyncio.to_thread(publish)
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize(
     "data",
-    [b"\n", b"{}\n", b"[1]\n", b'{"do": "publish"}\n', b"\xff\n", b"[" * 60_000 + b"\n",
+    [b"\n", b"{}\n", b"[1]\n", b'{"do": "forget"}\n', b"\xff\n", b"[" * 60_000 + b"\n",
      b'{"do": "burn"}\n', b"x" * 200_000],
 )  # fmt: skip
 def test_odd_requests_do_no_harm(places, data):

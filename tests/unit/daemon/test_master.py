@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.daemon import master
 from spamguard.engine.filter import Filter
 from tests.support.processes import alive
 from tests.support.waiting import PATIENCE, eventually
@@ -19,14 +18,6 @@ from tests.unit.daemon.conftest import Daemon
 from tests.unit.filters import READER, mail, teach, upgraded
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 2), (4, 2), (16, 8)])
-def test_the_default_number_of_workers(
-    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert master._default_workers() == workers
 
 
 def test_outdated_lessons_are_logged_at_the_start(daemon: Daemon) -> None:

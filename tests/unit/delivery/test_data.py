@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Reply
 from spamguard.storage import Spool, SpoolView
 from tests.support.hops import Act, Answer, FakeHop, Middle, Then
@@ -21,38 +18,6 @@ pytestmark = pytest.mark.slow  # waits for seconds
 
 CONTENT_TROUBLE = Reply.from_text(451, "4.3.0 Local trouble, try again later")
 LARGE = b"0123456789abcdef\r\n" * 500_000  # 9 MB: more than the kernel takes at once
-
-lines = st.lists(
-    st.one_of(
-        st.binary(max_size=60),
-        st.sampled_from([b"", b".", b"..", b"." * 999, b".\x80", b"x" * 3000]),
-    ),
-    max_size=30,
-)
-
-
-def without_oddities(line: bytes) -> bytes:
-    return line.translate(None, b"\r\n\0")
-
-
-@given(
-    st.lists(st.tuples(lines, st.booleans()), min_size=1, max_size=5),
-    st.integers(0, 40),
-    st.booleans(),
-)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_byte_arrives(drawn: list[tuple[list[bytes], bool]], head: int, lmtp: bool) -> None:
-    bodies = [b"\r\n".join(map(without_oddities, some)) + b"\r\n" * ended for some, ended in drawn]
-    fake = FakeHop({}, lmtp=lmtp)
-
-    async def run(hop: SmtpNextHop) -> list[Reply]:
-        pieces = [content(body[head:], body[:head]) for body in bodies]
-        return [reply for message in pieces for reply in await hand_on(hop, message=message)]
-
-    assert codes(talk(fake, run)) == [250] * 3 * len(bodies)
-    assert [message.data for message in fake.messages] == [
-        body if body[-2:] == b"\r\n" or not body else body + b"\r\n" for body in bodies
-    ]
 
 
 @pytest.mark.parametrize("said", [b"250 fine\r\n", b"354 more\r\n", b"25", b"nonsense\r\n"])

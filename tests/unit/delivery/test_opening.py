@@ -73,10 +73,7 @@ def test_a_hop_that_refuses_helo_too_is_down() -> None:
     ],
 )
 def test_opportunistic_tls_is_for_other_machines(peer: str, local: bool) -> None:
-    assert smtp.wants_tls(Tls.OPPORTUNISTIC, True, peer) is not local
-    assert not smtp.wants_tls(Tls.OPPORTUNISTIC, False, peer)
-    assert not smtp.wants_tls(Tls.OFF, True, peer)
-    assert smtp.wants_tls(Tls.REQUIRED, True, peer)
+    assert smtp.is_local(peer) is local
 
 
 @pytest.fixture
@@ -111,6 +108,13 @@ def required(
                 await hop.close()
 
     return asyncio.run(run())
+
+
+@pytest.mark.parametrize("tls", [Tls.OFF, Tls.OPPORTUNISTIC])
+def test_no_tls_where_it_is_not_wanted(tls: Tls) -> None:
+    fake = FakeHop({"EHLO": OFFERED})
+    assert codes(required(fake, tls=tls)) == [250] * 6
+    assert "STARTTLS" not in fake.commands
 
 
 @pytest.mark.parametrize(

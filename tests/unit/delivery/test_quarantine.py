@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spamguard.config.options import Hop
 from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.delivery.quarantine import Quarantine
-from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.errors import QuarantineError
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, EsmtpParameter, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
 from tests.support import disks
-from tests.support.hops import Delivered, FakeHop, Script
-from tests.unit.filters import python
 
 HEAD = b"X-Spam-Flag: YES\r\n"
 TEXT = b"Subject: x\r\n\r\n.\r\n\xff..\r\n" + b"x" * 2000 + b"\r\n"
@@ -143,30 +137,6 @@ def test_the_same_id_twice_changes_nothing(held: Quarantine, tmp_path: Path) -> 
 # ---- release
 
 
-Released = tuple[list[tuple[str, int]], list[Delivered], list[str]]
-
-
-def release(quarantine: Quarantine, script: Script | None = None, *, lmtp: bool = True) -> Released:
-    """By a real session: the replies by recipient, what the next hop has taken, and what it has
-    heard.
-    """
-
-    async def released() -> Released:
-        async with FakeHop(script or {}, lmtp=lmtp).running() as fake:
-            hop = SmtpNextHop(Hop(fake.endpoint), "me.example")
-            try:
-                replies = await quarantine.release(name(1), hop)
-            finally:
-                await hop.close()
-            return (
-                [(recipient.address, reply.code) for recipient, reply in replies],
-                fake.messages,
-                fake.commands,
-            )
-
-    return asyncio.run(released())
-
-
 # ---- trouble
 
 
@@ -187,42 +157,6 @@ def test_what_was_stored_by_half_goes_a_day_later_with_the_next_that_is_deleted(
     # while the note of the fourth is just being replaced, and the list lacks it
     later.delete(name(3))
     assert {path.name for path in place.iterdir()} == {f"{name(4)}.eml", f"{name(4)}.json"}
-
-
-def test_a_message_whose_note_cannot_be_looked_up_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, now, stat = tmp_path / "q", time.time(), Path.stat
-    quarantine = Quarantine(place)
-    for number in (1, 2):
-        quarantine.store(name(number), content(tmp_path), ENVELOPE, "spam", 0)
-
-    def failing(path: Path, **settings: bool) -> os.stat_result:
-        if path.name == f"{name(2)}.json":
-            raise OSError(errno.EIO, "a bad sector")
-        return stat(path, **settings)
-
-    later = Quarantine(place)
-    monkeypatch.setattr(later, "ids", lambda: iter(()))
-    monkeypatch.setattr(time, "time", lambda: now + 90_000)
-    monkeypatch.setattr(Path, "stat", failing)
-    later.delete(name(1))
-    assert {path.name for path in place.iterdir()} == {f"{name(2)}.eml", f"{name(2)}.json"}
-
-
-def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    code = """
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-place = Path(sys.argv[1])
-try:
-    Quarantine(place / "q").store(name(1), content(place), ENVELOPE, "spam", 0)
-except OSError as error:
-    print(error.errno)
-"""
-    done = python(code, str(tmp_path), module=__name__)
-    assert (done.stdout, done.stderr) == ("27\n", "")
-    assert list((tmp_path / "q").iterdir()) == []
 
 
 @pytest.fixture

@@ -11,14 +11,7 @@ from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Reply, Sender
 from tests.support.hops import Act, FakeHop, Then
 from tests.support.waiting import until
-from tests.unit.delivery.talks import (
-    UNREACHABLE,
-    codes,
-    content,
-    hand_on,
-    parameters,
-    talk,
-)
+from tests.unit.delivery.talks import UNREACHABLE, codes, content, hand_on, parameters, talk
 
 pytestmark = pytest.mark.slow  # waits for seconds
 

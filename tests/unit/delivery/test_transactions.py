@@ -8,12 +8,7 @@ import pytest
 
 from spamguard.smtp.envelope import Recipient, Reply, Sender
 from tests.support.hops import Act, FakeHop, Then
-from tests.unit.delivery.talks import (
-    codes,
-    hand_on,
-    parameters,
-    talk,
-)
+from tests.unit.delivery.talks import codes, hand_on, parameters, talk
 
 pytestmark = pytest.mark.slow  # waits for seconds
 

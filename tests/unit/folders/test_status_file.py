@@ -10,7 +10,7 @@ import pytest
 
 from spamguard.folders import watcher
 from spamguard.learning import status_files
-from spamguard.learning.status_files import StatusFile, WatcherStatus
+from spamguard.learning.status_files import WatcherFile, WatcherStatus
 from spamguard.log import WarnOnce
 from tests.unit.folders.maildirs import forbid, maildir
 
@@ -21,7 +21,7 @@ def once():
 
 
 def status_file(state, warnings):
-    return StatusFile(
+    return WatcherFile(
         state, warnings, lambda: watcher.standing_troubles(warnings.standing(), int(time.time()))
     )
 

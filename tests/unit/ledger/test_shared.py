@@ -6,12 +6,12 @@ import pytest
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import shared
-from spamguard.ledger.applying import ForkError
 from spamguard.ledger.arriving import with_unique_node
 from spamguard.ledger.events import MAX_BODY_BYTES, START, LogRow, Mark, decode_event, encode_event
 from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.shared import ForkError
 from spamguard.ledger.sqlite import SqliteLedger
-from tests.contract.ledgers import fold, foreign_vote, lessons, new_vote, packed, push
+from tests.contract.ledgers import foreign_vote, lessons, new_vote, packed, push
 
 
 class Nodes:
@@ -86,7 +86,6 @@ def test_joining_makes_all_that_was_learnt_wait(nodes):
     assert ledger.last_seq() == max(seqs(ledger)) > PROVISIONAL
     assert ledger.last_position() == 0
     assert ledger.event_count() == 3
-    assert ledger.generation == 1
     nodes.turn(ledger)
     assert seqs(ledger) == [1, 2, 3]
     assert ledger.last_seq() == 3
@@ -144,17 +143,6 @@ def test_too_much_that_waits(node, monkeypatch):
     with pytest.raises(LedgerError, match="2 events wait"):
         node.define_class("news", True)
     assert node.classes() == {}
-
-
-def test_what_waits_is_read_oldest_first(node):
-    node.append([new_vote("spam", bytes([number])) for number in range(1, 6)])
-    events = node.shared.read_pending(3, 1 << 20)
-    assert [decode_event(event).digest for event in events] == [b"\1", b"\2", b"\3"]
-    size = len(events[0].body)
-    assert len(node.shared.read_pending(9, 2 * size)) == 2
-    assert len(node.shared.read_pending(9, 1)) == 1
-    assert node.shared.waiting() == (5, 1_700_000_000)
-    assert node.shared.counts().waiting_bytes == 5 * size
 
 
 # ---- applying
@@ -261,45 +249,6 @@ def test_a_third_vote_of_a_version_that_is_made_up_is_skipped(nodes, node):
 
 
 # ---- readers
-
-
-def test_a_reader_that_folded_provisional_events_is_told_when_they_move(nodes, node):
-    node.append([new_vote("spam"), new_vote("ham", b"e")])
-    tables = {}
-    seq, generation = fold(tables, node.changes_after(0)), node.generation
-    nodes.append(foreign_vote("ham", b"f", clock=9))
-    nodes.pull(node)
-    with pytest.raises(LedgerError, match="try again"):
-        list(node.changes_after(seq, generation=generation))
-    tables = {}
-    fold(tables, node.changes_after(0, generation=generation))  # from the beginning none has moved
-    assert tables == lessons(node)
-
-
-def test_events_that_move_under_a_walk(nodes, node, monkeypatch):
-    monkeypatch.setattr("spamguard.ledger.sqlite._READ_BATCH", 2)
-    nodes.append(*(foreign_vote("spam", bytes([number]), clock=number) for number in range(1, 5)))
-    nodes.pull(node)
-    node.append([new_vote("ham", bytes([number])) for number in range(6, 10)])
-    walk, tables = node.changes_after(0), {}
-    fold(tables, [next(walk)])
-    nodes.turn(node)  # those that were not reached yet are met at their positions
-    assert fold(tables, walk) == 8
-    assert tables == lessons(node)
-    node.append([new_vote("ham", bytes([number])) for number in range(10, 14)])
-    for walk in (node.changes_after(0), node.all_votes()):
-        for _ in range(9):
-            next(walk)
-        nodes.append(foreign_vote("spam", b"more %d" % len(nodes.rows), clock=9))
-        nodes.pull(node)
-        with pytest.raises(LedgerError, match="try again"):
-            list(walk)
-    walk = node.changes_after(0)
-    next(walk)
-    del nodes.rows[1:]
-    node.shared.cut(1)
-    with pytest.raises(LedgerError, match="try again"):
-        list(walk)
 
 
 # ---- classes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spamguard.keys import new_id
-from spamguard.proxy.history import HistoryRow
+from spamguard.proxy.history import History, HistoryRow, row_values
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.records import EXTRACTOR, Word
 
@@ -37,6 +37,10 @@ def row(number: int, **values: Any) -> HistoryRow:
         "personal": {"anna": "spam", "ben@example.org": "ham"},
     }
     return HistoryRow(**usual | values)
+
+
+def append(history: History, *rows: HistoryRow) -> None:
+    history.append([row_values(row) for row in rows])
 
 
 def recent(history: HistorySearch, limit: int, before: str = "") -> list[HistoryRow]:

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import keys
 from spamguard.config.options import Action, Rule
-from spamguard.keys import SignedVerdict
 from spamguard.users import UserResolver
 from tests.unit.proxy.transactions import (
-    DIGEST,
     HAM,
     KEY,
     OK,
@@ -39,14 +36,6 @@ def case(tmp_path: Path) -> Case:
     )
 
 
-def told(content: bytes) -> SignedVerdict:
-    """What a copy that was handed on says."""
-    (field,) = [line for line in content.split(b"\r\n") if line.startswith(b"X-Spamguard: ")]
-    verified = keys.verify_verdict(KEY, field.partition(b": ")[2], DIGEST)
-    assert verified is not None
-    return verified
-
-
 def transactions(case: Case) -> list[list[str]]:
     """The recipients that were named in each transaction, in order."""
     found: list[list[str]] = []
@@ -56,13 +45,6 @@ def transactions(case: Case) -> list[list[str]]:
         elif line.startswith("rcpt"):
             found[-1].append(line.removeprefix("rcpt "))
     return found
-
-
-def test_one_recipient_needs_no_second_transaction(case: Case) -> None:
-    assert case.send(recipients=(ANNA,)) == [OK]
-    assert case.hop.said == ["mail a@example.org", f"rcpt {ANNA}", "send"]
-    assert told(case.hop.contents[0]).label == "spam"
-    assert "verdict=spam probability=0.999000 personal=anna:spam action=tag" in str(case.entries[0])
 
 
 # ---- answers

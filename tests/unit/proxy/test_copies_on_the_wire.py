@@ -58,7 +58,7 @@ async def sent(script: dict[str, list[Answer]]) -> Came:
                 UserResolver(()),
             )
             listener = at(Position.STANDALONE)
-            judge = PolicyJudge(FakeJudge(FOUND).judge, tools, listener.policy)
+            judge = PolicyJudge(FakeJudge(FOUND).judge, tools, listener)
             message = FilterProxy(listener, hop, judge, "mx.example.net").message(Client())
             spool = Spool(Path(place))
             spool.write(RAW)

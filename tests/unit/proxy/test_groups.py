@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spamguard.config.options import Action, Policy, Rule
 from spamguard.engine.policy import decide
-from spamguard.proxy.delivery_log import decide_copies
+from spamguard.proxy.transaction import decide_copies
 from spamguard.records import Scan, Verdict
 from tests.unit.bayes.support import repeatable
 

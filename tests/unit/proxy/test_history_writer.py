@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Policy
-from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter, decide_copies
+from spamguard.proxy.history import HistoryWriter
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.proxy.scorer import decode_answer, encode_answer
+from spamguard.proxy.transaction import DeliveryRecord, decide_copies
 from spamguard.records import MAX_LINE, Scan
 from spamguard.smtp.envelope import Client, Envelope, Sender
 from tests.support.waiting import eventually
@@ -117,8 +118,3 @@ def test_a_row_that_cannot_be_written_is_no_end(writing: HistoryWriter, place: P
     writing.put(row(2))
     writing.close(30)
     assert kept(place) == 1
-
-
-def test_a_writer_that_was_given_nothing_makes_no_file(writing: HistoryWriter, place: Path) -> None:
-    assert writing.close(30)
-    assert not place.exists()

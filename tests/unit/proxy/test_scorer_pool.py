@@ -165,44 +165,6 @@ def test_a_scorer_killed_in_the_middle_of_a_message(state: Path) -> None:
     run(work())
 
 
-def test_a_message_that_kills_each_scorer_kills_two(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends = counted(monkeypatch)
-
-    async def work() -> None:
-        async with pool(state, scorers=3) as judge:
-            for bad in (b"CRASH", b"CRASH" + b"x" * MAX_MEMORY_BYTES):
-                before = len(ends)
-                assert await judge(bad) == NotScanned("crashed")
-                assert len(ends) == before + 2
-
-    run(work())
-
-
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Grows by one with each scorer that ends at a message."""
-    ends: list[Any] = []
-    real = scorer_pool.ScorerPool._blame_message
-
-    def blamed(self: Any, *arguments: Any) -> Any:
-        ends.append(arguments)
-        return real(self, *arguments)
-
-    monkeypatch.setattr(scorer_pool.ScorerPool, "_blame_message", blamed)
-    return ends
-
-
-def test_a_scorer_killed_while_it_waits(state: Path) -> None:
-    async def work() -> None:
-        async with pool(state) as judge:
-            os.kill(await who(judge), signal.SIGKILL)
-            assert isinstance(await judge(MAIL[0][1]), Scan | NotScanned)
-            assert isinstance(await judge(MAIL[0][1]), Scan)
-
-    run(work())
-
-
 def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
     async def work() -> None:
         async with pool(state) as judge:
@@ -217,12 +179,7 @@ def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ("-c", "pass"),
-        ("/nonexistent/program",),
-        ("-c", "raise SystemExit(9)"),
-    ],
+    "command", [("-c", "pass"), ("/nonexistent/program",), ("-c", "raise SystemExit(9)")]
 )
 def test_a_scorer_that_cannot_start_is_no_storm_of_processes(
     state: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

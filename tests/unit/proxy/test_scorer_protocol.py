@@ -42,12 +42,7 @@ OWN = {
     st.binary(min_size=16, max_size=16),
     st.binary(max_size=100),
     st.lists(
-        st.builds(
-            Word,
-            st.integers(0, 2**32 - 1),
-            st.text(max_size=30),
-            st.floats(-50, 50),
-        ),
+        st.builds(Word, st.integers(0, 2**32 - 1), st.text(max_size=30), st.floats(-50, 50)),
         max_size=20,
     ),
     st.booleans(),

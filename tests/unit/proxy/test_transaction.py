@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.config.options import Action, OnError, Position, Rule
-from spamguard.proxy.delivery_log import DeliveryRecord
-from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import MAX_HOPS
+from spamguard.config.options import Action, Position, Rule
+from spamguard.proxy.transaction import MAX_HOPS, DeliveryRecord
 from spamguard.smtp.envelope import Client, EsmtpParameter, Reply, Sender
 from spamguard.storage import SpoolView
 from tests.support.waiting import PATIENCE
 from tests.unit.proxy.transactions import (
-    HAM,
     NO,
     OK,
     RAW,
@@ -34,14 +31,6 @@ from tests.unit.proxy.transactions import (
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
     return Case(tmp_path)
-
-
-def test_everything_below_our_fields_is_as_it_came_but_for_forged_ones(case: Case) -> None:
-    case.judge.found = scan(HAM)
-    case.send()
-    (content,) = case.hop.contents
-    assert content.endswith(RAW.replace(b"X-Spam-Flag: NO\r\n", b""))
-    assert not any(line.startswith(b"X-Spam-Flag") for line in case.header)
 
 
 def test_a_quarantine_that_cannot_be_written_is_temporary(case: Case) -> None:
@@ -67,14 +56,6 @@ def test_every_recipient_gets_a_reply_where_the_next_hop_gives_one_each(case: Ca
         reply.code
         for reply in case.send(recipients=("b@example.net", "c@example.net", "b@example.net"))
     ] == [250, 250]
-
-
-def test_or_deferred_when_the_operator_says_so(case: Case) -> None:
-    case.judge.found = NotScanned("timeout")
-    case.listener = before_queue(on_error=OnError.DEFER)
-    (answer,) = case.send()
-    assert answer.code == 451
-    assert case.hop.contents == []
 
 
 def broken(entry: DeliveryRecord) -> None:
@@ -118,16 +99,6 @@ def test_received_tells_that_a_message_came_by_smtputf8(
     case.send(sender=Sender("\u00e4@example.org", (EsmtpParameter("SMTPUTF8", None),)))
     assert b"\tby mx.example.net with %b id %b" % (told, case.entries[0].id.encode()) in case.header
     assert b" with %b id" % told in case.judge.on_top
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"\r\n", b"\r\nbody\r\n", b" blank first\r\n", b"no header at all", b"A: b\r\n"]
-)
-def test_odd_messages_keep_their_bytes(case: Case, raw: bytes) -> None:
-    case.send(raw)
-    (content,) = case.hop.contents
-    assert content.endswith(raw)
-    assert content.startswith(b"X-Spam-Flag: YES\r\nX-Spam-Status: ")
 
 
 def test_settling_is_requested_when_lessons_wait(case: Case) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamguard.config.options import Endpoint, Hop, Listener, Policy, Position, Protocol
+from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol
 from spamguard.delivery.quarantine import Quarantine
-from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import FilterProxy, PolicyJudge, ProxyContext
+from spamguard.proxy.transaction import DeliveryRecord, FilterProxy, PolicyJudge, ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool, SpoolView
@@ -140,7 +139,7 @@ class Case:
             lambda: self.settled.append(True),
             self.people,
         )
-        judge = PolicyJudge(self.judge.judge, tools, self.listener.policy)
+        judge = PolicyJudge(self.judge.judge, tools, self.listener)
         message = FilterProxy(self.listener, self.hop, judge, "mx.example.net").message(self.client)
         spool = Spool(self.place)
         spool.write(raw)
@@ -168,7 +167,7 @@ def scan(verdict: Verdict, *, settle: bool = False) -> Scan:
 
 def at(position: Position, **policy: object) -> Listener:
     hop = Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 10026))
-    return Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 10025), position, hop, Policy(**policy))
+    return Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 10025), position, hop, **policy)
 
 
 def before_queue(**policy: object) -> Listener:

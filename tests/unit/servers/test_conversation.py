@@ -50,11 +50,11 @@ def test_a_client_that_reads_no_answer_is_dropped_at_once(
 
     monkeypatch.setattr(listener, "_CLOSE_TIMEOUT", 3600.0)
 
-    async def reject(session: Conversation, _: listener.Refusal) -> None:
+    async def refuse(session: Conversation, _: object) -> None:
         await session.send(b"x" * (64 << 20))
 
-    monkeypatch.setattr(spamd.SpamdSession, "reject", reject)
-    monkeypatch.setattr(rspamd.RspamdSession, "reject", reject)
+    monkeypatch.setattr(spamd.SpamdSession, "refuse", refuse)
+    monkeypatch.setattr(rspamd.RspamdSession, "refuse", refuse)
     monkeypatch.setattr(listener, "_DRAIN_INPUT_TIMEOUT", 0.1)
 
     async def main() -> None:

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from spamguard import keys
-from spamguard.config.options import Action, Policy, Protocol, Rule
+from spamguard.config.options import Action, Protocol
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
-from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
+from spamguard.proxy.transaction import DeliveryRecord
 from spamguard.servers.scanner import ScanRequest, ScanResult, ScanService
 from spamguard.smtp.envelope import Client
 from spamguard.storage import Spool
 from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson, UserResolver
-from tests.support.scanners import HAM, KEY, SPAM, UNSURE, ScriptedJudge, scan_service, scanner
+from tests.support.scanners import KEY, ScriptedJudge, scan_service, scanner
 from tests.unit.filters import opened
 
 MAIL = (
@@ -107,29 +107,6 @@ def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
         "tag",
     )
     assert "queue=Q1" in str(entry)
-
-
-@pytest.mark.parametrize(
-    ("rules", "verdict", "action"),
-    [
-        ((), SPAM, Action.TAG),
-        ((Rule("spam", Action.REJECT, 0.99),), SPAM, Action.REJECT),
-        ((Rule("spam", Action.REJECT, 0.9995),), SPAM, Action.TAG),
-        (
-            (Rule("spam", Action.REJECT, 0.9995), Rule("spam", Action.DEFER, 0.4)),
-            SPAM,
-            Action.DEFER,
-        ),
-        ((Rule("unsure", Action.DEFER, 0.4),), UNSURE, Action.DEFER),
-        ((Rule("unsure", Action.DEFER, 0.4),), HAM, Action.TAG),
-    ],
-)
-def test_nothing_is_refused_unless_it_was_asked_for(
-    tmp_path: Path, rules: tuple[Rule, ...], verdict: Any, action: Action
-) -> None:
-    case = ServiceCase(tmp_path, ScriptedJudge(verdict), policy=Policy(rules))
-    assert case.judged().action is action
-    assert case.entries[0].action is action
 
 
 def test_whom_it_comes_from_counts_where_the_client_is_trusted(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from typing import TypeVar
 from spamguard.engine.filter import Filter
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
 from spamguard.ledger.events import Server
+from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.shared import joined_log
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange
+from tests.contract.ledgers import new_vote
+from tests.support.partition import Partition, partition
 from tests.support.postgres import MAC, TestDatabase
 from tests.unit.filters import BITS, bits_of, opened
 
@@ -28,17 +31,17 @@ class FilterNode:
 
     filter: Filter
     database: TestDatabase
+    proxy: Partition
     wanted: list[bool] = field(default_factory=list)  # calls of the process that settles
 
     def __post_init__(self) -> None:
-        self.exchange = SnapshotExchange(self.filter.ledger, self.filter.directory)
-        log = self.filter.ledger.shared
-        assert log is not None
-        self.log = log
-        self.courier = Courier(log, self._connect, self.exchange, lambda: self.wanted.append(True))
+        self.ledger = self.filter.ledger
+        self.log = joined_log(self.ledger)
+        self.courier = Courier(self.ledger, self._connect, lambda: self.wanted.append(True))
 
     async def _connect(self, known: Server | None = None) -> SharedDatabase:
-        settings = self.database.settings(tls=False)
+        # without TLS, so that the proxy can tell one statement from another
+        settings = self.database.settings(self.proxy.port, tls=False)
         return await SharedDatabase.connect(settings, self.filter.ledger.node, MAC, known)
 
     def with_database(self, work: Callable[[SharedDatabase], Awaitable[Result]]) -> Result:
@@ -54,47 +57,28 @@ class FilterNode:
         return asyncio.run(run())
 
     def turn(self) -> None:
-        """Make copy and log equal, and fetch new tables."""
+        """Make copy and log equal."""
 
         async def run() -> None:
             try:
-                await self.exchange.fetch(await self.courier.take_turn())
+                await self.courier.take_turn()
             finally:
                 self.courier.close()
 
         asyncio.run(run())
 
+    def cast(self, *digests: bytes) -> None:
+        """Cast votes that are no lessons; nobody pushes them meanwhile."""
+        self.ledger.append([new_vote("spam", digest) for digest in digests])
+
+    def events(self) -> list[tuple[int, bytes, str]]:
+        """Position, digest and node of all events that have a position."""
+        query = "SELECT seq, digest, node FROM events WHERE seq < ? ORDER BY seq"
+        return self.ledger._db.query(query, (PROVISIONAL,))
+
     def settle(self) -> bool:
-        """What the process that settles does; returns whether it settled for all."""
-        if not self.filter.look_after_snapshot():
-            return False
-
-        async def take(database: SharedDatabase) -> int | None:
-            token = await database.take_lease("settle", self.filter.ledger.node, 120)
-            if token:
-                await self.exchange.fetch(database)
-            return token
-
-        token = self.with_database(take)
-        if token is None:
-            return False
-        self.filter._refresh()
-        if due := self.filter.look_after_snapshot():
-            self.publish(token)
-        self.with_database(lambda database: database.release_lease("settle", token))
-        return due
-
-    def publish(self, token: int | None = None) -> None:
-        """Settle and publish."""
-        self.filter.settle()
-
-        async def publish(database: SharedDatabase) -> None:
-            held = token or await database.take_lease("settle", self.filter.ledger.node, 120)
-            assert held
-            await self.exchange.publish(database, held)
-            await database.release_lease("settle", held)
-
-        self.with_database(publish)
+        """What the process that settles does; returns whether it has settled."""
+        return self.filter.follow_shared_log()
 
     def stamp(self) -> SnapshotStamp:
         return SnapshotStamp.parse(self.filter.ledger.get_meta(SNAPSHOT_KEY) or "")
@@ -125,7 +109,8 @@ class Site:
         spam_filter = self.stack.enter_context(opened(state))
         if spam_filter.ledger.shared is None:
             spam_filter.ledger.join()
-        self.nodes.append(FilterNode(spam_filter, self.database))
+        proxy = self.stack.enter_context(partition(self.database.server.port))
+        self.nodes.append(FilterNode(spam_filter, self.database, proxy))
         return self.nodes[-1]
 
     def converge(self) -> None:
@@ -137,6 +122,17 @@ class Site:
         heads = {node.log.head() for node in self.nodes}
         assert len(heads) == 1
         assert all(node.log.waiting()[0] == 0 for node in self.nodes)
+
+
+def set_back(database: TestDatabase, position: int) -> None:
+    """Make the database one that was restored from a backup, or that has lost its tail."""
+    database.query("DELETE FROM spamguard.events WHERE position > %s", position)
+    database.query(
+        "UPDATE spamguard.log SET last = %s, chain = coalesce((SELECT chain FROM spamguard.events "
+        "WHERE position = %s), '\\x00'), events = (SELECT count(*) FROM spamguard.events)",
+        position,
+        position,
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Leases, snapshots, compaction, nodes and credentials: what nodes may do, and what not."""
+"""Compaction: what goes, and what does not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from spamguard.errors import SharedError
 from spamguard.ledger.events import SharedEvent
 from spamguard.shared.postgres import SharedDatabase
 from tests.support.postgres import MAC, TestDatabase, needs_postgres
-from tests.unit.shared.events import event
 
 pytestmark = needs_postgres
-NODE, OTHER = "a" * 16, "b" * 16
-MIB = 1 << 20
+NODE = "a" * 16
 DAY = 86_400
 
 
@@ -32,46 +30,6 @@ def run(place: TestDatabase, work: Callable[[SharedDatabase], Awaitable[None]]) 
             database.close()
 
     asyncio.run(connected())
-
-
-async def _publish(
-    database: SharedDatabase, data: bytes, position: int, token: int, size: int | None = None
-) -> str:
-    snapshot = sha256(data).digest()
-    for number in range(0, len(data), MIB):
-        await database.put_chunk(snapshot, number // MIB, data[number : number + MIB])
-    return await database.publish_snapshot(
-        position, 12, 3, snapshot, size or len(data), NODE, '{"before": 1}', token
-    )
-
-
-def test_the_two_newest_snapshots_are_kept_with_their_chunks(shared_database: TestDatabase) -> None:
-    async def work(database: SharedDatabase) -> None:
-        await database.append([event(number) for number in range(9)])
-        token = await database.take_lease("settle", NODE, 60)
-        assert token is not None
-        files = [bytes([number]) * (MIB + number) for number in range(1, 5)]
-        for number, data in enumerate(files):
-            assert await _publish(database, data, number + 1, token) == "published"
-        assert await _publish(database, files[3], 4, token) == "same"
-        assert await _publish(database, files[0], 4, token) == "different"
-        assert await _publish(database, files[0], 5, token + 1) == "lost"
-        with pytest.raises(SharedError, match="bad position"):
-            await _publish(database, files[0], 10, token)  # there are 9 events
-        with pytest.raises(SharedError, match="chunks"):
-            await _publish(database, files[1][:5], 5, token, size=MIB + 1)  # one of two is missing
-
-        snapshots = await database.read_snapshots()
-        assert [row.position for row in snapshots] == [4, 3]
-        assert snapshots[0][1:6] == (12, 3, sha256(files[3]).digest(), len(files[3]), NODE)
-        assert snapshots[0].notes == '{"before": 1}'
-        chunks = [await database.read_chunk(snapshots[0].hash, number) for number in range(3)]
-        assert chunks == [files[3][:MIB], files[3][MIB:], None]
-        await _publish(database, b"next", 6, token)
-        ((count,),) = shared_database.query("SELECT count(*) FROM spamguard.chunks")
-        assert count == 1 + 2  # of positions 6 and 4
-
-    run(shared_database, work)
 
 
 def _age(place: TestDatabase, *positions: int) -> None:
@@ -102,22 +60,19 @@ def test_compacting_drops_only_what_was_superseded_long_ago(shared_database: Tes
             _vote(3, 5, old),  # 6: superseded by 5, an earlier position
             _vote(4, 7, old, "B" * 16),  # 7: superseded by 8 in the order of bytes
             _vote(4, 7, old, "a" * 16),
-            _vote(5, 8, old),  # 9: superseded by 10, which the snapshot does not hold yet
+            _vote(5, 8, old),  # 9: superseded by 10, which is not settled yet
             _vote(5, 9, old),
         ]
         await database.append(votes)
         _age(shared_database)
         head = await database.head()
-        token = await database.take_lease("settle", NODE, 60)
-        assert token is not None
-        assert await database.compact(9, now, token + 1) is None
-        assert await database.compact(9, now, token) == 3
+        assert await database.compact(9, now) == 3
         assert [row.position for row in await database.read_page(0, 99)] == [2, 3, 4, 5, 8, 9, 10]
         assert await database.head() == (10, head.chain, 9)
         assert shared_database.query("SELECT events FROM spamguard.log") == [(7,)]
-        assert await database.compact(9, now, token) == 0
+        assert await database.compact(9, now) == 0
         assert await database.append(votes[1:2]) == [2]
         with pytest.raises(SharedError, match="bad positions"):
-            await database.compact(11, now, token)
+            await database.compact(11, now)
 
     run(shared_database, work)

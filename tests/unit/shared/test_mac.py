@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 from psycopg import errors, sql
@@ -15,22 +13,16 @@ from spamguard.errors import SharedError
 from spamguard.ledger.events import SharedEvent, encode_event
 from spamguard.ledger.votes import add_version, make_class_vote
 from spamguard.shared.mac import RowMac
-from spamguard.shared.postgres import CredentialRow, NodeRow, SharedDatabase
+from spamguard.shared.postgres import SharedDatabase
 from tests.support.postgres import MAC, TestDatabase, needs_postgres
-from tests.unit.filters import KEY, mail, teach
-from tests.unit.shared.nodes import Site, site
+from tests.unit.filters import mail, teach
+from tests.unit.shared.nodes import Site
 from tests.unit.shared.test_rights import FUNCTIONS, node_connection
 
 pytestmark = needs_postgres
 MAIL = mail(60)
 NODE = "a" * 16
 APPEND = f"SELECT * FROM spamguard.append({', '.join(['ARRAY[%s]'] * 7)})"
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, shared_database: TestDatabase) -> Iterator[Site]:
-    with site(tmp_path, shared_database) as opened:
-        yield opened
 
 
 def class_event(clock: int) -> SharedEvent:
@@ -70,45 +62,6 @@ def test_without_the_key_no_function_does_anything(
                 node.execute("SELECT set_config('spamguard.secret', %s, false)", (secret,))
             with pytest.raises(errors.InsufficientPrivilege, match="key of the installation"):
                 node.execute(call)
-
-
-def test_rows_that_no_node_wrote_are_ignored_and_told_once(
-    nodes: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = nodes.node()
-    teach(first.filter, MAIL[:40])
-    first.turn()
-    first.publish()
-    mac, database = RowMac(KEY), nodes.database
-    now = int(time.time())
-
-    async def report(opened: SharedDatabase) -> None:
-        await opened.note_node(NodeRow("n1", "mx1", "https://mx1", "1", 1, 1, 1, b"c", 0, b"s"))
-        await opened.note_node(NodeRow("n2", "mx2", "https://mx2", "1", 1, 1, 1, b"c", 0, b"s"))
-        await opened.put_credential(
-            CredentialRow("0" * 16, "token", b"d" * 32, "", "ann", False, now, 0, now)
-        )
-        await opened.append([class_event(9)])
-
-    async def look(opened: SharedDatabase) -> None:
-        assert [row.url for row in await opened.nodes()] == ["https://mx1"]
-        assert [row.is_ours for row in await opened.changed_credentials(0)] == [False]
-        assert await opened.read_snapshots() == []
-        last = (await opened.head()).last
-        assert [row.is_ours for row in await opened.read_page(last - 2, 9)] == [True, False]
-
-    run(database, MAC, report)
-    database.query("UPDATE spamguard.nodes SET url = 'https://evil.example' WHERE node = 'n2'")
-    database.query("UPDATE spamguard.credentials SET operator = true")
-    database.query("UPDATE spamguard.snapshots SET notes = '{}'")
-    last = "(SELECT last FROM spamguard.log)"
-    database.query(f"UPDATE spamguard.events SET mac = %s WHERE position = {last}", b"m" * 16)
-    with caplog.at_level(logging.ERROR, "spamguard.shared"):
-        for _ in range(3):
-            run(database, mac, look)
-    assert mac.forged == 4
-    assert len(caplog.records) == 4
-    assert next(mac.alarms()).startswith("rows that no node of this key wrote")
 
 
 def test_a_vote_that_no_node_cast_teaches_nobody_and_stops_nobody(nodes: Site) -> None:

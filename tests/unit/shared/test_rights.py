@@ -13,12 +13,10 @@ from tests.unit.shared.events import event
 
 pytestmark = needs_postgres
 NODE = "a" * 16
-TABLES = (
-    "cluster", "log", "events", "snapshots", "chunks", "leases", "nodes", "credentials",
-)  # fmt: skip
+TABLES = ("cluster", "log", "events", "nodes", "credentials")
 FUNCTIONS = (
-    "append", "take_lease", "release_lease", "put_chunk", "publish_snapshot", "compact",
-    "note_node", "forget_node", "put_credential", "end_credential", "burn_link",
+    "append", "compact", "note_node", "forget_node", "put_credential", "end_credential",
+    "burn_link",
 )  # fmt: skip
 
 
@@ -82,8 +80,7 @@ def test_a_node_changes_no_table(shared_database: TestDatabase, table: str) -> N
         "CREATE TABLE spamguard.other (one int)",
         "CREATE VIEW spamguard.other AS SELECT 1",
         "CREATE FUNCTION spamguard.other() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-        "CREATE OR REPLACE FUNCTION spamguard.holds_lease(lease text, expected bigint) "
-        "RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+        "CREATE OR REPLACE FUNCTION spamguard.require_key() RETURNS void LANGUAGE sql AS ''",
         "ALTER FUNCTION spamguard.append SECURITY INVOKER",
         "ALTER FUNCTION spamguard.append RESET ALL",
         "DROP FUNCTION spamguard.append",
@@ -102,7 +99,6 @@ def test_a_node_changes_no_table(shared_database: TestDatabase, table: str) -> N
         "SELECT lo_create(0)",
         "SELECT lo_creat(-1)",
         "SELECT lo_from_bytea(0, 'x')",
-        "SELECT spamguard.holds_lease('settle', 1)",
         "ALTER SYSTEM SET fsync = off",
     ],
 )
@@ -121,7 +117,7 @@ def test_no_function_looks_elsewhere_or_makes_statements(shared_database: TestDa
         "SELECT proname, prosecdef, proconfig, prosrc FROM pg_proc "
         "WHERE pronamespace = 'spamguard'::regnamespace"
     )
-    assert len(functions) == len(FUNCTIONS) + 3
+    assert len(functions) == len(FUNCTIONS) + 2
     for name, is_definer, settings, source in functions:
         assert is_definer, name
         assert settings == ["search_path=spamguard, pg_temp"], name

@@ -34,9 +34,10 @@ def test_a_courier_that_has_ended_is_away():
 
 def test_alarms_and_other_settings_are_told():
     odd = replace(NODE, node="b", name="mx2", settings="22")
-    worried = replace(WELL, alarms=("broken",), hold="copying the log", nodes=(NODE, odd))
-    assert list(worried.notes(NOW)) == [
-        "shared log: copying the log",
+    worried = replace(WELL, alarms=("broken",), joining=True, nodes=(NODE, odd))
+    joining, *others = worried.notes(NOW)
+    assert "this node joins it, and has 5 of 5 events" in joining
+    assert others == [
         "shared log: broken",
         "shared log: mx2 has other settings than this node",
     ]

@@ -82,33 +82,18 @@ def _wrong_settings(place: TestDatabase, directory: Path) -> list[tuple[SharedSe
     good = place.settings()
     wrong = directory / "password"
     wrong.write_text("wrong\n")
-    other = self_signed(directory, "other")
-    odd = directory / "odd.pem"
-    odd.write_text("no certificate")
+    refused = "it refuses us: check user"
     return [
-        (replace(good, password_file=wrong), "it refuses us: check user"),
-        (replace(good, password_file=None), "it refuses us: check user"),
+        (replace(good, password_file=wrong), refused),
         (replace(good, password_file=directory / "none"), "give this user read permission"),
-        (replace(good, tls=DatabaseTls(ca=other)), "it refuses us: check user"),
-        (replace(good, tls=DatabaseTls()), "it refuses us: check user"),
-        (replace(good, tls=DatabaseTls(ca=odd)), "it refuses us: check user"),
-        (
-            replace(good, database=good.database.replace("host=localhost", "host=db.example")),
-            "it refuses us: check user",
-        ),
-        (
-            replace(good, database=good.database.replace(place.name, "none")),
-            "it refuses us: check user",
-        ),
-        (
-            replace(good, database=good.database.replace("_node", "_nobody")),
-            "it refuses us: check user",
-        ),
+        (replace(good, tls=DatabaseTls(ca=self_signed(directory, "other"))), refused),
+        (replace(good, tls=DatabaseTls()), refused),
+        (replace(good, database=good.database.replace("=localhost", "=db.example")), refused),
         (replace(good, database="dbname='"), "shared: database"),
     ]
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(6))
 def test_wrong_settings_are_told_with_the_remedy(
     shared_database: TestDatabase, tmp_path: Path, number: int
 ) -> None:
@@ -121,12 +106,10 @@ def test_wrong_settings_are_told_with_the_remedy(
 @pytest.mark.parametrize(
     ("statement", "remedy"),
     [
-        ("DROP SCHEMA spamguard CASCADE", "run `spamguard shared init`"),
         ("DELETE FROM spamguard.cluster", "run `spamguard shared init`"),
-        ("REVOKE USAGE ON SCHEMA spamguard FROM spamguard_node", "run `spamguard shared init`"),
         ("REVOKE SELECT ON spamguard.cluster FROM spamguard_node", "run `spamguard shared init`"),
         ("UPDATE spamguard.cluster SET schema_version = 1", "run `spamguard shared upgrade`"),
-        ("UPDATE spamguard.cluster SET min_writer = 3", "update spamguard on this node"),
+        ("UPDATE spamguard.cluster SET min_writer = 4", "update spamguard on this node"),
         ("UPDATE spamguard.cluster SET fingerprint = 'fedc'", "copy the key of another node"),
     ],
 )

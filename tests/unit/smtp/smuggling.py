@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 ENDS = {
     "LF.LF": b"\n.\n",
@@ -20,10 +19,3 @@ ENDS = {
 }
 ANY_END = re.compile(rb"(?:\A|[\r\n])\0*\.\0*[\r\n]")
 """What the most lenient of all servers would take for an end."""
-
-
-def cuts(text: bytes) -> Iterator[list[bytes]]:
-    """The text whole, in two pieces cut at every place, and byte by byte."""
-    yield [text]
-    yield from ([text[:at], text[at:]] for at in range(1, len(text)))
-    yield [text[at : at + 1] for at in range(len(text))]

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.smtp.envelope import (
-    Reply,
-    ReplyError,
-    ReplyReader,
-    parse_extensions,
-)
+from spamguard.smtp.envelope import Reply, ReplyError, ReplyReader, parse_extensions
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=200, database=None)
 text_of_line = st.binary(max_size=20).map(lambda text: text.translate(None, b"\r\n\0"))
@@ -60,16 +55,6 @@ def test_what_is_no_reply(wire: bytes) -> None:
     reader.feed(wire)
     with pytest.raises(ReplyError, match="reply"):
         reader.next_reply()
-
-
-def test_what_is_pending() -> None:
-    reader = ReplyReader()
-    reader.feed(b"250-a\r\n250")
-    assert reader.next_reply() is None
-    assert reader.pending_bytes == len(b"250-a\r\n250")
-    reader.feed(b" b\r\n")
-    assert reader.next_reply() == Reply(250, (b"a", b"b"))
-    assert reader.pending_bytes == 0
 
 
 def test_what_a_hop_offers_can_be_offered_to_others() -> None:

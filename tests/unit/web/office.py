@@ -16,7 +16,7 @@ from spamguard.config.options import Hop, Listener, Position, Scoring, Settings,
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
 from spamguard.keys import RANDOM_BYTES, new_id
-from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
+from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow, row_values
 from spamguard.records import EXTRACTOR
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
@@ -85,7 +85,7 @@ def passed(spam_filter: Filter, number: int, raw: bytes, **values: Any) -> Histo
 
 def remember(state: Path, rows: list[HistoryRow]) -> None:
     with History.open(state / HISTORY_FILE, 64 << 20, 30) as history:
-        history.append(rows[::-1])
+        history.append([row_values(row) for row in rows[::-1]])
 
 
 def settings(

@@ -34,7 +34,7 @@ def test_a_query_survives_its_address(given_values: dict[str, str]) -> None:
     )
 
 
-@pytest.mark.parametrize("day", ["yesterday", "2026-13-01", "9999-12-31", "0000-00-00", "1" * 400])
+@pytest.mark.parametrize("day", ["never", "2026-13-01", "9999-12-31", "0000-00-00"])
 def test_an_invalid_day_gets_an_error(day: str) -> None:
     with pytest.raises(UsageError, match="is not a day"):
         SearchQuery.from_parameters({"until": day}).to_search()

@@ -7,7 +7,7 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from spamguard.servers.milter_protocol import MilterCommand, encode_packet
+from spamguard.servers.milter import MilterCommand, encode_packet
 from tests.support.waiting import PATIENCE
 
 ALL = struct.pack("!III", 6, 0x1FF, 0x1FFFFF)

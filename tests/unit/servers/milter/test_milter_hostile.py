@@ -2,9 +2,9 @@
 
 import pytest
 
-from spamguard.servers.milter_protocol import MilterCommand
+from spamguard.servers.milter import MilterCommand
 from tests.unit.servers.milter.mta import ALL
-from tests.unit.servers.milter.support import RAW, ScriptedService, run
+from tests.unit.servers.milter.support import ScriptedService, run
 
 pytestmark = pytest.mark.slow  # waits for seconds
 
@@ -77,13 +77,3 @@ def test_odd_words_do_no_harm(tmp_path):
     assert len(question.recipients) == 5000
     assert {len(recipient) for recipient in question.recipients} == {512}
     assert service.raws == [b":\r\n\r\n"]
-
-
-def test_a_socket_in_the_file_system(tmp_path):
-    service = ScriptedService(clients=())
-
-    async def talk(served):
-        return (await (await served.ready()).message(RAW))[0].letters()
-
-    assert run(tmp_path, service, talk, path=tmp_path / "m.sock") == b"iii"
-    assert service.questions[0].peer == ""

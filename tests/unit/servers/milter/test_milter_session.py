@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from spamguard.config.options import Action, Policy, Rule
+from spamguard.config.options import Action, Rule
 from spamguard.servers import milter
-from spamguard.servers.milter_protocol import MilterCommand
+from spamguard.servers.milter import MilterCommand
 from spamguard.servers.scanner import ScanResult
 from tests.unit.servers.milter.mta import ALL, OLD
 from tests.unit.servers.milter.support import FIELDS, RAW, ScriptedService, run
@@ -16,7 +16,7 @@ def names(fields):
     return [name for name, _ in fields]
 
 
-HOLDS = Policy((Rule("spam", Action.QUARANTINE, 0.9),))
+HOLDS = (Rule("spam", Action.QUARANTINE, 0.9),)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_held_back_where_the_server_can(tmp_path, offer, letters, caplog):
         await server.client()
         return actions, (await server.message(RAW))[0].letters()
 
-    service = ScriptedService(ScanResult("1", FIELDS, Action.QUARANTINE), policy=HOLDS)
+    service = ScriptedService(ScanResult("1", FIELDS, Action.QUARANTINE), rules=HOLDS)
     actions, told = run(tmp_path, service, talk)
     assert told == letters
     assert bool(actions & 0x20) == (b"q" in letters)
@@ -192,3 +192,22 @@ def test_a_fault_of_ours_ends_the_connection_and_tells_nothing(tmp_path, caplog)
 
     assert run(tmp_path, ScriptedService(RuntimeError("secret")), talk)
     assert "secret" in caplog.text
+
+
+# ---- the end
+
+
+def test_a_door_that_closes_serves_its_connections_to_their_end(tmp_path):
+    service = ScriptedService()
+
+    async def talk(served):
+        server = await served.ready()
+        draining = asyncio.create_task(served.door.drain(asyncio.get_running_loop().time() + 30))
+        await asyncio.sleep(0.05)
+        replies = [(await server.message(RAW))[0].letters() for _ in range(2)]
+        assert not draining.done()
+        server.send(MilterCommand.QUIT)
+        await draining
+        return replies
+
+    assert run(tmp_path, service, talk) == [b"iii", b"iii"]

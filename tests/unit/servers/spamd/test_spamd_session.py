@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spamguard.config.options import Policy, Protocol, ScannerLimits
+from spamguard.config.options import Protocol, ScannerLimits
 from spamguard.users import QueuedLesson
 from tests.support.scanners import HAM, ScriptedJudge, Served, serving
 from tests.support.waiting import PATIENCE, until
@@ -80,7 +80,7 @@ def test_haraka_sends_no_length_and_reads_header_fields(tmp_path: Path, length: 
 def test_reports_tell_words_harmlessly(tmp_path: Path) -> None:
     answer = said(tmp_path, request("REPORT"))
     assert b"    cheap\r\n    odd??X-Evil: yes?\r\n" in answer
-    told = said(tmp_path, request("REPORT"), policy=Policy(tell_probability=True))
+    told = said(tmp_path, request("REPORT"), tell_probability=True)
     assert b"    cheap +1.50\r\n" in told
     assert b"Spam: True ; " in said(tmp_path, request("REPORT_IFSPAM"))
     answer = said(tmp_path, request("REPORT_IFSPAM"), judge=ScriptedJudge(HAM))
@@ -195,10 +195,6 @@ def test_nonsense_is_refused_and_never_judged(tmp_path: Path, data: bytes) -> No
         return answer
 
     assert run(tmp_path, talk).startswith(b"SPAMD/1.1 76 Request not understood")
-
-
-def test_a_message_of_no_bytes(tmp_path: Path) -> None:
-    assert b"Spam: True" in said(tmp_path, request("CHECK", b""))
 
 
 @pytest.mark.parametrize("cut", [100, None])

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
+from spamguard.cli.arguments import argument, command
 from spamguard.errors import MemoryLimitError, QuarantineError, SourceError, UsageError
-from spamguard.log import local_time, message_name, printable, rfc3339
+from spamguard.log import message_name, printable
+from spamguard.times import local_time, rfc3339
 
 if TYPE_CHECKING:
-    from spamguard.engine.explain_text import ExplainedFeature
     from spamguard.engine.filter import Filter
     from spamguard.proxy.history import HistoryRow
     from spamguard.proxy.history_search import HistoryFilter, HistorySearch
@@ -36,31 +37,31 @@ if TYPE_CHECKING:
 
 # ---- judge
 
-JUDGE_ABOUT = """Judge messages. One line for each: label, probability of being unwanted, name.
 
-Exit status: 1 when at least one message is unwanted; else 3 when at least one is unsure; else 0. 2
-is an error."""
-JUDGE_EXAMPLE = """  spamguard judge message.eml
-  spamguard judge --json ~/Maildir/.Junk
-  spamguard judge --user anna message.eml
-  spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted"""
-
+_UNTAUGHT = "is a new filter that was taught nothing yet"  # judging early is no mistake
 EXIT_WANTED, EXIT_UNWANTED, EXIT_UNSURE = 0, 1, 3
 
 
-def add_judge(parser: argparse.ArgumentParser) -> None:
-    arguments.add_user(parser)
-    arguments.add_json(parser, arguments.JSON_LINES_HELP)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help=arguments.PATHS_HELP)
+@command(
+    "judge",
+    """Judge messages. One line for each: label, probability of being unwanted, name.
 
-
+Exit status: 1 when at least one message is unwanted; else 3 when at least one is unsure; else 0. 2
+is an error.""",
+    arguments.USER,
+    arguments.JSON_LINES,
+    argument("paths", nargs="+", metavar="PATH", help=arguments.PATHS_HELP),
+    example="""  spamguard judge message.eml
+  spamguard judge --json ~/Maildir/.Junk
+  spamguard judge --user anna message.eml
+  spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted""",
+)
 def run_judge(options: argparse.Namespace) -> int:
-    """Judge every message and print its verdict."""
     statuses: set[int] = set()
     messages = common.read_messages(options.paths)
     if sys.stderr.isatty() and not sys.stdout.isatty():  # where both are, verdicts break the bar
         messages = common.progress(messages)
-    with common.terminate_cleanly(), common.open_for_judging(options) as spam_filter:
+    with common.terminate_cleanly(), common.open_filter(options, note=_UNTAUGHT) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)
         with closing(spam_filter.judge_all(raws, user=options.user, cores=None)) as verdicts:
@@ -81,21 +82,6 @@ def run_judge(options: argparse.Namespace) -> int:
 
 # ---- explain
 
-EXPLAIN_ABOUT = """\
-Explain a verdict. A sentence comes first, then the log-odds as a sum, by group, by expert, and by
-word, trait and number of the message. Behind a word stand its kind and the messages of each class
-that have it. The votes on the message itself come first.
-
-In place of PATH, the ID of a message that passed, as X-Spamguard has it, or its name in the log
-(message=). It shows the verdict and the action of that time, and the verdict by today's tables; of
-its words those are named that were among the 100 strongest then, or all if it is still held. There
-is no verdict of today for a message that another version has read: the reason is shown."""
-EXPLAIN_EXAMPLE = """  spamguard explain message.eml
-  spamguard explain --words 30 message.eml
-  spamguard explain --json message.eml
-  spamguard explain 0iq5r8jo4c1n2f3g
-  spamguard explain message=31b1a3cbc2f1
-  spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
 _MAX_BAR = 24  # letters
 _WORDS_THEN = 8  # each way
@@ -103,17 +89,39 @@ _WORDS_THEN = 8  # each way
 Row = tuple[float, str, str]  # of a sum: the part, its name, a remark
 
 
-def add_explain(parser: argparse.ArgumentParser) -> None:
-    about = "how many words each way (default: until all others hold a third at most)"
-    parser.add_argument("--words", type=arguments.parse_count, metavar="N", help=about)
-    arguments.add_user(parser)
-    arguments.add_json(parser, arguments.JSON_LINES_HELP)
-    about = f"{arguments.PATHS_HELP}; or id or name of a message that passed"
-    parser.add_argument("paths", nargs="+", metavar="PATH|ID", help=about)
+@command(
+    "explain",
+    """\
+Explain a verdict. A sentence comes first, then the log-odds as a sum, by group, by expert, and by
+word, trait and number of the message. Behind a word stand its kind and the messages of each class
+that have it. The votes on the message itself come first.
 
-
+In place of PATH, the ID of a message that passed, as X-Spamguard has it, or its name in the log
+(message=). It shows the verdict and the action of that time, and the verdict by today's tables; of
+its words those are named that were among the 100 strongest then, or all if it is still held. There
+is no verdict of today for a message that another version has read: the reason is shown.""",
+    argument(
+        "--words",
+        type=arguments.parse_count,
+        metavar="N",
+        help="how many words each way (default: until all others hold a third at most)",
+    ),
+    arguments.USER,
+    arguments.JSON_LINES,
+    argument(
+        "paths",
+        nargs="+",
+        metavar="PATH|ID",
+        help=f"{arguments.PATHS_HELP}; or id or name of a message that passed",
+    ),
+    example="""  spamguard explain message.eml
+  spamguard explain --words 30 message.eml
+  spamguard explain --json message.eml
+  spamguard explain 0iq5r8jo4c1n2f3g
+  spamguard explain message=31b1a3cbc2f1
+  spamguard explain --user anna 0iq5r8jo4c1n2f3g""",
+)
 def run_explain(options: argparse.Namespace) -> int:
-    """Explain every message, first those named by an id."""
     from spamguard.engine.prepare import ExampleReader
 
     ids = [path for path in options.paths if common.is_passed(path) and not Path(path).exists()]
@@ -121,7 +129,7 @@ def run_explain(options: argparse.Namespace) -> int:
     rows = common.find_rows(options, ids)
     messages = common.read_messages(paths)
     explained = len(rows)
-    with common.open_for_judging(options) as spam_filter:
+    with common.open_filter(options, note=_UNTAUGHT) as spam_filter:
         reader = ExampleReader(spam_filter.key)
         for row in rows:
             _explain_row(spam_filter, row, options)
@@ -141,10 +149,15 @@ def run_explain(options: argparse.Namespace) -> int:
 
 def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
     """Show the verdict of then, and that of now if there can be one."""
+    from spamguard.delivery.quarantine import DIRECTORY, Quarantine
     from spamguard.engine.prepare import ExampleReader
     from spamguard.proxy.history_search import example_from_row
 
-    extractor, held = ExampleReader(spam_filter.key).extractor, _read_held(row, options)
+    extractor, held = ExampleReader(spam_filter.key).extractor, None
+    with suppress(QuarantineError, OSError):  # it was passed on, or released or deleted since
+        quarantine = Quarantine(common.state_directory(options) / DIRECTORY)
+        with closing(quarantine.open(row.id).spool) as message:
+            held = message.read()
     text = _row_text(row, options.words)
     values: dict[str, object] = {}
     if options.json:
@@ -171,33 +184,20 @@ def _answer(
 ) -> tuple[str, dict[str, object]]:
     """The explanation as a text, or as values for JSON."""
     if options.json:
-        return "", _explanation_values(name, why, votes, options.words)
+        from spamguard.web.models import VerdictExplanation, summarize_explanation, to_json
+
+        lessons = [
+            {
+                "class": vote.label,
+                "user": vote.user,
+                "origin": vote.origin,
+                "time": rfc3339(vote.time),
+            }
+            for vote in votes
+        ]
+        summary = summarize_explanation(why, options.words)
+        return "", {"name": name, "taught": lessons, **to_json(VerdictExplanation, summary)}
     return _explanation_text(title, why, votes, options.words), {}
-
-
-def _read_held(row: HistoryRow, options: argparse.Namespace) -> bytes | None:
-    """The message itself, if it is still in the quarantine."""
-    from spamguard.delivery.quarantine import DIRECTORY, Quarantine
-
-    with suppress(QuarantineError, OSError):  # it was passed on, or released or deleted since
-        quarantine = Quarantine(common.state_directory(options) / DIRECTORY)
-        with closing(quarantine.open(row.id).spool) as message:
-            return message.read()
-    return None
-
-
-def _explanation_values(
-    name: str, why: Explanation, votes: Sequence[Vote], max_words: int | None
-) -> dict[str, object]:
-    """The explanation for JSON. It needs pydantic, which takes time to load."""
-    from spamguard.web.models import VerdictExplanation, summarize_explanation, to_json
-
-    lessons = [
-        {"class": vote.label, "user": vote.user, "origin": vote.origin, "time": rfc3339(vote.time)}
-        for vote in votes
-    ]
-    summary = summarize_explanation(why, max_words)
-    return {"name": name, "taught": lessons, **to_json(VerdictExplanation, summary)}
 
 
 def _explanation_text(
@@ -206,12 +206,22 @@ def _explanation_text(
     from spamguard.engine import explain_text
 
     verdict, features = why.verdict, explain_text.list_features(why)
+    words, rest, n_rest, beside = explain_text.choose_features(features, why.log_odds, max_words)
+    parts: list[Row] = []
+    for word in words:
+        if word.counts is None:
+            parts.append((word.part, word.name, f"{word.tokens:,} of them"))
+        else:
+            counts = ", ".join(f"{number:,} {name}" for name, number in word.counts.items())
+            parts.append((word.part, printable(word.name), f"{word.kind}: {counts}"))
+    parts.append((rest, explain_text.OTHERS_LABEL, f"{n_rest:,} of them"))
+    parts += [(feature.part, feature.name, feature.kind) for feature in beside]
     groups = explain_text.sum_groups(features)
     experts = sorted(why.shares.items(), key=lambda share: -abs(share[1]))
     sums = {
         "group": [(group.part, group.title, f"{group.features:,} of them") for group in groups],
         "expert": [(why.prior, "prior", ""), *((part, name, "") for name, part in experts)],
-        "feature": _feature_parts(features, why.log_odds, max_words),
+        "feature": parts,
     }
     lines = [
         name,
@@ -223,27 +233,10 @@ def _explanation_text(
         user = vote.user or arguments.SITE
         lesson = f"taught as {vote.label} by {user}: {vote.origin}, {local_time(vote.time)}"
         lines.append(printable(lesson))
-    for kind, parts in sums.items():
+    for kind, rows in sums.items():
         title = f"by {kind}: log-odds of {explain_text.describe_odds(why)}"
-        lines += ["", title, *_sum_lines(parts, why.log_odds)]
+        lines += ["", title, *_sum_lines(rows, why.log_odds)]
     return "\n".join((*lines, ""))
-
-
-def _feature_parts(
-    features: Sequence[ExplainedFeature], log_odds: float, max_words: int | None
-) -> list[Row]:
-    from spamguard.engine.explain_text import OTHERS_LABEL, choose_features
-
-    words, rest, n_rest, beside = choose_features(features, log_odds, max_words)
-    parts: list[Row] = []
-    for word in words:
-        if word.counts is None:
-            parts.append((word.part, word.name, f"{word.tokens:,} of them"))
-        else:
-            counts = ", ".join(f"{number:,} {name}" for name, number in word.counts.items())
-            parts.append((word.part, printable(word.name), f"{word.kind}: {counts}"))
-    parts.append((rest, OTHERS_LABEL, f"{n_rest:,} of them"))
-    return parts + [(feature.part, feature.name, feature.kind) for feature in beside]
 
 
 def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
@@ -269,32 +262,31 @@ def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
 
 # ---- filter
 
-FILTER_ABOUT = """\
+
+EXIT_TEMPFAIL = 75  # EX_TEMPFAIL of sysexits.h
+
+
+@command(
+    "filter",
+    """\
 Add the verdict to a message on its way through. It is read from standard input and written to
 standard output.
 
 The fields X-Spam-Flag (unwanted mail only), X-Spam-Status and X-Spamguard are put on top. Fields of
 these names that the message brings along are taken out; all else stays as it is, byte for byte. A
 message that cannot be judged goes through with `X-Spamguard: not-scanned`, and the exit status is 0
-all the same. It is 75 only when the message could not be read or written."""
-FILTER_EXAMPLE = """  spamguard filter < message.eml
+all the same. It is 75 only when the message could not be read or written.""",
+    arguments.USER,
+    example="""  spamguard filter < message.eml
 
   in .procmailrc:
     :0fw
     | spamguard filter --user "$LOGNAME"
     :0
     * ^X-Spam-Flag: YES
-    .Junk/"""
-
-EXIT_TEMPFAIL = 75  # EX_TEMPFAIL of sysexits.h
-
-
-def add_filter(parser: argparse.ArgumentParser) -> None:
-    arguments.add_user(parser)
-
-
+    .Junk/""",
+)
 def run_filter(options: argparse.Namespace) -> int:
-    """Pass one message on, judged if possible."""
     return _pass_message(lambda raw: _add_verdict(raw, options))
 
 
@@ -324,7 +316,7 @@ def _pass_message(add_fields: Callable[[bytes], bytes]) -> int:
 
 def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
     # First of all, because it checks whether there is memory for the modules loaded below.
-    with common.open_for_judging(options) as spam_filter:
+    with common.open_filter(options, note=_UNTAUGHT) as spam_filter:
         from secrets import token_hex
 
         from spamguard import keys
@@ -357,37 +349,42 @@ def _report_failure(text: str, error: BaseException) -> None:
 
 # ---- history
 
-HISTORY_ABOUT = """\
+
+@command(
+    "history",
+    """\
 List the messages that the daemon has judged, newest first. Each line has the time, the id as the
 field X-Spamguard, the log and the page have it, the name as the log lines of lessons have it, the
 verdict, the probability of being unwanted, author, recipients and subject. `explain ID` tells
-why."""
-HISTORY_EXAMPLE = """  spamguard history --since tuesday --verdict spam
+why.""",
+    arguments.SINCE,
+    arguments.UNTIL,
+    argument(
+        "--verdict",
+        default="",
+        metavar="LABEL",
+        help="only this verdict: a class, unsure or not-scanned",
+    ),
+    argument(
+        "--limit",
+        type=arguments.parse_count,
+        default=1000,
+        metavar="N",
+        help="how many messages at most (default: 1,000)",
+    ),
+    arguments.JSON_LINES,
+    example="""  spamguard history --since tuesday --verdict spam
   spamguard history --since '2026-11-17 08:00' --until 2026-11-18
-  spamguard history --json --limit 10000"""
-
-
-def add_history(parser: argparse.ArgumentParser) -> None:
-    arguments.add_period(parser)
-    about = "only this verdict: a class, unsure or not-scanned"
-    parser.add_argument("--verdict", default="", metavar="LABEL", help=about)
-    about = "how many messages at most (default: 1,000)"
-    parser.add_argument(
-        "--limit", type=arguments.parse_count, default=1000, metavar="N", help=about
-    )
-    arguments.add_json(parser, arguments.JSON_LINES_HELP)
-
-
+  spamguard history --json --limit 10000""",
+)
 def run_history(options: argparse.Namespace) -> int:
-    """List the messages that were judged."""
-    from spamguard.cli.recovery import parse_period
     from spamguard.engine.policy import UNSURE
-    from spamguard.proxy.delivery_log import NOT_SCANNED
+    from spamguard.proxy.history import NOT_SCANNED
     from spamguard.proxy.history_search import HistoryFilter
 
-    since, until = parse_period(options)
+    since, until = arguments.parse_period(options)
     if options.verdict:
-        with common.open_existing(options, load=False) as spam_filter:
+        with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
             labels = (*sorted(spam_filter.classes), UNSURE, NOT_SCANNED)
         if options.verdict not in labels:
             raise UsageError(f"no verdict is called {options.verdict!r}: say {', '.join(labels)}")
