@@ -42,7 +42,7 @@ from spamguard.records import (
     Status,
     Verdict,
 )
-from spamguard.storage import KEY_FILE, LEDGER_FILE
+from spamguard.storage import KEY_FILE, LEDGER_FILE, batches
 
 # Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How
 # often to settle"): the cost of each lesson stays the same however many there are.
@@ -51,6 +51,7 @@ _SETTLE_SHARE = 0.1
 # A lesson taken back counts as so many, for its step leaves something behind (corpora/RESULTS.md,
 # "Taking back").
 _TAKEN_BACK_WEIGHT = 20
+_SCORED_TOGETHER = 64  # lessons
 
 
 class Filter(ClosedOnExit):
@@ -410,7 +411,8 @@ class Filter(ClosedOnExit):
         return self._unwanted
 
     def _read_classes(self) -> None:
-        self._unwanted = policy.unwanted_classes(self._ledger.classes())
+        self._defined = self._ledger.classes()
+        self._unwanted = policy.unwanted_classes(self._defined)
 
     def is_settling_due(self) -> bool:
         """Whether to settle, as of the last look at the ledger. Where a log is shared, the courier
@@ -461,7 +463,7 @@ class Filter(ClosedOnExit):
         """
         example = self._reader.read_example(raw)
         changed = self.learn_examples([example], label, user=user, origin=origin)[0]
-        self.settle_if_due()
+        self._settle_if_due()
         return changed
 
     def learn_all(
@@ -494,14 +496,10 @@ class Filter(ClosedOnExit):
         [True, True, False]
         """
         lessons = [(check_bytes(raw), label) for raw, label in pairs]
-        for label in {label for _, label in lessons}:
-            self.check_class(label)
         examples = self._reader.read_examples([raw for raw, _ in lessons])
-        votes: list[NewVote] = []
-        for example, (_, label) in zip(examples, lessons, strict=True):
-            votes += self.make_votes([example], label, user=user, origin=origin)
-        changed = self.cast_votes(votes)
-        self.settle_if_due()
+        labels = [label for _, label in lessons]
+        changed = self.cast_votes(self._make_votes(examples, labels, user, origin))
+        self._settle_if_due()
         return changed
 
     def forget(self, raw: bytes, *, user: str = "", origin: str = "api") -> bool:
@@ -523,7 +521,7 @@ class Filter(ClosedOnExit):
         {'ham': 0, 'spam': 0}
         """
         changed = self.forget_digests([self._reader.digest(raw)], user=user, origin=origin)[0]
-        self.settle_if_due()
+        self._settle_if_due()
         return changed
 
     def learn_examples(
@@ -539,9 +537,16 @@ class Filter(ClosedOnExit):
 
         A class that is new becomes known; nothing else changes.
         """
-        self._refresh()
-        self.check_class(label)
-        self.ensure_class(label)
+        return self._make_votes(lessons, [label] * len(lessons), user, origin)
+
+    def _make_votes(
+        self, lessons: Sequence[Example], labels: Sequence[str], user: str, origin: str
+    ) -> list[NewVote]:
+        distinct = list(dict.fromkeys(labels))
+        for label in distinct:
+            self.check_class(label)
+        for label in distinct:
+            self.ensure_class(label)
         now = int(time.time())
         return [
             NewVote(
@@ -554,7 +559,9 @@ class Filter(ClosedOnExit):
                 now,
                 EXTRACTOR,
             )
-            for lesson, scores in zip(lessons, self.first_scores(lessons), strict=True)
+            for lesson, label, scores in zip(
+                lessons, labels, self.first_scores(lessons), strict=True
+            )
         ]
 
     def forget_digests(
@@ -571,19 +578,14 @@ class Filter(ClosedOnExit):
 
         Messages that are taught already, by anybody, keep their first scores.
         """
-        if not lessons:
-            return []
-        learnt = self._store.tables
-        batch = tables.batch_features([lesson.features for lesson in lessons], learnt.bits)
-        scores = experts.batch_scores(self._parameters(), batch)
         digests = [lesson.digest for lesson in lessons]
         kept_scores = self._ledger.scores.first_scores(digests, EXTRACTOR)
-        return [
-            kept_scores[digest]
-            if digest in kept_scores
-            else fold.pack_first_scores(rows, learnt.classes)
-            for digest, rows in zip(digests, scores, strict=True)
-        ]
+        parameters, learnt, packed = self._parameters(), self._store.tables, list[bytes]()
+        for some in batches([lesson.features for lesson in lessons], _SCORED_TOGETHER):
+            batch = tables.batch_features(some, learnt.bits)
+            scores = experts.batch_scores(parameters, batch)
+            packed += [fold.pack_first_scores(rows, learnt.classes) for rows in scores]
+        return list(map(kept_scores.get, digests, packed))
 
     def cast_votes(
         self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
@@ -595,8 +597,9 @@ class Filter(ClosedOnExit):
             raise TypeError(
                 "the name of a user is a str, and empty for what is nobody's in particular"
             )
-        changed = self._ledger.append(votes, unless_voted_since=unless_voted_since)
-        self._refresh()
+        changed = self._store.cast(votes, unless_voted_since=unless_voted_since)
+        if not self._store.is_current:
+            self._refresh()
         self._store.save_if_long_tail()
         return changed
 
@@ -642,14 +645,15 @@ class Filter(ClosedOnExit):
 
     def ensure_class(self, name: str) -> None:
         """Make a class known, of wanted mail, if it is not, even if its name resembles another."""
-        if name not in BASE_CLASSES and name not in self._ledger.classes():
+        is_known = name in BASE_CLASSES or name in self._defined
+        if not is_known and name not in self._ledger.classes():
             self.define_class(name, unwanted=False)
 
     @property
     def classes(self) -> frozenset[str]:
         """Names of all classes, taught or only defined."""
         self._refresh()
-        return frozenset((*self._store.tables.classes, *self._ledger.classes()))
+        return frozenset((*self._store.tables.classes, *self._defined))
 
     # Maintenance
 
@@ -682,6 +686,9 @@ class Filter(ClosedOnExit):
     def settle_if_due(self) -> bool:
         """Settle if that is due here, where no log is shared; returns whether it was."""
         self._refresh()
+        return self._settle_if_due()
+
+    def _settle_if_due(self) -> bool:
         due = self.is_settling_due()
         if due:
             self.settle()
@@ -728,7 +735,7 @@ class Filter(ClosedOnExit):
         self._refresh()
         learnt = self._store.tables
         quarter = len(learnt.rows) // len(learnt.vocabulary)
-        defined = dict.fromkeys(self._ledger.classes(), 0)
+        defined = dict.fromkeys(self._defined, 0)
         return Status(
             classes=defined | policy.lesson_counts(learnt),
             unwanted=self._unwanted,

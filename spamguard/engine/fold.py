@@ -23,17 +23,20 @@ import struct
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from spamguard.bayes import training
 from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT
-from spamguard.bayes.formulas import Integers
+from spamguard.bayes.formulas import Indices, Integers, Ints32
 from spamguard.bayes.personal import UserVoteCounts, count_votes, sum_votes
 from spamguard.bayes.tables import (
     BASE_CLASSES,
     N_BASE,
+    N_TOKEN_SETS,
     N_TRAIT_VALUES,
     Tables,
     locate_features,
@@ -154,40 +157,87 @@ def _unpack_receipts(packed: Sequence[bytes]) -> codec.ReceiptColumns:
 # ---- settling
 
 
+# So many lessons are read once and kept instead of read twice, and so many are replayed on small
+# tables: of more, renumbering buckets costs what it saves.
+_KEPT_LESSONS = 4096
+_SMALL_LESSONS = 512
+
+
 def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
     """Make settled tables that hold exactly the lessons of the events up to `upto_seq`.
 
     The canonical order is that of the keyed digests: as good as random, so it interleaves the
     classes, and the same everywhere. The tables have 2**min_bits buckets, or more with many
     lessons.
+
+    A few lessons use few of the buckets. They are read once, and replayed on small tables that
+    stay in the processor's cache; nothing in a replay depends on the number of a bucket.
     """
-
-    def read_blocks(*, backwards: bool) -> Iterator[LessonBlock]:
-        for block in batches(
-            ledger.lessons(EXTRACTOR, upto_seq, backwards=backwards), BLOCK_LESSONS
-        ):
-            try:
-                columns = _unpack_receipts([lesson.packed for lesson in block])
-            except LedgerError:
-                refuse_damaged_lessons(block)
-                raise
-            yield [lesson.label for lesson in block], locate_features(*columns, bits)
-
     counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
-    lessons = sum(counts.values())
-    bits = table_bits(lessons, min_bits)
-    return replay(
-        read_blocks(backwards=False),
-        read_blocks(backwards=True),
-        lessons,
-        sorted(set(counts) - set(BASE_CLASSES)),
-        bits,
-        len(TRAITS),
-        len(NUMBERS),
-        policy.unwanted_classes(
-            ledger.classes() if ledger.shared is None else ledger.shared.classes_upto(upto_seq)
-        ),
+    number = sum(counts.values())
+    bits = table_bits(number, min_bits)
+    classes = sorted(set(counts) - set(BASE_CLASSES))
+    shared = ledger.shared
+    unwanted = policy.unwanted_classes(
+        ledger.classes() if shared is None else shared.classes_upto(upto_seq)
     )
+    play = partial(replay, traits=len(TRAITS), numbers=len(NUMBERS), unwanted=unwanted)
+    lessons = partial(ledger.lessons, EXTRACTOR, upto_seq)
+    kept = list(lessons()) if number <= _KEPT_LESSONS else None
+    forwards = _read_blocks(lessons() if kept is None else kept, bits)
+    last_first = lessons(backwards=True) if kept is None else reversed(kept)
+    backwards = _read_blocks(last_first, bits)
+    if number > _SMALL_LESSONS:
+        return play(forwards, backwards, number, classes, bits)
+    placed = list(forwards)
+    used = _UsedBuckets(bits, [evidence.buckets for _, evidence in placed])
+    small = map(used.renumber, placed), map(used.renumber, backwards)
+    return used.spread(play(*small, number, classes, used.small_bits))
+
+
+def _read_blocks(lessons: Iterable[Lesson], bits: int) -> Iterator[LessonBlock]:
+    for block in batches(lessons, BLOCK_LESSONS):
+        try:
+            columns = _unpack_receipts([lesson.packed for lesson in block])
+        except LedgerError:
+            refuse_damaged_lessons(block)
+            raise
+        yield [lesson.label for lesson in block], locate_features(*columns, bits)
+
+
+class _UsedBuckets:
+    """The buckets that some lessons use, numbered anew without gaps in each token set."""
+
+    def __init__(self, bits: int, buckets: Sequence[Indices]) -> None:
+        self._bits = bits
+        is_used = np.zeros(1 << bits, np.bool_)
+        for each in buckets:
+            is_used[each] = True
+        self._used = is_used.nonzero()[0]
+        sets = self._used >> (bits - 2)
+        starts = sets.searchsorted(np.arange(N_TOKEN_SETS + 1))
+        self.small_bits = int(np.diff(starts).max()).bit_length() + 2
+        self._places = np.arange(len(sets)) - starts[sets] + (sets << (self.small_bits - 2))
+        self._place_of = np.empty(1 << bits, np.int32)
+        self._place_of[self._used] = self._places
+
+    def renumber(self, block: LessonBlock) -> LessonBlock:
+        labels, evidence = block
+        places = self._place_of.take(evidence.buckets).astype(np.intp)
+        return labels, evidence._replace(buckets=places)
+
+    def spread(self, small: Tables) -> Tables:
+        """The tables of all buckets."""
+
+        def spread_rows(rows: Ints32) -> Ints32:
+            all_rows = np.zeros((1 << self._bits, rows.shape[1]), np.int32)
+            as_items = np.dtype((np.void, rows.shape[1] * rows.itemsize))  # a row moves at once
+            items = rows.view(as_items).ravel().take(self._places)
+            all_rows.view(as_items).ravel()[self._used] = items
+            return all_rows
+
+        rows, columns = spread_rows(small.rows), list(map(spread_rows, small.columns))
+        return replace(small, bits=self._bits, rows=rows, columns=columns)
 
 
 # ---- users' own votes

@@ -6,9 +6,9 @@ cut short, or whose head is damaged, is an error that names the remedy, never a 
 (Damage to the arrays is left to the disk's own checks: summing 64 MB at every opening would cost
 more than all the rest of it.)
 
-The bytes of a file are a function of its tables alone. So the SHA-256 of a settled state's file,
-its *lineage*, names that state: equal settled tables have one name, whichever process or machine
-has made them.
+A settled state has a name, its *lineage*. The bytes of a file are a function of its tables alone;
+so where machines share a log, the SHA-256 of the state's file is its name on all of them. Elsewhere
+it is the name of the file, which costs nothing.
 
 Numbers of events that the ledger has lost are given again to new events. That is safe: a snapshot
 counts only by its line in the ledger, and that line is lost together with the events, or
@@ -54,7 +54,7 @@ class SnapshotStamp:
     file: str = ""  # its name
     seq: int = 0  # the last event folded
     settled: int = 0  # the last event of the settled state it descends from
-    lineage: str = ""  # the SHA-256 of that state's file
+    lineage: str = ""  # the name of that state
     taken_back: int = 0  # lessons taken back since then, without another in their place
 
     @property

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from spamguard.engine.snapshot import (
 from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.sqlite import EventsMovedError, SqliteLedger
-from spamguard.ledger.votes import Change
+from spamguard.ledger.votes import Change, NewVote
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import LEDGER_FILE, remove_stale_drafts
@@ -104,7 +104,7 @@ class TableStore:
         self._ledger = ledger
         self._durable = durable
         self.min_bits = min_bits
-        self._is_current = False  # whether all that is known to have been committed is folded
+        self.is_current = False  # whether all that is known to have been committed is folded
         self._log_state: LogState | None = None  # of the shared log, when it was folded last
         self.resets = 0  # how often tables were made anew, perhaps because events have moved
         self._reset_at = self._next_reset = 0.0  # when tables were, and may be, made anew
@@ -131,11 +131,27 @@ class TableStore:
         that could not be folded are tried again at the next call.
         """
         if self._ledger.has_grown():
-            self._is_current = False
-        if self._is_current:
+            self.is_current = False
+        if self.is_current:
             return False
         self.catch_up()
         return True
+
+    def cast(
+        self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
+    ) -> list[bool]:
+        """`SqliteLedger.append`; what the votes teach is folded without reading them again, unless
+        others have taught meanwhile.
+        """
+        cast = self._ledger.cast(votes, unless_voted_since=unless_voted_since)
+        is_known = self.is_current and self._ledger.shared is None and cast.before == self.seq
+        self.is_current = False
+        if is_known:
+            with suppress(LedgerError, TableError):  # `catch_up` begins anew
+                self._fold(cast.changes)
+                self._ledger.skip_own_writes()
+                self.is_current = True
+        return cast.changed
 
     def catch_up(self) -> None:
         """Map the current snapshot and fold the events after it.
@@ -149,7 +165,7 @@ class TableStore:
             try:
                 if shared is None or self._follow_log(shared, line):
                     self._fold_from(line, upto)
-                    self._is_current = upto is None
+                    self.is_current = upto is None
             except EventsMovedError:
                 # Others' lessons come in before ours just now, for some seconds. Mail does not
                 # wait: it is judged by what has its place, and the next by all if that is possible.
@@ -175,7 +191,7 @@ class TableStore:
         begin = max(stamp.seq, self._position) if is_same else stamp.seq
         is_far = state.head.position - begin > _MAX_TAIL_EVENTS
         if stamp.is_disowned or is_far:
-            self._is_current = True
+            self.is_current = True
             return False
         if is_moved:
             if now < self._next_reset:
@@ -189,20 +205,11 @@ class TableStore:
         """Map the snapshot and fold the events behind it, as far as `upto` if that is said."""
         try:
             self._map_snapshot(line)
-            settled = self.stamp.settled
             if self._ledger.shared is None:
-                changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
+                self._fold(self._ledger.changes_after(self.seq, extractor=EXTRACTOR))
             else:
-                changes = self._read_changes(upto)
-            last, taken_back = fold_changes(
-                self.tables,
-                changes,
-                lambda digest, seq: self._ledger.has_event_between(digest, settled, seq),
-            )
-            self.seq, self.taken_back = last or self.seq, self.taken_back + taken_back
-            if self._ledger.shared is None:
-                self._position = self.seq
-            self._is_current = True
+                self._fold(self._read_changes(upto))
+            self.is_current = True
             if self._reset_at:
                 seconds = time.monotonic() - self._reset_at
                 self._next_reset = self._reset_at + _RESET_SHARE * max(0.0, seconds - _FREE_SECONDS)
@@ -210,6 +217,21 @@ class TableStore:
         except BaseException:
             self._reset()  # some of it may be folded already, and nothing may be folded twice
             raise
+
+    def _fold(self, changes: Iterable[Change]) -> None:
+        settled = self.stamp.settled
+        try:
+            last, taken_back = fold_changes(
+                self.tables,
+                changes,
+                lambda digest, seq: self._ledger.has_event_between(digest, settled, seq),
+            )
+        except BaseException:
+            self._reset()  # some of it may be folded already, and nothing may be folded twice
+            raise
+        self.seq, self.taken_back = last or self.seq, self.taken_back + taken_back
+        if self._ledger.shared is None:
+            self._position = self.seq
 
     def _read_changes(self, upto: int | None) -> Iterator[Change]:
         """The changes of a shared log, as long as nothing moves in it."""
@@ -265,7 +287,7 @@ class TableStore:
             self._log_state = shared.state()
             self._fold_from(line, position)
             self.save_if_long_tail()
-            self._is_current = False
+            self.is_current = False
         return is_due
 
     # Settling
@@ -302,6 +324,7 @@ class TableStore:
                 raise
         self._tidy_up(upto)
         self.catch_up()
+        self._ledger.skip_own_writes()
 
     def _is_settled_beyond(self, line: str | None, seq: int) -> bool:
         """Whether another process has settled more.
@@ -328,14 +351,16 @@ class TableStore:
             # drafts first: on a disk that they have filled nothing could be written
             remove_stale_drafts(self._directory)
             settled = stamp.seq == stamp.settled
-            digest = write_snapshot(path, tables, durable=self._durable, hashed=settled)
+            hashed = settled and self._ledger.shared is not None  # else no other machine has it
+            digest = write_snapshot(path, tables, durable=self._durable, hashed=hashed)
         except OSError as error:
             advice = remedy(error, "look at the disk and its permissions")
             raise TableError(
                 f"{path}: cannot be written ({error.strerror}); "
                 f"what was taught is safe in the ledger: {advice}"
             ) from error
-        stamp = replace(stamp, file=name, lineage=digest or stamp.lineage)
+        lineage = (digest or name) if settled else stamp.lineage
+        stamp = replace(stamp, file=name, lineage=lineage)
         # Listed before ours counts: a file that another process writes afterwards may be the
         # current one by the time we remove.
         others = self._directory.glob(f"tables-{EXTRACTOR}-*.bin")

@@ -12,6 +12,7 @@ Must never write into a file that no longer has the ledger's name: nobody would 
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -109,6 +110,10 @@ class LedgerFile(ClosedOnExit):
         ((version,),) = connection.execute("PRAGMA data_version")
         return version, connection.total_changes
 
+    def skip_own_writes(self) -> None:
+        """Have `has_grown` leave out what this object has written so far."""
+        self._last_counters = self._last_counters[0], self._db.connection.total_changes
+
     def trusted_time(self, now: float) -> int:
         """The time by which votes grow old (`Database.trusted_time`), seconds since 1970."""
         with self._writing():
@@ -176,7 +181,7 @@ class LedgerFile(ClosedOnExit):
     def drop_meta(self, keys: Iterable[str]) -> None:
         """Remove the texts under these keys of the caller's."""
         with self._writing():
-            self._db.executemany("DELETE FROM meta WHERE key = ?", ((key,) for key in keys))
+            self._db.execute(schema.DROP_META, (json.dumps(list(keys)),))
 
     def _set_meta(self, key: str, value: str) -> None:
         self._db.execute(schema.SET_META, (key, value))
@@ -189,7 +194,10 @@ class LedgerFile(ClosedOnExit):
 
     def _read_number(self, key: str) -> int:
         """A number that every ledger has. Call it within a transaction: it may find damage."""
+        return self._parse_number(key, self.get_meta(key))
+
+    def _parse_number(self, key: str, text: str | None) -> int:
         try:
-            return int(self._read_meta(key))
+            return int(text or "")
         except ValueError as error:
             raise sqlite3.DatabaseError(f"{key} is no number") from error

@@ -152,6 +152,8 @@ SELECT max(
         (SELECT value FROM meta WHERE key = 'ledger.away')
         WHEN '' THEN {PROVISIONAL} ELSE {2**63 - 1} END),
     coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.position'), 0))"""
+END_AND_CLOCK = """
+SELECT coalesce(max(seq), 0), (SELECT value FROM meta WHERE key = 'ledger.clock') FROM events"""
 LAST_TIME = "SELECT time FROM events ORDER BY seq DESC LIMIT 1"
 
 STANDING_LABEL = (
@@ -172,6 +174,7 @@ DEFINE_CLASS = """
 INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = excluded.unwanted"""
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+DROP_META = "DELETE FROM meta WHERE key IN (SELECT value FROM json_each(?))"
 
 # A joined ledger (`shared.SharedLog`).
 

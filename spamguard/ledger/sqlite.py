@@ -39,6 +39,7 @@ from spamguard.ledger.queries import (
     UserQueries,
     digest_ranges,
     load_vote,
+    query_digests,
     read_changes,
 )
 from spamguard.ledger.schema import PROVISIONAL
@@ -48,10 +49,12 @@ from spamguard.ledger.votes import (
     NewVote,
     add_version,
     is_class_label,
+    lesson_changes,
     make_class_vote,
     resolve_lessons,
+    votes_in_force,
 )
-from spamguard.records import Vote
+from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
 
 if TYPE_CHECKING:
@@ -73,6 +76,18 @@ class LostEvents(NamedTuple):
     until: int
 
 
+class Cast(NamedTuple):
+    """What casting votes did.
+
+    changed: of each vote, whether it changed anything. before: the number of the event before
+    them. changes: what they teach and unteach, as by `SqliteLedger.changes_after`.
+    """
+
+    changed: list[bool]
+    before: int
+    changes: list[Change]
+
+
 class EventsMovedError(LedgerError):
     """Events of a shared log have got other numbers while they were read."""
 
@@ -90,6 +105,7 @@ class SqliteLedger(LedgerFile):
         self.ages = AgeQueries(database.query)
         self.scores = ScoreQueries(database.query)
         self.shared = self._find_shared_log()
+        self._last = self._clock = 0  # of `_casting`
 
     def _find_shared_log(self) -> SharedLog | None:
         """The part that belongs to a log of many machines; None: the ledger is one machine's."""
@@ -121,8 +137,12 @@ class SqliteLedger(LedgerFile):
         unless_voted_since: of `voting_moment`; 0: the beginning. A vote changes nothing either when
         its user has voted on its message, or taken a vote back, after that moment.
         """
+        return self.cast(votes, unless_voted_since=unless_voted_since).changed
+
+    def cast(self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None) -> Cast:
+        """`append` for a reader of the log, who need not read these events any more."""
         if not votes:
-            return []
+            return Cast([], 0, [])
         with self._pushing(), self._casting():
             return self._append(votes, unless_voted_since=unless_voted_since)
 
@@ -135,7 +155,7 @@ class SqliteLedger(LedgerFile):
         All votes that are cast inside take effect, or none. force: also those that change nothing.
         """
         with self._pushing(), self._casting():
-            yield partial(self._append, force=force)
+            yield lambda votes: self._append(votes, force=force).changed
 
     def _append(
         self,
@@ -143,32 +163,42 @@ class SqliteLedger(LedgerFile):
         *,
         unless_voted_since: int | None = None,
         force: bool = False,
-    ) -> list[bool]:
-        before = clock = self._read_number("ledger.clock")
-        changed = []
-        for vote in votes:
-            changed.append(force or not self._is_redundant(vote, unless_voted_since))
-            if changed[-1]:
-                clock += 1
-                self._insert(add_version(vote, clock, self.node))
-        if clock > before:
-            self._set_meta("ledger.clock", str(clock))
-        return changed
+    ) -> Cast:
+        changed: list[bool] = []
+        digests = list({vote.digest: None for vote in votes})
+        rows = query_digests(self._db.query, schema.VOTES_OF_DIGESTS, digests)
+        in_force = votes_in_force(map(Vote._make, rows))
 
-    def _is_redundant(self, vote: NewVote, unless_voted_since: int | None = None) -> bool:
-        key = (vote.digest, vote.user)
-        if unless_voted_since is not None:
-            for seq, clock in self._db.query(schema.LAST_WORD, key):
-                if (seq if self.shared is None else clock) > unless_voted_since:
-                    return True
-        rows = self._db.query(schema.STANDING_LABEL, key)
-        label, extractor = rows[0] if rows else (None, 0)
-        return label == vote.label and (label is None or extractor >= vote.extractor)
+        def insert_each() -> Iterator[tuple[int, Vote]]:
+            for vote in votes:
+                standing = in_force.get(vote.digest, {}).get(vote.user)
+                is_needed = force or not _says_nothing_new(vote, standing)
+                if unless_voted_since is not None:
+                    is_needed = is_needed and not self._has_voted(vote, unless_voted_since)
+                changed.append(is_needed)
+                if is_needed:
+                    self._clock += 1
+                    versioned = add_version(vote, self._clock, self.node)
+                    self._insert(versioned)
+                    yield self._last, versioned
+
+        before = self._last
+        load = partial(load_vote, self._db.query)
+        # `lesson_changes` keeps the votes in force up to date: later votes see earlier ones.
+        changes = list(lesson_changes(in_force, insert_each(), EXTRACTOR, load))
+        return Cast(changed, before, changes)
+
+    def _has_voted(self, vote: NewVote, since: int) -> bool:
+        rows = self._db.query(schema.LAST_WORD, (vote.digest, vote.user))
+        return any((seq if self.shared is None else clock) > since for seq, clock in rows)
 
     def _insert(self, vote: Vote) -> bool:
         if self.shared is not None:
             return self.shared.cast(vote)
-        return self._db.execute(schema.INSERT_VOTE, vote).rowcount > 0
+        cursor = self._db.execute(schema.INSERT_VOTE, vote)
+        is_new = cursor.rowcount > 0
+        self._last = (cursor.lastrowid or 0) if is_new else self._last
+        return is_new
 
     def merge(self, votes: Iterable[Vote]) -> int:
         """Take in votes that have versions, in any order, any number of times; how many were new.
@@ -182,15 +212,13 @@ class SqliteLedger(LedgerFile):
             for batch in batches(check_votes(votes), _MERGE_BATCH):
                 with self._casting():
                     added += sum(map(self._merge_vote, batch))
-                    last = self._read_number("ledger.clock")
                     clock = max(vote.clock for vote in batch)
-                    if clock - last > MAX_CLOCK_STEP:
+                    if clock - self._clock > MAX_CLOCK_STEP:
                         raise LedgerError(
                             f"a vote to be merged has clock {clock}, far above all here: it was "
                             "made up, and would leave no number to later votes"
                         )
-                    if clock > last:
-                        self._set_meta("ledger.clock", str(clock))
+                    self._clock = max(clock, self._clock)
         return added
 
     def _merge_vote(self, vote: Vote) -> bool:
@@ -444,14 +472,18 @@ class SqliteLedger(LedgerFile):
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        """A transaction that casts votes."""
+        """A transaction that casts votes: `_last` is the last event, `_clock` the last version."""
         with self._writing():
+            self._last, text = self._db.execute(schema.END_AND_CLOCK).fetchone()
+            self._clock = clock = self._parse_number("ledger.clock", text)
             if self.shared is not None:
                 self.shared.begin_casting()
-            elif (lost := self.find_lost()) is not None:  # their numbers are given again now
-                self._set_meta(_LOST_KEY, json.dumps(lost))
+            elif self._last_number.read()[0] > self._last:  # their numbers are given again now
+                self._set_meta(_LOST_KEY, json.dumps(self.find_lost()))
             yield
-        self._last_number.write(0 if self.shared is not None else self.last_seq())
+            if self._clock > clock:
+                self._set_meta("ledger.clock", str(self._clock))
+        self._last_number.write(0 if self.shared is not None else self._last)
 
     @contextmanager
     def _pushing(self) -> Iterator[None]:
@@ -487,3 +519,10 @@ class SqliteLedger(LedgerFile):
 
     def _rebuild_error(self, problem: str) -> LedgerError:
         return LedgerError(f"ledger {self.path}: {problem}: run `spamguard rebuild`")
+
+
+def _says_nothing_new(vote: NewVote, standing: Vote | None) -> bool:
+    if standing is None:
+        return vote.label is None
+    is_newer = vote.extractor > standing.extractor
+    return vote.label == standing.label and (vote.label is None or not is_newer)

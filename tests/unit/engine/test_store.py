@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -111,7 +110,6 @@ def test_another_process_may_remove_a_snapshot_before_it_counts(
     (name,) = snapshots(tmp_path)
     settled = second._store.stamp
     assert (settled.settled, settled.file) == (25, name)
-    assert settled.lineage == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
 
 
 def test_what_an_older_extractor_left_goes_with_the_first_settling(tmp_path: Path) -> None:
