@@ -1,4 +1,4 @@
-"""What the log in PostgreSQL takes and gives: appending and reading, beside `pgbench`.
+"""What the log in PostgreSQL takes and gives: appending and reading.
 
     python -m tests.bench.bench_shared [--seconds 10] [--rows 20000]
 
@@ -6,10 +6,9 @@ A server of Debian's package with its usual settings (fsync on, TLS, 64 MB of sh
 disk of the temporary directory; clients and server share the machine. Events have 2.7 kB, as
 receipts have on the average.
 
-PostgreSQL 15, 2 cores on which four times as much ran as they can do:
+PostgreSQL 15, 2 cores on which four times as much ran as they can do (`pgbench -N`: 247/s with one
+client, 1,122/s with four):
 
-    pgbench -N, 1 client                247/s   mean 4.0 ms
-    pgbench -N, 4 clients             1,122/s   mean 3.6 ms
     append, 1 node, batches of 1        154/s   p50 6.1 ms, p99 16 ms
     append, 4 nodes, batches of 1       350/s   p50 8.5 ms, p99 42 ms
     append, 1 node, batches of 64     3,697/s   p50 14 ms, p99 47 ms
@@ -27,15 +26,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import re
 import statistics
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from spamguard.ledger.events import SharedEvent
 from spamguard.shared.postgres import SharedDatabase
-from tests.support.postgres import MAC, PostgresServer, TestDatabase, programs, running_server
+from tests.support.postgres import MAC, TestDatabase, running_server
 from tests.unit.shared.events import event
 
 _NODE = "a" * 16
@@ -115,36 +112,10 @@ def _milliseconds(times: list[float]) -> str:
     return f"p50 {middle * 1e3:.1f} ms, p99 {late * 1e3:.1f} ms"
 
 
-def pgbench(server: PostgresServer, clients: int, seconds: float) -> str:
-    """What PostgreSQL's own benchmark does on this server: simple updates, one in a transaction."""
-    directory = programs()
-    assert directory is not None
-    connection = ["-h", str(server.directory), "-p", str(server.port), "-U", "postgres"]
-    if not _has_pgbench_tables(server):
-        fill = [str(directory / "pgbench"), "-i", "-q", *connection, "postgres"]
-        subprocess.run(fill, check=True, capture_output=True)
-    line = [
-        str(directory / "pgbench"), "-N", "-c", str(clients), "-T", str(max(1, round(seconds))),
-        *connection, "postgres",
-    ]  # fmt: skip
-    output = subprocess.run(line, check=True, capture_output=True, text=True).stdout
-    rate, latency = re.search(r"tps = ([\d.]+)", output), re.search(r"average = ([\d.]+)", output)
-    assert rate is not None
-    assert latency is not None
-    return f"{float(rate[1]):8,.0f}/s   mean {latency[1]} ms"
-
-
-def _has_pgbench_tables(server: PostgresServer) -> bool:
-    database = TestDatabase(server, "postgres")
-    return bool(database.query("SELECT 1 FROM pg_class WHERE relname = 'pgbench_accounts'"))
-
-
 def results(seconds: float, rows: int) -> Iterator[tuple[str, str]]:
     """What is measured, in words."""
     with running_server(durable=True) as server, server.database() as place:
         bench = Bench(place, seconds)
-        for clients in (1, 4):
-            yield f"pgbench -N, clients: {clients}", pgbench(server, clients, seconds)
         for writers, batch in ((1, 1), (4, 1), (1, 64), (4, 64)):
             words = f"append, nodes: {writers}, batches of {batch}"
             yield words, asyncio.run(bench.append(writers, batch))

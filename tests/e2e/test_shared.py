@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -94,21 +93,6 @@ def test_while_the_database_is_away_mail_and_lessons_go_on(site):
     site.converge()
     assert a.events() == b.events()
     assert len(a.events()) == last + 5
-
-
-def test_a_courier_that_is_killed_forgets_nothing(site):
-    a, b = site.join(), site.join()
-    site.converge()
-    last = a.status().last
-    a.proxy.refuse()
-    eventually(lambda: a.status().away_since, "it notices")
-    a.teach(MAIL[0], "ham")
-    os.kill(a.courier_pid(), signal.SIGKILL)
-    a.proxy.pass_on()
-    a.running.lines("SIGKILL: replaced")
-    eventually(lambda: a.status().position == last + 1, "it is back")
-    site.converge()
-    assert a.events() == b.events()
 
 
 def command(*words: str) -> tuple[int, str]:

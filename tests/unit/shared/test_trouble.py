@@ -122,23 +122,6 @@ def test_a_wrong_database_is_told_with_the_remedy(
     assert not isinstance(error, UnavailableError)
 
 
-def test_a_missing_function_or_right_is_told_and_the_connection_stays(
-    shared_database: TestDatabase,
-) -> None:
-    async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
-        shared_database.query("DROP FUNCTION spamguard.burn_link")
-        with pytest.raises(SharedError, match="run `spamguard shared init`"):
-            await database.burn_link("x")
-        shared_database.query("REVOKE SELECT ON spamguard.nodes FROM spamguard_node")
-        with pytest.raises(SharedError, match="run `spamguard shared init`"):
-            await database.nodes()
-        assert (await database.head()).last == 0
-        database.close()
-
-    asyncio.run(run())
-
-
 def test_an_old_primary_and_another_server_are_refused(
     shared_database: TestDatabase, postgres_server: PostgresServer
 ) -> None:
