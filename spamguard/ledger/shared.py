@@ -275,10 +275,9 @@ class SharedLog:
         """Note since when the log cannot be reached, and all that waits is in force; None: it can
         be reached.
         """
-        value = "" if since is None else str(since)
-        if self._text("away") != value:
+        if (self._text("away") == "") != (since is None):
             with self._writing():
-                self._set("away", value)
+                self._set("away", "" if since is None else str(since))
 
     def server(self) -> Server | None:
         """The server of the highest timeline that this node has seen."""

@@ -104,7 +104,24 @@ class Courier:
                 self._warnings.clear()
                 self.alarms.pop("log", None)
             except (SpamguardError, OSError) as error:
-                pause = self._note_failure(error)
+                self.close()
+                self.problem = str(error)
+                is_away = isinstance(error, UnavailableError)
+                # What the system says of one absence differs from try to try.
+                text = "%s; lessons are learnt here and wait for the others"
+                self._warnings.warn("away" if is_away else str(error), text, error)
+                self.away_since = self.away_since or time.time()
+                with suppress(LedgerError):  # the processes that cast report a full disk
+                    self._shared_log.set_away(int(self.away_since))
+                    if is_settler_wanted(self._ledger):
+                        self._request_settling()
+                if is_away or not isinstance(error, SharedError):  # what passes is no alarm
+                    self.alarms.pop("log", None)
+                    pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
+                    self._pause = pause
+                else:
+                    self.alarms["log"] = str(error)
+                    pause = _MEND_SECONDS
                 awaited += self._awaited
             for ended in awaited:
                 if not ended.done():
@@ -113,29 +130,6 @@ class Courier:
             if not pause:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._nudged.wait(), TURN_SECONDS)
-
-    def _note_failure(self, error: Exception) -> float:
-        """Note that a turn has failed; returns the seconds until the next one.
-
-        What passes by itself is no alarm. Lessons cast from now on do not wait for the log.
-        """
-        self.close()
-        self.problem = str(error)
-        # What the system says of one absence differs from try to try.
-        key = "away" if isinstance(error, UnavailableError) else str(error)
-        self._warnings.warn(key, "%s; lessons are learnt here and wait for the others", error)
-        if not self.away_since:
-            self.away_since = time.time()
-        with suppress(LedgerError):  # the processes that cast report a full disk
-            self._shared_log.set_away(int(self.away_since))
-            if is_settler_wanted(self._ledger):
-                self._request_settling()
-        if isinstance(error, SharedError) and not isinstance(error, UnavailableError):
-            self.alarms["log"] = str(error)
-            return _MEND_SECONDS
-        self.alarms.pop("log", None)
-        self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
-        return self._pause
 
     def close(self) -> None:
         if self.database is not None:

@@ -144,7 +144,6 @@ class PeerClient:
     _silent: WarnOnce = field(default_factory=lambda: WarnOnce(_log))
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
 

@@ -191,14 +191,12 @@ class SharedDatabase:
     # ---- the log
 
     async def cluster(self) -> ClusterRow:
-        """Return what all nodes have in common."""
         rows = await self._work.query(_CLUSTER)
         if not rows:
             raise SharedError(f"{self._place}: it was not filled: run `spamguard shared init`")
         return ClusterRow(*rows[0])
 
     async def head(self) -> LogHead:
-        """Return the end of the log."""
         (row,) = await self._work.query(_HEAD)
         return LogHead(*row)
 
