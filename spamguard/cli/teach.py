@@ -334,9 +334,6 @@ command("teach-pipe", client.ABOUT, client.add_arguments, example=client.EXAMPLE
 # ---- teach-folders
 
 
-_ORIGIN = "folders, before they were watched"
-
-
 @command(
     "teach-folders",
     """\

@@ -43,6 +43,7 @@ from spamguard.records import (
     Verdict,
 )
 from spamguard.storage import KEY_FILE, LEDGER_FILE, batches
+from spamguard.users import Origin
 
 # Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How
 # often to settle"): the cost of each lesson stays the same however many there are.
@@ -426,7 +427,9 @@ class Filter(ClosedOnExit):
 
     # Teaching
 
-    def learn(self, raw: bytes, label: str, *, user: str = "", origin: str = "api") -> bool:
+    def learn(
+        self, raw: bytes, label: str, *, user: str = "", origin: str = Origin.LIBRARY
+    ) -> bool:
         """Teach one message; returns whether that changed anything.
 
         Teaching the same again is a success that changes nothing; teaching it as another class
@@ -467,7 +470,7 @@ class Filter(ClosedOnExit):
         return changed
 
     def learn_all(
-        self, pairs: Iterable[tuple[bytes, str]], *, user: str = "", origin: str = "api"
+        self, pairs: Iterable[tuple[bytes, str]], *, user: str = "", origin: str = Origin.LIBRARY
     ) -> list[bool]:
         """Teach many messages in one transaction: all of them, or none after an error.
 
@@ -502,7 +505,7 @@ class Filter(ClosedOnExit):
         self._settle_if_due()
         return changed
 
-    def forget(self, raw: bytes, *, user: str = "", origin: str = "api") -> bool:
+    def forget(self, raw: bytes, *, user: str = "", origin: str = Origin.LIBRARY) -> bool:
         """Take back this user's vote on one message; returns whether there was one.
 
         The counts are then as if it had never been taught, bit for bit. Raises the same errors as
@@ -525,13 +528,23 @@ class Filter(ClosedOnExit):
         return changed
 
     def learn_examples(
-        self, lessons: Sequence[Example], label: str, *, user: str = "", origin: str = "api"
+        self,
+        lessons: Sequence[Example],
+        label: str,
+        *,
+        user: str = "",
+        origin: str = Origin.LIBRARY,
     ) -> list[bool]:
         """Teach several messages in one transaction; for each, whether it changed anything."""
         return self.cast_votes(self.make_votes(lessons, label, user=user, origin=origin))
 
     def make_votes(
-        self, lessons: Sequence[Example], label: str, *, user: str = "", origin: str = "api"
+        self,
+        lessons: Sequence[Example],
+        label: str,
+        *,
+        user: str = "",
+        origin: str = Origin.LIBRARY,
     ) -> list[NewVote]:
         """The votes that teach these messages, for `cast_votes`.
 
@@ -565,7 +578,7 @@ class Filter(ClosedOnExit):
         ]
 
     def forget_digests(
-        self, digests: Sequence[bytes], *, user: str = "", origin: str = "api"
+        self, digests: Sequence[bytes], *, user: str = "", origin: str = Origin.LIBRARY
     ) -> list[bool]:
         """Take back votes on several messages (`ExampleReader.digest`), in one transaction."""
         now = int(time.time())

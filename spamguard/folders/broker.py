@@ -6,9 +6,6 @@ fingerprint of the mailboxes that it serves, or why it refuses. A request is a l
 its arguments; an answer is ["answer", value], or ["error", number, text, file] for an OSError. The
 answer to `open` comes with a descriptor (SCM_RIGHTS).
 
-The broker may end and come back at any time. Until then every request is a `MailboxesError`; after
-that, everything counts as changed, because nobody knows what was missed.
-
 The server believes nothing: which mailboxes there are follows from patterns of its own, and only of
 these it lists folders and opens messages. Both sides make nothing of what they read but numbers,
 and texts that can be names of files.

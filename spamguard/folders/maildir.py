@@ -2,12 +2,12 @@
 
 A mailbox is a Maildir of one user. A folder is named by its directory below the mailbox: "" (the
 INBOX), ".Junk" (Maildir++) or "Lists/Python" (Dovecot's LAYOUT=fs). Names are as `os.fsdecode`
-makes them: bytes that are no UTF-8 are lone surrogates, and users choose names as they like.
+makes them, and users choose them as they like.
 
 A pattern of `watch:` has a fixed part, which is the operator's own word, and parts with wildcards.
 Below the fixed part no symbolic link is ever followed, at any step, because users write there: each
-directory is opened relative to the one above it. Every directory in which a mailbox, a folder or a
-message could appear is watched (`changes`).
+directory is opened relative to the one above it. Every directory in which something could appear is
+watched (`changes`).
 
 This module runs with rights that nothing else should have: it never writes, never parses mail, and
 needs little but the standard library and watchdog.
@@ -205,7 +205,6 @@ class LocalMailboxes:
         return self._mailboxes.copy()
 
     def unreadable_directories(self) -> dict[str, str]:
-        """Path and reason of what the last `find_mailboxes` could not read."""
         return self._unreadable.copy()
 
     def _find_matches(
@@ -297,7 +296,6 @@ class LocalMailboxes:
                     yield deeper
 
     def _watch_parts(self, directory: int, folder: Folder) -> bool:
-        """Whether the directory is a folder."""
         for part in PARTS:
             path = os.path.join(folder.mailbox.path, folder.directory, part)
             try:

@@ -5,10 +5,8 @@ Only where messages lie counts, never what an event said. A move, a copy whose o
 before or after, and a rename come out the same, in whatever order folders are scanned. A message
 that went and appeared nowhere else teaches nothing, but is remembered for a while. Nor does a copy
 that is marked as deleted while another one is not, and a message that comes into folders of two
-classes at once waits. Copies of one delivered message belong together, as far as our signature or
-the server that received it tells: a message that is delivered twice is no copy.
-
-The table MOVE_LESSONS says what teaches what; the manual shows it as it is.
+classes at once waits. A message that is delivered twice is no copy, as far as our signature or the
+server that received it tells. The manual shows the table MOVE_LESSONS as it is.
 """
 
 from __future__ import annotations
@@ -187,27 +185,18 @@ class Reconciliation(NamedTuple):
 
 
 def reconcile(
-    remembered: Iterable[Sighting],
+    remembered: Iterable[Sighting],  # all of the digests that came or went
     arrivals: Iterable[Arrival],
-    gone: Collection[FileKey],
+    gone: Collection[FileKey],  # files that are no longer where they were
     rules: ReconcileRules,
     now: int,
     *,
-    first: bool = False,
+    first: bool = False,  # it is the first scan of the mailbox, in which nothing moved
 ) -> Reconciliation:
     """What follows from one scan of some of a mailbox's folders.
 
     The order of the items makes no difference, and calling it again with the outcome applied
     changes nothing.
-
-    Parameters
-    ----------
-    remembered
-        All sightings of the digests that came or went.
-    gone
-        Files that are no longer where they were.
-    first
-        It is the first scan of the mailbox, in which nothing moved.
     """
     # by delivered message: digest and delivery
     copies: defaultdict[tuple[bytes, int], list[Sighting]] = defaultdict(list)

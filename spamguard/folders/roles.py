@@ -156,8 +156,8 @@ def parse_role(text: str) -> Role:
 
 def find_role(
     name: tuple[str, ...],
-    configured: Mapping[str, Role] = {},
-    special: Mapping[tuple[str, ...], str] = {},
+    configured: Mapping[str, Role] = {},  # by pattern; the first that fits counts
+    special: Mapping[tuple[str, ...], str] = {},  # by name, as Dovecot has it
 ) -> Role:
     """The role of a folder by its name, from the top.
 
@@ -165,13 +165,6 @@ def find_role(
     something is, except INBOX. It is not ham if a name below that one usually says something else:
     Archive/Spam is neutral. If the whole name says nothing, dots part levels too: OfflineIMAP makes
     directories such as INBOX.Spam.
-
-    Parameters
-    ----------
-    configured
-        By pattern; the first that fits counts. "/" parts levels, `*` stands for anything.
-    special
-        By name, as Dovecot has it.
     """
     role = _nearest_role(name, configured, special)
     if role is None and len(name) == 1 and "" not in (dotted := tuple(name[0].split("."))):

@@ -472,7 +472,6 @@ class MailboxScanner:
         return inf
 
     def abandon(self, state: MailboxState) -> None:
-        """Give up what is under way: the next scan finds the same."""
         state.found, state.relist = Findings(), True
         self._reader.forget_mailbox(state.mailbox)
 

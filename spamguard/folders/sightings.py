@@ -201,7 +201,6 @@ class Sightings(ClosedOnExit):
         return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
 
     def find_present(self, digests: Iterable[bytes]) -> list[tuple[bytes, tuple[str, str, int]]]:
-        """Mailbox, folder and key of messages that are there, at most four of each."""
         query = (
             "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id "
             "JOIN mailboxes m ON f.mailbox = m.id "

@@ -185,7 +185,6 @@ class Watcher:
         self._search_due = 0.0
 
     def _find_mailboxes(self, now: float) -> None:
-        """Take in new mailboxes and let those go that are gone; what they taught stays."""
         self._search_due = now + RESCAN_SECONDS
         try:
             mailboxes = set(self._mailboxes.find_mailboxes())
@@ -282,7 +281,6 @@ class ScanQueue:
         self._paused_until = 0.0
 
     def add(self, mailboxes: Sequence[Mailbox]) -> None:
-        """Scan these mailboxes in this order, before those whose time is yet to come."""
         for mailbox in reversed(mailboxes):
             self.mailboxes[mailbox] = MailboxState(mailbox)
             self._rescans[mailbox] = 0.0

@@ -163,23 +163,14 @@ class LessonService:
         self,
         lessons: Sequence[Item],
         user: str,
-        lessons_per_day: int,
-        origins: Sequence[str],
-        vote: Callable[[Item], tuple[bytes, str]],
+        lessons_per_day: int,  # 0 for no limit
+        origins: Sequence[str],  # the ways of teaching that share this quota
+        vote: Callable[[Item], tuple[bytes, str]],  # the digest and the class of a lesson
     ) -> tuple[list[Item], list[Item]]:
         """Split lessons into those that the user may still teach within 24 hours, and the others.
 
         The ledger is what is counted, which no restart forgets. A lesson that stands already costs
         nothing. The site's own word (user "") has no limit.
-
-        Parameters
-        ----------
-        lessons_per_day
-            0 for no limit.
-        origins
-            The ways of teaching that share this quota.
-        vote
-            Gives the digest and the class of a lesson.
         """
         if not lessons_per_day or not user:
             return list(lessons), []
@@ -202,7 +193,6 @@ class LessonService:
         return inf if self.changed == self._settled_changes else self._settled_at + self.pause
 
     def request_settling(self) -> None:
-        """Ask for settling if something has changed, the pause is over and enough is unsettled."""
         now = time.monotonic()
         if self._settle is None or now < self.settling_due:
             return
@@ -350,13 +340,8 @@ class TrainingIntake:
         digest: bytes | None = None,
     ) -> TrainingOutcome:
         """Return once the lesson is on the disk; OSError says that it is not. Class and quota are
-        checked when it is learnt.
-
-        Parameters
-        ----------
-        digest
-            From a door that has read the message: then a lesson that is known is not queued, and a
-            log line names the message. b"" if it could not be read.
+        checked when it is learnt. With the digest a door that has read the message (b"": that it
+        could not) keeps known lessons out of the queue, and has a line in the log.
         """
         label, _, user = header
         if not header.is_valid():

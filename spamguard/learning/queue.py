@@ -66,7 +66,6 @@ class LessonSpool:
         return sorted(names)
 
     def take(self, name: str) -> QueuedLesson | None:
-        """Read a lesson; None if it is unfinished or gone. Raises ValueError if it is none."""
         if not self._name_form.fullmatch(name):
             raise ValueError("it has not the name of a lesson")
         try:

@@ -139,7 +139,6 @@ class WatcherFile:
         return self._refusals.add(user, folder, number)
 
     def beat(self, mailboxes: int) -> None:
-        """Write the file: at once if something has changed, else now and then as a sign of life."""
         state = mailboxes, self._warnings.changes
         if state == self._written and time.monotonic() < self.next_beat:
             return

@@ -1,21 +1,19 @@
 """Votes that are cast without a person's word: undoing, reading old messages again, and ageing.
 
 `undo_votes` takes back what one user has taught since some time, or what one of many nodes has cast
-for the user. For each message, what the user had said before is in force again. Votes are taken
-back by new votes, as all teaching is done, so doing it twice changes nothing.
+for the user. What the user had said before is in force again. Votes are taken back by new votes, as
+all teaching is done, so doing it twice changes nothing.
 
-`reextract_votes` is for votes that an older version's extractor has read. Such a vote teaches
-nothing until its message is read again: features of two extractors are never mixed. It is cast once
-more, with today's features. Label, user, origin and time stay, so for counts, lists and undo it is
-the same vote.
+`reextract_votes` is for votes that an older version's extractor has read, which teach nothing until
+their messages are read again. Each is cast once more, with today's features. Label, user, origin
+and time stay, so for counts, lists and undo it is the same vote.
 
 `age_votes` takes back the oldest votes, so that ledger, tables and settling stay bounded (`keep`).
 Its tombstones have an origin of their own: undoing neither undoes them nor brings back what is
 behind them. Settling compacts the ledger; 30 days after a vote has aged, nothing of it is left
-there. If it comes back later, from an export or another machine, it ages again. A number is
-exceeded by up to a twentieth before anything ages, because forgetting makes settling due. Then the
-votes of the site go first, and those of users that do not count for them alone (`engine.fold`);
-what counts for one user goes last. Of machines that share a log one may do this at a time.
+there. If it comes back later, it ages again. A number is exceeded by up to a twentieth before
+anything ages, because forgetting makes settling due. Then the votes of the site go first, and those
+of users that do not count for them alone (`engine.fold`).
 """
 
 from __future__ import annotations
@@ -97,10 +95,8 @@ def undo_votes(
 
 def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> list[NewVote]:
     """Votes that leave in force what would be without the chosen ones among all votes of one user
-    on one message; none if these have gone.
-
-    They do so for good: no later undoing brings the chosen ones back. A vote that comes back has
-    all that it had, its time too.
+    on one message; none if these have gone. They do so for good, and a vote that comes back has all
+    that it had, its time too.
     """
     opinions = _current_opinions(votes)
     if chosen.node:
@@ -216,9 +212,8 @@ _SLACK = 20  # a number may be exceeded by this part of it
 
 
 def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
-    """Take back the votes that are too old, in batches; how many. Does not settle.
-
-    A clock that has jumped ahead is not believed (`trusted_time`).
+    """Take back the votes that are too old, in batches; how many. Does not settle. A clock that has
+    jumped ahead is not believed (`trusted_time`).
     """
     ledger = spam_filter.ledger
     trusted, upto, moment = ledger.trusted_time(now), ledger.last_seq(), ledger.voting_moment()

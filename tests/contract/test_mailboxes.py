@@ -501,7 +501,7 @@ def test_beyond_the_limit_of_watches_directories_are_polled(opened, tmp_path, mo
     box = maildir(tmp_path / "anna", ".Junk")
 
     class Full(changes.InotifyEvents):
-        def add(self, directory: int, path: str, token: object) -> int:
+        def add(self, directory: int, path: str) -> int:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(changes, "InotifyEvents", Full)
