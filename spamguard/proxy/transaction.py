@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from spamguard import keys
 from spamguard.aio import run_in_thread
@@ -200,7 +200,20 @@ class DeliveryRecord:
 
     def row(self, fingerprint: str) -> HistoryRow:
         """The row of the history, with the fingerprint of the installation's key."""
-        row = HistoryRow(
+        scanned: dict[str, Any] = {}
+        if self.copy is not None:
+            verdict, scan = self.copy.verdict, self.copy.scan
+            scanned = {
+                "digest": scan.digest,
+                "probability": verdict.probability,
+                "log_odds": verdict.log_odds,
+                "packed": scan.packed,
+                "words": scan.words,
+                "personal": self.copy.personal,
+                "sender_digest": scan.sender,
+                "line": scan.line,
+            }
+        return HistoryRow(
             id=self.id,
             time=self.time,
             listener=_listener_name(self.listener.listen),
@@ -215,20 +228,7 @@ class DeliveryRecord:
             reply=self._reply_text(),
             extractor=EXTRACTOR,
             fingerprint=fingerprint,
-        )
-        if self.copy is None:
-            return row
-        verdict, scan = self.copy.verdict, self.copy.scan
-        return replace(
-            row,
-            digest=scan.digest,
-            probability=verdict.probability,
-            log_odds=verdict.log_odds,
-            packed=scan.packed,
-            words=scan.words,
-            personal=self.copy.personal,
-            sender_digest=scan.sender,
-            line=scan.line,
+            **scanned,
         )
 
     def __str__(self) -> str:
