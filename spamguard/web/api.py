@@ -141,7 +141,6 @@ def _parse_time(text: str) -> float:
 
 
 def _empty_as(default: object) -> BeforeValidator:
-    """Take an empty value for an absent one."""
     return BeforeValidator(lambda text: text or default)
 
 

@@ -68,7 +68,6 @@ def create_app(
 
 
 async def show_error(request: Request, error: Exception) -> Response:
-    """Tell of an error, to a program as JSON and to a person as a page."""
     if isinstance(error, RequestValidationError):
         error = api.value_refusal(request, error)
     problem = problem_from_error(error)

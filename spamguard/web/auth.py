@@ -138,7 +138,6 @@ class CredentialStore:
 
     @classmethod
     def open(cls, state: Path) -> CredentialStore:
-        """Open the store of a state directory, and create it if there is none."""
         return cls(Database.open(state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA))
 
     def close(self) -> None:
@@ -211,7 +210,6 @@ class CredentialStore:
         return self._delete("kind = 'token' AND name = ?", name) > 0
 
     def end_sessions(self, person: str) -> int:
-        """Delete all sessions and links of a person, and return their number."""
         return self._delete("kind != 'token' AND person = ?", person)
 
     def _delete(self, condition: str, value: str) -> int:
@@ -220,7 +218,6 @@ class CredentialStore:
             return self._db.execute(statement, (value,)).rowcount
 
     def list_valid(self, now: int) -> list[Credential]:
-        """List the valid credentials by kind, person and name."""
         rows = self._db.query(_LIST, _time_parameters(now))
         with self._db.errors(ValueError):
             return [_credential_from_row(row) for row in rows]

@@ -130,7 +130,6 @@ class Reader:
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Open the files in the state directory, and create a filter that is missing."""
         ensure_filter(settings)
         key = keys.load_key(settings.state / KEY_FILE, create=False)
         ledger = SqliteLedger.open(settings.state / LEDGER_FILE, keys.key_fingerprint(key))
@@ -341,7 +340,6 @@ class Reader:
         return judgements
 
     def describe(self, person: Person, row: HistoryRow, *, held: bool) -> JudgementDetails:
-        """Return one row as the person sees it, with what they have said of its sender."""
         (details,) = self.judgements(person, [row], [row.id] if held else ())
         settings = self.settings
         is_ours = row.fingerprint == self.ledger.fingerprint and settings.believed_servers

@@ -176,7 +176,6 @@ logged in there: {page}/login
 
 
 def last_hour(now: float, period: DigestPeriod) -> float:
-    """Return the last time at which digests were due. now: seconds since 1970."""
     moment = datetime.fromtimestamp(now)
     due = moment.replace(hour=HOUR, minute=0, second=0, microsecond=0)
     due -= timedelta(due.weekday() if period is DigestPeriod.WEEKLY else 0)
@@ -264,7 +263,6 @@ class DigestSender:
             search = replace(search, before=page.following)
 
     async def _unsure(self, person: Person, since: float) -> AsyncIterator[Judgement]:
-        """Yield a person's unsure messages, newest first; none where no addresses are kept."""
         search = Search(label=UNSURE, since=since, limit=MAX_ROWS)
         while True:
             try:
@@ -291,7 +289,6 @@ def write_digest(
     held: Sequence[HeldMessage],
     unsure: Sequence[Judgement],
 ) -> str:
-    """Write the text of a digest. page: the page's address. since: seconds since 1970."""
     values = {"user": user, "page": page, "since": local_time(since)}
     lines = [_HEAD.format(**values, held=len(held), unsure=len(unsure))]
     parts: Sequence[tuple[str, str, Sequence[HeldMessage | Judgement]]] = (

@@ -245,7 +245,6 @@ class FilterProbe:
         self._last_taught: int | None = None
 
     def probe(self) -> FilterReport:
-        """Look at the filter. SpamguardError: ledger or tables are unusable."""
         file = self._state / LEDGER_FILE
         if not file.exists():  # only a lesson creates it
             raise LedgerError(f"ledger {file}: there is none")

@@ -356,7 +356,6 @@ def open_nodes(
 
 
 def known_nodes(status: SharedStatus) -> list[PeerNode]:
-    """Return the nodes that have a page and were heard within a day of the last."""
     newest = max((node.seen for node in status.nodes), default=0.0)
     return [
         PeerNode(node.node, printable(node.name), node.url)

@@ -36,7 +36,6 @@ _MAX_VOTES = 20_000  # the latest votes that are compared with verdicts
 
 
 def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
-    """Count mail, lessons and mistakes of the last whole hours, the current hour included."""
     reader.check_searchable(person, EVERYTHING)
     reader.catch_up()
     start = (int(time.time()) // _HOUR_SECONDS - hours + 1) * _HOUR_SECONDS
@@ -84,7 +83,6 @@ def _count_corrections(reader: Reader, user: str | None, start: int, end: int) -
 
 
 def summarize_users(reader: Reader) -> Sequence[models.User]:
-    """Count the lessons of each user, the latest first; goes through an index of all votes."""
     users = reader.ledger.users
     last, lessons = users.last_vote_times(), users.count_lessons()
     return [

@@ -159,7 +159,6 @@ def day(seconds: float) -> str:
 
 
 def clock(seconds: float, span: float) -> str:
-    """Format a label of an axis of time, in UTC: hour or day, depending on the span."""
     return utc_datetime(seconds).strftime("%H:%M" if span < 2 * 86400 else "%d %b")
 
 
@@ -240,7 +239,6 @@ def part_bar(part: float, longest: float) -> Bar:
 
 
 def axis_top(maximum: float) -> int:
-    """Return the lowest round and even number that is not below the maximum."""
     if maximum <= 2:
         return 2
     power = int(10 ** floor(log10(maximum)))
@@ -592,7 +590,6 @@ class SearchQuery:
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str]) -> SearchQuery:
-        """Read an address or a form; unknown parameters are ignored."""
         names = [field.name for field in fields(cls)]
         values = {name: parameters.get(name, "")[:_MAX_FIELD].strip() for name in names}
         words = []
@@ -691,7 +688,6 @@ _TITLES = {
 
 
 def render_page(request: Request, name: str, /, status: int, **values: Any) -> HTMLResponse:
-    """Make an answer with a template. Views use `Visit.render`."""
     visitor = current_visitor(request)
     common = {
         "person": visitor.person if visitor else None,
@@ -760,7 +756,6 @@ _TEMPLATE_VALUES = {
 
 @lru_cache(1)
 def templates() -> Environment:
-    """Return all templates, read once, with the functions that they call."""
     environment = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,

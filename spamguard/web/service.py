@@ -438,7 +438,6 @@ class Service:
         return await self._read(lambda reader: reader.page(person, search))
 
     async def unsure(self, person: Person, search: Search = EVERYTHING) -> models.JudgementPage:
-        """Return the unsure mail of the last days that nobody has spoken about."""
         since = search.since or time.time() - UNSURE_DAYS * 86_400
         search = replace(search, label=UNSURE, since=since, limit=models.MAX_ROWS)
         page = await self.history(person, search)
@@ -449,8 +448,6 @@ class Service:
         return await self._read(lambda reader: reader.find_user(address, mail_from))
 
     async def judgement(self, person: Person, verdict_id: str) -> JudgementDetails:
-        """Return one of them, with its words."""
-
         def describe(reader: Reader, row: HistoryRow, held: bool) -> JudgementDetails:
             return reader.describe(person, row, held=held)
 
@@ -479,8 +476,6 @@ class Service:
         return judgement, await self._on_row(self._desk.run, person, verdict_id, explain)
 
     async def learn_passed(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
-        """Teach a message that passed, with the features that the history has stored."""
-
         def teach(desk: Desk, row: HistoryRow, held: bool) -> LessonReceipt:
             example, sender = example_from_row(desk.filter, row), row.sender_digest
             return desk.teach(person, example, label, Origin.HISTORY, sender, held=held)
@@ -488,8 +483,6 @@ class Service:
         return await self._on_row(self._change, person, verdict_id, teach)
 
     async def forget_passed(self, person: Person, verdict_id: str) -> LessonReceipt:
-        """Take back the person's vote on a message that passed."""
-
         def take_back(desk: Desk, row: HistoryRow, _: bool) -> LessonReceipt:
             return desk.take_back(person, row_digest(desk.filter, row), Origin.HISTORY)
 
@@ -559,7 +552,6 @@ class Service:
         return await self._read(lambda reader: numbers.summarize_hours(reader, person, hours))
 
     async def waiting(self, person: Person) -> models.Waiting:
-        """Count what waits for the person; what is not known at once is left out."""
         unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
         counts = asyncio.gather(_count_page(unsure), _count_page(self.quarantine(person)))
         try:
@@ -573,7 +565,6 @@ class Service:
         return numbers.summarize_model(status, users, person)
 
     async def status(self, person: Person) -> Mapping[str, Any]:
-        """Return the status of filter and daemon (`spamguard status --json`); for operators."""
         require_operator(person)
         status = await self._desk.run(lambda desk: desk.filter.status())
         return numbers.filter_status(status) | {"daemon": await run_in_thread(self._ask_daemon)}

@@ -341,7 +341,6 @@ async def undo_queue(visit: Visit) -> Response:
 
 
 def _queue_query(visit: Visit) -> SearchQuery:
-    """Return the search of the queue, which is always one for unsure mail without a word."""
     return replace(visit.query(), label="", taught="", before="")
 
 
@@ -520,7 +519,6 @@ async def login_page(visit: Visit) -> Response:
 
 @page("POST", "/login")
 async def log_in(visit: Visit) -> Response:
-    """Use up a one-time link. Operators get to the numbers, others to their mail."""
     link = (await visit.form()).get("link", "")
     try:
         person, secret = await visit.context.sessions.log_in(link, visit.visitor)

@@ -64,6 +64,10 @@ WRONG = [
     ConfusionCell("ham", "spam", 2),
     ConfusionCell("unsure", "ham", 1),
 ]
+HELD = HeldMessage(
+    NAME, NOW, "a@b.example", "Ann <a@b.example>", ("anna@example.net",), ("anna@example.net",),
+    "Held", 99, "spam", False, 0.999,
+)  # fmt: skip
 DIGEST = "31b1a3cbc2f1" + "0" * 20
 
 
@@ -120,23 +124,7 @@ class Fixed:
     judgements: list[JudgementDetails] = field(
         default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()]
     )
-    held_back: list[HeldMessage] = field(
-        default_factory=lambda: [
-            HeldMessage(
-                NAME,
-                NOW,
-                "a@b.example",
-                "Ann <a@b.example>",
-                ("anna@example.net",),
-                ("anna@example.net",),
-                "Held",
-                99,
-                "spam",
-                False,
-                0.999,
-            )
-        ]
-    )
+    held_back: list[HeldMessage] = field(default_factory=lambda: [HELD])
     following: str = ""
     header: str = "Subject: Held\r\nFrom: a@b.example"
     calls: list[tuple[Any, ...]] = field(default_factory=list)

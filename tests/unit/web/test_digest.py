@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ from spamguard.web.mail import (
     last_hour,
     write_digest,
 )
-from spamguard.web.models import HeldMessage
 from tests.unit.filters import opened, teach
+from tests.unit.web.fixed import HELD
 from tests.unit.web.office import MAIL, NOW, PASSED, hold, name, passed, remember, serving, settings
 
 WEB = Web(HostPort("127.0.0.1", 8080), mail_from="spamguard@example.org")
@@ -119,25 +119,8 @@ def test_a_new_file_waits_for_the_next_hour(waiting: Path, box: Box) -> None:
 # ---- the text
 
 
-def held_message(number: int, text: str) -> HeldMessage:
-    to = ("anna@example.org",)
-    return HeldMessage(
-        name(number),
-        time.time(),
-        text,
-        text,
-        to,
-        to,
-        text,
-        1,
-        text,
-        released=False,
-        probability=0.9,
-    )
-
-
 def test_many_messages_are_counted() -> None:
-    held = [held_message(number, "x") for number in range(MAX_LINES + 7)]
+    held = [replace(HELD, id=name(number)) for number in range(MAX_LINES + 7)]
     found = write_digest("anna", "https://spam.example.org", 0.0, held, [])
     assert found.count("/quarantine/") == MAX_LINES
     assert "… and 7 more" in found

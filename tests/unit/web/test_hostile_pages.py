@@ -67,16 +67,7 @@ class Hostile(Fixed):
             words=[WordPart(text, 1.0) for text in EVIL], personal={WORDS: WORDS},
         )  # fmt: skip
         held = HeldMessage(
-            NAME,
-            NOW,
-            WORDS,
-            WORDS,
-            people,
-            people,
-            WORDS,
-            99,
-            WORDS,
-            released=False,
+            NAME, NOW, WORDS, WORDS, people, people, WORDS, 99, WORDS, released=False,
             probability=0.5,
         )  # fmt: skip
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
