@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spamguard.config.options import Protocol
 from spamguard.servers.listener import ConnectionClosed
 from spamguard.servers.smtp import ClientReader
-from spamguard.smtp.envelope import RefusedError
+from spamguard.smtp.envelope import RefusedError, Replies, Reply
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import ScriptedProxy, serving
 
@@ -64,6 +64,12 @@ def test_refusals(tmp_path, before, line, lmtp, code):
     heard = converse(tmp_path, *before, line, b"NOOP", protocol=protocol)
     assert heard[1:-2] == [250] * len(before)
     assert heard[-2:] == [code, 250]
+
+
+def test_replies_of_our_own_have_enhanced_codes_that_fit():
+    for name, reply in vars(Replies).items():
+        if isinstance(reply, Reply) and reply is not Replies.GO_AHEAD:
+            assert reply.lines[0][:2] == b"%d." % (reply.code // 100), name
 
 
 def lines_read(pieces):
