@@ -27,6 +27,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from spamguard.config.options import Protocol, Settings, Watch
+from spamguard.config.types import NON_TEACHING_ROLES
 from spamguard.errors import SpamguardError
 from spamguard.folders.broker import Mailboxes
 from spamguard.folders.maildir import Folder, Mailbox
@@ -148,7 +149,7 @@ RoleLookup = Callable[[str], Role]  # by directory
 
 def parse_role(text: str) -> Role:
     """A role of the configuration: neutral, trash, ignored, or the name of a class."""
-    if text in (FolderKind.NEUTRAL, FolderKind.TRASH, FolderKind.IGNORED):
+    if text in NON_TEACHING_ROLES:
         return Role(FolderKind(text))
     return Role(FolderKind.CLASS, text)
 
