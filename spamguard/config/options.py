@@ -66,7 +66,7 @@ class Hop:
     ]
     tls: Annotated[
         types.Tls,
-        Doors(Protocol.SMTP, Protocol.LMTP),
+        Doors(*Protocol, required=(Protocol.SMTP, Protocol.LMTP)),
         "STARTTLS to the next hop; required: its certificate must be valid",
     ] = Tls.OPPORTUNISTIC
     connect: ConstantSeconds = 10.0

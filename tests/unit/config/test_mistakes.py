@@ -137,7 +137,7 @@ CONTRADICTIONS = {
     scanner("    rules: [{when: spam, action: quarantine}]\n"): "8:26 action quarantine",
     scanner("    rules: [{when: spam, action: tag, subject_prefix: X}]\n"): "8:39 subject_prefix X",
     scanner("    teachers: [127.0.0.1]\n", "milter:/run/m.sock"): "8:5 teachers does",
-    listener(hop="{to: maildir:/x, tls: off}"): "5:32 tls off does",
+    listener(hop="{to: maildir:/x, tls: required}"): "5:32 tls required does",
     rule("when: spam, action: redirect"): "7:22 redirect, and",
     rule("when: spam, action: reject, from_probability: 0.89"): "7:22 reject needs",
     rule(
