@@ -217,15 +217,6 @@ class Filter(ClosedOnExit):
 
         Raises the same errors as `judge`, and SpamguardError if a process that reads mail was
         killed.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> messages = [b"Subject: lunch\\n\\nat noon?", b"Subject: win\\n\\nmoney now"]
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     [verdict.label for verdict in spam_filter.judge_all(messages)]
-        ['unsure', 'unsure']
         """
         if self.senders.authserv_ids:
             yield from (self.judge(raw, user=user) for raw in messages)
@@ -429,9 +420,7 @@ class Filter(ClosedOnExit):
     def learn(self, raw: bytes, label: str, *, user: str = "", origin: str = "api") -> bool:
         """Teach one message; returns whether that changed anything.
 
-        Teaching the same again is a success that changes nothing; teaching it as another class
-        corrects it. Settles when that is due, at a cost per lesson that does not grow with their
-        number.
+        Teaching the same again changes nothing; teaching it as another class corrects it.
 
         Parameters
         ----------
@@ -628,17 +617,7 @@ class Filter(ClosedOnExit):
             )
 
     def define_class(self, name: str, *, unwanted: bool) -> None:
-        """Make a class known, wanted or unwanted, before anything is taught.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.define_class("phishing", unwanted=True)
-        ...     sorted(spam_filter.unwanted)
-        ['phishing', 'spam']
-        """
+        """Make a class known, wanted or unwanted, before anything is taught."""
         self.check_class(name, new=True, unwanted=unwanted)
         self._ledger.define_class(name, unwanted)
         self._read_classes()
@@ -661,17 +640,6 @@ class Filter(ClosedOnExit):
         """Settle the experts: all tables are made from the receipts.
 
         `learn` does so when it is due. Call it after much was taught at once.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
-        ...     spam_filter.settle()
-        ...     spam_filter.status().unsettled
-        True
-        0
         """
         self._store.settle()
 
@@ -722,16 +690,7 @@ class Filter(ClosedOnExit):
         return snapshot.LedgerLoss(*lost) if lost else None
 
     def status(self) -> Status:
-        """What the filter knows, as of now.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.status().classes
-        {'ham': 0, 'spam': 0}
-        """
+        """What the filter knows, as of now."""
         self._refresh()
         learnt = self._store.tables
         quarter = len(learnt.rows) // len(learnt.vocabulary)
