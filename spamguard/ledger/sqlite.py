@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sqlite3
 import time
 from collections import Counter
@@ -41,7 +42,7 @@ from spamguard.ledger.queries import (
     query_digests,
     read_changes,
 )
-from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.schema import LEDGER_SCHEMA, PROVISIONAL
 from spamguard.ledger.votes import (
     Change,
     Lesson,
@@ -147,12 +148,49 @@ class SqliteLedger(ClosedOnExit):
         file (NORMAL), and writing is three times as fast. LedgerError: the file is of another key,
         schema or program, or cannot be read and written.
         """
-        database = schema.open_ledger_file(path, fingerprint, durable=durable)
-        try:
-            return cls(path, database, fingerprint)
-        except BaseException:
-            database.close()
-            raise
+        with LEDGER_SCHEMA.errors(path), as_directory_owner(path.parent):
+            # Looked for first: another process that makes the ledger makes the file before its log.
+            names = [path.with_name(path.name + end) for end in schema.LOG_SUFFIXES]
+            logs = [name for name in names if name.exists()]
+            if logs and not path.exists():
+                raise LEDGER_SCHEMA.make_error(
+                    path,
+                    f"it is gone, but its log {logs[0]} is not: put the ledger back, or move its "
+                    "log away",
+                )
+            is_usable = path.is_file() and os.access(path, os.R_OK | os.W_OK)
+            if os.path.lexists(path) and not (is_usable and os.access(path.parent, os.W_OK)):
+                raise LEDGER_SCHEMA.make_error(
+                    path,
+                    "it must be a file that this user may read and write, in a directory that it "
+                    "may write",
+                )
+            meta = {
+                "ledger.fingerprint": fingerprint,
+                "ledger.node": secrets.token_hex(8),
+                "ledger.clock": "0",
+                "ledger.compacted": "0",
+            }
+            database = Database.open(
+                path,
+                LEDGER_SCHEMA,
+                lambda db: db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items()),
+                durable=durable,
+            )
+            try:
+                rows = database.query(schema.META_VALUE, ("ledger.fingerprint",))
+                if not rows:
+                    raise sqlite3.DatabaseError("no ledger.fingerprint")
+                if rows[0][0] != fingerprint:
+                    raise LEDGER_SCHEMA.make_error(
+                        path,
+                        f"it was taught with key {rows[0][0]}, this installation has "
+                        f"{fingerprint}: restore its key from the backup",
+                    )
+                return cls(path, database, fingerprint)
+            except BaseException:
+                database.close()
+                raise
 
     def close(self) -> None:
         """Close the file; any later call is a LedgerError."""
@@ -171,7 +209,7 @@ class SqliteLedger(ClosedOnExit):
         try:  # faster than `Database.errors`: this runs before every verdict
             self._last_counters = self._change_counters()
         except sqlite3.Error as error:
-            raise schema.LEDGER_SCHEMA.explain(self.path, error) from error
+            raise LEDGER_SCHEMA.explain(self.path, error) from error
         return self._last_counters != before
 
     def _change_counters(self) -> tuple[int, int]:
@@ -195,7 +233,7 @@ class SqliteLedger(ClosedOnExit):
         with self._db.transaction():
             # Else the votes would go where nobody ever reads them, and the caller would not know.
             if self._current_file() != self._opened_file:
-                raise schema.LEDGER_SCHEMA.make_error(
+                raise LEDGER_SCHEMA.make_error(
                     self.path,
                     "it was moved, removed or replaced while it was open: restart what uses it",
                 )
@@ -227,7 +265,7 @@ class SqliteLedger(ClosedOnExit):
         """Keep a short text under a key of the caller's."""
         if key.startswith("ledger."):
             problem = "meta keys that begin with 'ledger.' are its own: choose another"
-            raise schema.LEDGER_SCHEMA.make_error(self.path, problem)
+            raise LEDGER_SCHEMA.make_error(self.path, problem)
         with self._writing():
             self._set_meta(key, value)
 
@@ -336,9 +374,14 @@ class SqliteLedger(ClosedOnExit):
         def insert_each() -> Iterator[tuple[int, Vote]]:
             for vote in votes:
                 standing = in_force.get(vote.digest, {}).get(vote.user)
-                is_needed = force or not _says_nothing_new(vote, standing)
-                if unless_voted_since is not None:
-                    is_needed = is_needed and not self._has_voted(vote, unless_voted_since)
+                label, extractor = (standing.label, standing.extractor) if standing else (None, 0)
+                is_newer = label is not None and extractor < vote.extractor
+                is_needed = force or label != vote.label or is_newer
+                if is_needed and unless_voted_since is not None:
+                    key = (vote.digest, vote.user)
+                    for seq, clock in self._db.query(schema.LAST_WORD, key):
+                        moment = seq if self.shared is None else clock
+                        is_needed = moment <= unless_voted_since
                 changed.append(is_needed)
                 if is_needed:
                     self._clock += 1
@@ -351,10 +394,6 @@ class SqliteLedger(ClosedOnExit):
         # `lesson_changes` keeps the votes in force up to date: later votes see earlier ones.
         changes = list(lesson_changes(in_force, insert_each(), EXTRACTOR, load))
         return Cast(changed, before, changes)
-
-    def _has_voted(self, vote: NewVote, since: int) -> bool:
-        rows = self._db.query(schema.LAST_WORD, (vote.digest, vote.user))
-        return any((seq if self.shared is None else clock) > since for seq, clock in rows)
 
     def _insert(self, vote: Vote) -> bool:
         if self.shared is not None:
@@ -677,10 +716,3 @@ class SqliteLedger(ClosedOnExit):
 
     def _rebuild_error(self, problem: str) -> LedgerError:
         return LedgerError(f"ledger {self.path}: {problem}: run `spamguard rebuild`")
-
-
-def _says_nothing_new(vote: NewVote, standing: Vote | None) -> bool:
-    if standing is None:
-        return vote.label is None
-    is_newer = vote.extractor > standing.extractor
-    return vote.label == standing.label and (vote.label is None or not is_newer)
