@@ -185,15 +185,6 @@ class Filter(ClosedOnExit):
             The directory is damaged, or used from another thread or process.
         TypeError
             raw is not bytes.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     verdict = spam_filter.judge(b"Subject: lunch\\n\\nat noon?")
-        >>> verdict.label, verdict.probability
-        ('unsure', 0.5)
         """
         features = self._reader.extractor.features(check_bytes(raw))
         sender = self.senders.identify(raw) if self._is_default else b""
@@ -291,17 +282,6 @@ class Filter(ClosedOnExit):
         """Explain the verdict of `judge` by parts that sum to its log-odds.
 
         Raises UsageError if the profile is not the default.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
-        ...     why = spam_filter.explain(b"Subject: lunch\\n\\ntoday")
-        ...     {clue.text for clue in why.clues if clue.counts["ham"]} >= {"subject:lunch"}
-        True
-        True
         """
         extractor = self._reader.extractor
         texts = extractor.token_texts(check_bytes(raw))
@@ -474,15 +454,6 @@ class Filter(ClosedOnExit):
         ------
         UnknownClassError, LedgerError, TableError
             As in `learn`.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> ham, spam = b"Subject: lunch\\n\\nat noon?", b"Subject: win\\n\\nmoney now"
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.learn_all([(ham, "ham"), (spam, "spam"), (ham, "ham")])
-        [True, True, False]
         """
         lessons = [(check_bytes(raw), label) for raw, label in pairs]
         examples = self._reader.read_examples([raw for raw, _ in lessons])
@@ -496,18 +467,6 @@ class Filter(ClosedOnExit):
 
         The counts are then as if it had never been taught, bit for bit. Raises the same errors as
         `learn`.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "spam")
-        ...     spam_filter.forget(b"Subject: lunch\\n\\nat noon?")
-        ...     spam_filter.status().classes
-        True
-        True
-        {'ham': 0, 'spam': 0}
         """
         changed = self.forget_digests([self._reader.digest(raw)], user=user, origin=origin)[0]
         self._settle_if_due()
