@@ -18,7 +18,6 @@ _STREAMS = (
 
 
 def main() -> int:
-    """Run one command; return its exit status."""
     _replace_closed_streams()
     try:
         if sys.argv[1:2] == ["teach-pipe"]:
@@ -33,11 +32,9 @@ def main() -> int:
 
 
 def _replace_closed_streams() -> None:
-    """Open the null device for each standard stream that the caller has closed.
-
-    It is opened in the wrong direction, so using the stream fails; errors go nowhere. Without this
-    Python would print on standard output what is meant for standard error, and the next file to be
-    opened would take the stream's descriptor.
+    """Open the null device, in the wrong direction, for each standard stream that the caller has
+    closed. Without this Python would print on standard output what is meant for standard error, and
+    the next file to be opened would take the stream's descriptor.
     """
     for number, name, mode, flags in _STREAMS:
         if getattr(sys, name) is None:

@@ -1,7 +1,7 @@
 """Deadlines and blocking work, for all that runs in an event loop.
 
 A `DeadlineTimer` moves its deadline at each step without a new timer each time; `asyncio.timeout`
-costs ten times as much. `run_in_thread` waits for its thread even when the caller is cancelled.
+costs ten times as much.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class DeadlineTimer(ABC):
         self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
 
     def clear_deadline(self) -> None:
-        """Remove the deadline. The loop holds this object until the timer rings."""
         self._deadline = None
 
     def cancel_deadline(self) -> None:
@@ -43,7 +42,6 @@ class DeadlineTimer(ABC):
             self._timer = None
 
     def _on_timer(self) -> None:
-        """Called for the deadline or for an earlier one that was replaced."""
         self._timer = None
         when, self._deadline = self._deadline, None
         if when is None:
@@ -59,9 +57,8 @@ Arguments = TypeVarTuple("Arguments")
 
 
 async def run_in_thread(work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Run blocking work in a thread, as `asyncio.to_thread` does.
-
-    But a cancelled caller waits until the work is done: it may read a spool that is closed next.
+    """`asyncio.to_thread`, but a cancelled caller waits until the work is done: it may read a spool
+    that is closed next.
     """
     running = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
     try:

@@ -1,25 +1,15 @@
 """A backup of the installation in one file, and how to restore it.
 
-A backup is a tar file that any `tar` unpacks. Its members, in this order:
+A backup is a tar file that any `tar` unpacks: spamguard-backup.json (`BackupHeader`), key,
+ledger.sqlite, sightings.sqlite where folders are watched, and SHA256SUMS of them all. A reader
+knows from the header what every further byte must be, apart from the contents, which have their
+checksums. So it compares, and never acts on a name, a size or a kind of file that the archive
+gives.
 
-    spamguard-backup.json    what the file is (`BackupHeader`), with the size of each file
-    key, ledger.sqlite       copies, each as it was at one moment
-    sightings.sqlite         only where folders are watched
-    SHA256SUMS               of all members before it, as `sha256sum -c` reads them
-
-A reader knows from the header what every further byte must be, apart from the contents, which have
-their checksums. So it compares, and never acts on a name, a size or a kind of file that the archive
-gives. It refuses a higher format number than its own.
-
-A backup is made while the daemon runs. It keeps nobody from teaching, and leaves no other file.
-
-A restored backup is first proved in a directory of its own: every receipt is read, and all tables
-are made. Then its files take their names, and the old files are kept aside. The new ledger takes
-its name in one rename. If the old key is another, a machine that stops between the two renames
-leaves a ledger and a key that refuse each other in one clear line; restoring again finishes it.
-
-Must never touch an old file before the new ones are proved, and never restore under a running
-daemon.
+A backup is made while the daemon runs. A restored one is first proved in a directory of its own:
+every receipt is read, and all tables are made. Then its files take their names, and the old ones
+are kept aside. If the old key is another, a machine that stops between the last two renames leaves
+a ledger and a key that refuse each other in one clear line; restoring again finishes it.
 """
 
 from __future__ import annotations
@@ -97,10 +87,8 @@ def _lay_out(
     frame: Callable[[bytes], object],
     content: Callable[[str, int], str],
 ) -> None:
-    """Go through an archive from start to end: one layout to write it and to compare it.
-
-    `frame` gets what is known beforehand; `content` passes the bytes of a file on, and returns
-    their checksum.
+    """Go through an archive from start to end: one layout to write it and to compare it. `frame`
+    gets what is known beforehand; `content` passes a file on, and returns its checksum.
     """
 
     def head(name: str, length: int) -> bytes:
@@ -136,7 +124,6 @@ def _copy_and_hash(
 def write_backup(
     stream: BinaryIO, files: dict[str, Path], fingerprint: str, advance: Advance
 ) -> int:
-    """Write these files, by their names; return the size of the backup in bytes."""
     sizes = {name: path.stat().st_size for name, path in files.items()}
     header = BackupHeader(FORMAT_VERSION, __version__, fingerprint, int(time.time()), sizes)
     size = 0
@@ -157,16 +144,12 @@ def write_backup(
 
 @dataclass
 class BackupReader:
-    """A backup in a stream that can be read twice; `name` stands in errors.
-
-    Its methods raise SourceError if it is no whole backup.
-    """
+    """A backup in a stream that can be read twice. SourceError: it is no whole backup."""
 
     _name: str
     _stream: BinaryIO
 
     def verify(self) -> BackupHeader:
-        """Read and check every byte."""
         return self.extract(None, lambda _: None)
 
     def extract(self, directory: Path | None, advance: Advance) -> BackupHeader:
@@ -237,10 +220,7 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
     """Copies of the files of a backup, each as it is at one moment, in a directory in `beside`.
 
     Sightings are copied before the ledger: a move in between is then seen again, and a lesson that
-    stands already changes nothing. The other way round it would be lost.
-
-    Raises LedgerError if there is no room, the state directory cannot be read, or the ledger is
-    damaged.
+    stands already changes nothing. LedgerError: there is no room, or the ledger is damaged.
     """
     for abandoned in beside.glob(f"{_COPY_PREFIX}*"):  # by a killed process; it holds a key
         with suppress(OSError):
@@ -271,7 +251,6 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
 
 
 def _find_damage(path: Path, fingerprint: str) -> str:
-    """What is damaged in a copied ledger, of all that restoring needs, or ""."""
     try:
         with closing(sqlite3.connect(path)) as db:
             damage = " ".join(db.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
@@ -296,12 +275,9 @@ def _find_damage(path: Path, fingerprint: str) -> str:
 def prove_backup(archive: BackupReader, state: Path, advance: Advance) -> Iterator[Path]:
     """A directory in the state directory in which the backup is a filter that works.
 
-    The restored ledger becomes a node of its own: the one that it was copied from may live on, and
-    no two may give the same version to two votes. Until the end, root has only the rights of the
-    owner of the state directory, and follows nothing that lies there any further.
-
-    Raises SourceError if the backup is no filter or there is no room for it, LedgerError if the
-    directory cannot be used.
+    The restored ledger becomes a node of its own: no two may give the same version to two votes.
+    Until the end, root has only the rights of the owner of the state directory. SourceError: the
+    backup is no filter or there is no room for it; LedgerError: the directory cannot be used.
     """
     store.make_state_directory(state)
     with as_directory_owner(state):
@@ -346,12 +322,10 @@ def check_overwrite(state: Path, *, replace: bool) -> None:
 
 
 def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path | None:
-    """Put the files of a proved backup in the place of those in the state directory.
+    """Put the files of a proved backup in the place of those in the state directory; where the old
+    ones are kept, if there were any. `refuse` raises if a daemon has started meanwhile.
 
-    Return where the old files are kept, if there were any. At every moment they have their names
-    or lie there. `refuse` raises if a daemon has started meanwhile.
-
-    Raises UsageError if somebody has the ledger open, LedgerError if the disk refuses.
+    UsageError: somebody has the ledger open. LedgerError: the disk refuses.
     """
     with _lock_ledger(state / LEDGER_FILE):
         refuse()
@@ -384,9 +358,8 @@ def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path
 
 @contextmanager
 def _lock_ledger(ledger: Path) -> Iterator[None]:
-    """Keep others from opening the ledger, and write its log back into it.
-
-    A damaged ledger cannot be locked and stays as it is.
+    """Keep others from opening the ledger, and write its log back into it. A damaged one stays as
+    it is.
     """
     if not ledger.exists():
         yield

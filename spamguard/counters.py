@@ -1,11 +1,8 @@
 """What the processes of a daemon count, and what the master tells of them.
 
-Each process counts in `Counters` of its own and sends them with its heartbeat. The master adds up
-the last ones of each process and those of all that have ended, so no sum goes down; it is a second
-old at most. `DaemonReport` is what the master answers to the page and to monitors.
-
-It is written by hand because prometheus_client takes a lock for each increment, and keeps a file of
-each process that has ended.
+Each process sends its `Counters` with its heartbeat. The master adds up the last ones of each and
+those of all that have ended, so no sum goes down. `DaemonReport` is what it answers to the page and
+to monitors. By hand, because prometheus_client takes a lock for each increment.
 """
 
 from __future__ import annotations
@@ -36,35 +33,23 @@ class Durations(Struct):
 
 
 class Counters(Struct):
-    """Numbers since a process, or the daemon, began.
+    """Numbers since a process, or the daemon, began."""
 
-    Attributes
-    ----------
-    messages, next_hop_errors, lessons
-        By two names with a blank between them: verdict and action, endpoint and kind of error,
-        class and origin (`pairs`).
-    stages
-        In the order of `STAGES`.
-    last_errors
-        Of each endpoint: seconds since 1970, and what happened.
-    seq
-        The number of the last lesson counted; -1: none was.
-    """
-
+    # By two names with a blank between them (`pairs`): verdict and action, endpoint and kind of
+    # error, class and origin.
     messages: dict[str, int] = {}
     bytes: int = 0
     stages: list[Durations] = field(default_factory=lambda: [Durations() for _ in STAGES])
     next_hop_errors: dict[str, int] = {}
-    last_errors: dict[str, tuple[int, str]] = {}
+    last_errors: dict[str, tuple[int, str]] = {}  # of each endpoint, with seconds since 1970
     lessons: dict[str, int] = {}
-    seq: int = -1
+    seq: int = -1  # the number of the last lesson counted; -1: none was
 
     def count_message(self, verdict: str, action: str, size: int) -> None:
         _count(self.messages, f"{verdict} {action}")
         self.bytes += size
 
     def add_seconds(self, stage: int, seconds: float) -> None:
-        """Count one duration of a stage, an index into `STAGES`."""
         durations = self.stages[stage]
         durations.buckets[bisect_left(BUCKET_BOUNDS, seconds)] += 1
         durations.seconds += seconds
@@ -77,7 +62,6 @@ class Counters(Struct):
         _count(self.lessons, f"{label} {origin}", number)
 
     def add(self, other: Counters) -> None:
-        """Add what another process has counted."""
         self.bytes += other.bytes
         self.seq = max(self.seq, other.seq)
         self.last_errors |= other.last_errors
@@ -113,25 +97,16 @@ def pairs(rows: Mapping[str, int]) -> list[tuple[tuple[str, str], int]]:
 
 
 class DaemonReport(Struct):
-    """The running daemon, as its master tells of it.
+    """The running daemon, as its master tells of it."""
 
-    Attributes
-    ----------
-    began
-        When the daemon started, in seconds since 1970; 0: its master does not answer.
-    stuck, absent
-        A line for each process that mail depends on and that does not work, and for each other
-        one that should run and does not.
-    scoring
-        Whether a worker can have messages judged.
-    """
-
-    began: int = 0
+    began: int = 0  # seconds since 1970; 0: the master does not answer
     workers: int = 0
     counters: Counters = field(default_factory=Counters)
+    # A line for each process that mail depends on and that does not work, and for each other one
+    # that should run and does not.
     stuck: list[str] = field(default_factory=lambda: ["master: it does not answer"])
     absent: list[str] = []
-    scoring: bool = False
+    scoring: bool = False  # a worker can have messages judged
 
     @property
     def missing_scorers(self) -> list[str]:

@@ -2,18 +2,15 @@
 
 A room describes its file by a `Schema`, which is data, and works with a `Database`. A new file is
 made whole under another name and then linked to its own: of several processes that make it at once
-one succeeds, and the others open that one. `PRAGMA application_id` names the kind of the file and
-`PRAGMA user_version` its schema; a file of another kind or schema is refused and left as it is.
+one succeeds. `PRAGMA application_id` names the kind of the file and `PRAGMA user_version` its
+schema; a file of another kind or schema is refused and left as it is. Every error is one line that
+names the file and the remedy.
 
 SQLite believes what lies beside a file: a journal may name files that it deletes. So where root
 opens a database in another user's directory, it does so with the rights of the directory's owner,
-until SQLite has opened the log of a file in mode WAL; from then on SQLite looks for no journal.
+until SQLite has opened the log of a file in mode WAL; from then on it looks for no journal.
 
-It uses `sqlite3` alone because SQLAlchemy does not help with pragmas, journals and files.
-
-Must never show a half-made file, never change a file of another kind or schema, and never let an
-error of SQLite or the system out of `Database` as anything but the schema's error: one line that
-names the file and the remedy. The mailbox broker must never load this module.
+The mailbox broker must never load this module.
 """
 
 from __future__ import annotations
@@ -96,8 +93,7 @@ class Schema(NamedTuple):
 class Database:
     """An open file. It belongs to one thread of one process; any number of processes may open it.
 
-    `close`, `errors`, `query` and `transaction` raise the schema's error. `execute` and
-    `executemany` explain nothing: call them within `errors` or `transaction`.
+    `execute` and `executemany` explain no errors: call them within `errors` or `transaction`.
     """
 
     path: Path
@@ -197,11 +193,10 @@ class Database:
     def trusted_time(self, now: float) -> float:
         """The time by which rows grow old, as the system's clock says `now`; within a transaction.
 
-        It is `now`, unless the clock has jumped forward by more than a day since the last
-        call. Then it stays at the last time that was believed, until the clock has gone on for a
-        day from where it jumped to; if somebody sets the clock right meanwhile, nothing was removed
-        for its sake. The file keeps this, so a restart changes nothing. After a pause of more than
-        a day, rows are removed a day later.
+        If the clock has jumped forward by more than a day since the last call, it stays at the last
+        time that was believed, until the clock has gone on for a day from there; if somebody sets
+        it right meanwhile, nothing was removed for its sake. The file keeps this, so a restart
+        changes nothing.
         """
         self.execute(
             "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
 
 def remedy(error: OSError, otherwise: str) -> str:
-    """The remedy where something cannot be written."""
     return "make room and try again" if is_disk_full(error) else otherwise
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Whether the disk, or a user's share of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

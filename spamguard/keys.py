@@ -5,14 +5,9 @@ again, so every backup holds it.
 
 A verdict field is `class; id=…; k=…; s=…`. Only who holds the key can write one that counts, for
 one message only. Class and id are in clear; log-odds and action are masked, since the exact
-probability would tell spammers how to write. An id names a message in the log, in the field, in the
-history and in the quarantine; ids sort by time.
-
-Signatures are keyed BLAKE2b because JWT and itsdangerous show what they sign.
-
-Must never replace a key, never make a new one beside a ledger that needs the old one, never believe
-anything of a field before its tag was checked, never raise on what a message brings along, and
-never take a text for an id that means something to a file system.
+probability would tell spammers how to write. Keyed BLAKE2b, because JWT and itsdangerous show what
+they sign. An id names a message in the log, in the field, in the history and in the quarantine; ids
+sort by time.
 """
 
 from __future__ import annotations
@@ -40,10 +35,7 @@ _KEY_BYTES = 32
 
 
 def load_key(path: Path, *, create: bool) -> bytes:
-    """The bytes of the key, which is made if it is missing and `create` is true.
-
-    Raises LedgerError if it is missing, cannot be read or is no key.
-    """
+    """The bytes of the key, which may be made if it is missing. LedgerError: there is none."""
     try:
         with path.open("rb") as file:
             key = file.read(_KEY_BYTES + 1)  # the file may be of any size
@@ -77,7 +69,6 @@ def store_key(path: Path, key: bytes) -> bytes:
 
 
 def derive_key(key: bytes, purpose: bytes) -> bytes:
-    """A key for one purpose, of 32 bytes."""
     return _mac(key, purpose, _KEY_BYTES)
 
 
@@ -138,9 +129,8 @@ def sign_verdict(
 
 
 def verify_verdict(key: bytes, value: bytes, digest: bytes) -> SignedVerdict | None:
-    """The verdict in such a value, if this key signed it for the message of this digest.
-
-    Blanks and folding do no harm.
+    """The verdict in such a value, if this key signed it for the message of this digest. Blanks and
+    folding do no harm.
     """
     match = _VALUE_PATTERN.fullmatch(value[:_MAX_VALUE_BYTES].translate(None, _BLANKS))
     if match is None or match[3] != key_id(key):
@@ -182,9 +172,8 @@ _PROBE_ID = re.compile(
 
 
 def make_probe_id(key: bytes, now: float, random: bytes) -> str:
-    """The Message-ID of a message by which `doctor` tries the way of the mail.
-
-    For some minutes it is called spam and teaches nothing. The key is that of `sign_verdict`.
+    """The Message-ID of a message by which `doctor` tries the way of the mail: for some minutes it
+    is called spam and teaches nothing. The key is that of `sign_verdict`.
     """
     name = new_id(now, random)
     tag = urlsafe_b64encode(_mac(key, name.encode(), _TAG_BYTES, b"probe")).decode()
@@ -212,16 +201,13 @@ _ID_FORM = re.compile(r"[0-9a-v]{16}")
 
 
 def new_id(now: float, random: bytes) -> str:
-    """A new id: 16 characters, for 48 bits of time in ms and 32 random bits.
-
-    The time is in seconds since 1970. The alphabet is that of RFC 4648, section 7, in lower case:
-    unlike that of section 6 it keeps the order of what it encodes.
+    """A new id: 16 characters, for 48 bits of time in ms and 32 random bits. The alphabet (RFC
+    4648, section 7, in lower case) keeps the order of what it encodes.
     """
     return b32hexencode(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random).decode().lower()
 
 
 def id_time(name: str) -> float:
-    """When an id was made, in seconds since 1970, to the millisecond."""
     return int.from_bytes(b32hexdecode(name.upper())[:_TIME_BYTES], "big") / 1000
 
 

@@ -1,12 +1,9 @@
 """The log of all processes, on standard error, and how texts and this machine are named.
 
 On a terminal the log is lines for people; the journal of systemd gets JSON objects. One event is
-one line (a traceback has indented lines of its own for people), whatever strangers write into
-names, addresses and subjects: letters that a terminal acts on are escaped. `printable` does the
-same for other output. `WarnOnce` logs a trouble once, however often it is met.
-
-It is written by hand because structlog and python-json-logger would leave all this to us but the
-JSON.
+one line, whatever strangers write into names, addresses and subjects: letters that a terminal acts
+on are escaped. `WarnOnce` logs a trouble once, however often it is met. By hand, because structlog
+and python-json-logger would leave all this to us but the JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ _BARE_VALUE = re.compile(r'[^ "=]+')
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Send all events from `level` on to standard error, in the form that its reader needs."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JournalFormatter() if _is_journal() else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
@@ -58,7 +54,6 @@ def printable(text: str, replace: Callable[[str], str] = lambda _: "\ufffd") -> 
 
 
 def escape_letter(letter: str) -> str:
-    """A letter as Python writes it in a string, for `printable`."""
     return letter.encode("unicode_escape").decode("ascii")
 
 
@@ -83,14 +78,8 @@ def log_lesson(
     digest: bytes,
     outcome: str,
 ) -> None:
-    """Log a lesson; nothing of what the message says is in the line.
-
-    Parameters
-    ----------
-    way
-        `by`: how it came; or `from` and `to`: between which folders.
-    label
-        The class, or "" if the user's vote was taken back.
+    """Log a lesson and its way: `by` an origin, or `from` and `to` folders. Nothing of what the
+    message says is in the line.
     """
     facts = {"user": user, **way, "class": label or "-"}
     text = " ".join(
@@ -163,8 +152,8 @@ class TextFormatter(logging.Formatter):
 class JournalFormatter(logging.Formatter):
     """A JSON object for each event: level, logger, process, event, exception if there was one.
 
-    The event is the text of the line. One with `extra={"event": …, "facts": …}`, a word and a
-    function that returns a mapping of texts, is that word, and each of these facts is a field.
+    One with `extra={"event": …, "facts": …}`, a word and a function that returns a mapping of
+    texts, is that word, and each of these facts is a field.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -181,7 +170,6 @@ class JournalFormatter(logging.Formatter):
 
 
 def _escape_in_json(letter: str) -> str:
-    """The letter within a text of JSON: between texts all letters are printable."""
     return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
 
 
@@ -204,9 +192,8 @@ _SMTP_HOSTNAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?
 
 
 def hostname() -> str:
-    """The name of this machine as SMTP can write it (RFC 5321, section 2.3.5, and underscores).
-
-    "localhost" stands for what cannot be written.
+    """The name of this machine as SMTP can write it (RFC 5321, section 2.3.5, and underscores),
+    else "localhost".
     """
     name = socket.gethostname()
     return name if _SMTP_HOSTNAME.fullmatch(name) else "localhost"

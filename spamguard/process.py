@@ -1,16 +1,10 @@
 """Processes and sockets of this machine: how a process is started, listens, and is notified.
 
-A process is started by exec of the same interpreter on the same modules. `Notifier` speaks to
-systemd (sd_notify(3)). A listening Unix socket gets its path in one step, so there is no moment
-without one.
-
-The module also checks two things before a process starts: the package on the disk is the one that
-runs, and the limit on address space is high enough. Below that limit every library fails in its own
-way, and the daemon would start its processes again for ever.
-
-It is written by hand because sd_notify is one datagram.
-
-Must never import what workers need: the master and the mailbox broker load this module.
+A process is started by exec of the same interpreter on the same modules. Before that two things are
+checked: the package on the disk is the one that runs, and the limit on address space is high
+enough, below which every library fails in its own way. A listening Unix socket gets its path in one
+step. `Notifier` speaks to systemd (sd_notify(3), one datagram). Master and mailbox broker load this
+module, so it imports nothing that workers need.
 """
 
 from __future__ import annotations
@@ -59,10 +53,8 @@ _STARTED_WITH = _installation_time()
 
 
 def check_installation() -> None:
-    """Raise ReplacedError if the package on the disk is no longer the one that runs.
-
-    A child of another version could misread messages of its parent, or rewrite the ledger in a form
-    that the other processes do not know.
+    """Raise ReplacedError if the package on the disk is no longer the one that runs: a child of
+    another version could misread its parent, or rewrite the ledger in an unknown form.
     """
     if _installation_time() != _STARTED_WITH:
         raise ReplacedError(
@@ -85,9 +77,8 @@ def memory_shortage(*, serving: bool = False) -> str:
 
 @contextmanager
 def signal_socket(signals: Collection[signal.Signals]) -> Iterator[socket.socket]:
-    """Yield a socket from which the numbers of received signals can be read, one byte each.
-
-    For a loop that waits for sockets anyway. The former handlers are restored at the end.
+    """Yield a socket from which the numbers of received signals can be read, one byte each, for a
+    loop that waits for sockets anyway.
     """
     reader, writer = socket.socketpair()
     reader.setblocking(False)
@@ -113,9 +104,7 @@ def start_process(
     """Run `python ARGUMENTS…`, such as `-m MODULE`, in a process group of its own.
 
     Signals typed at a terminal then reach the master alone. With -P and PYTHONPATH the child
-    imports from where this process does, and never from the current directory.
-
-    Raises OSError if it cannot be started; ReplacedError is one.
+    imports from where this process does. OSError: it cannot be started; ReplacedError is one.
     """
     check_installation()
     path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -143,7 +132,6 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a socket at an IP address; one of IPv6 takes no connections of IPv4."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=_TCP_BACKLOG)
@@ -237,7 +225,6 @@ class Notifier:
         self.send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Report that new settings are being read (systemd.service, Type=notify-reload)."""
         moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self.send("RELOADING=1", f"MONOTONIC_USEC={moment}", "STATUS=reloading")
 
@@ -260,7 +247,6 @@ class Notifier:
 
 
 def run_command(*command: str) -> str:
-    """Standard output of a program; "" if there is no such program, or if it fails."""
     try:
         output: bytes = subprocess.check_output(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10.0

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from msgspec import Meta
 
+from spamguard.users import Origin
+
 if TYPE_CHECKING:  # the master imports this module
     import numpy as np
     from numpy.typing import NDArray
@@ -56,10 +58,6 @@ class Features:
     numbers: NDArray[np.int16]  # each of `mail.NUMBERS`: log-scaled, quantised, bounded
 
 
-AGEING_ORIGIN = "ageing"
-"""Origin of the tombstones of votes that have grown too old (`learning.undo`)."""
-
-
 class Vote(NamedTuple):
     """A user's vote on one message, or its tombstone. User "" is the site.
 
@@ -73,7 +71,7 @@ class Vote(NamedTuple):
     label: str | None  # name of the class; None: the vote was taken back
     packed: bytes  # the counted features (`ledger.codec`); empty without a label
     scores: bytes  # the experts' log-odds before it was taught (`ledger.codec`), or empty
-    origin: str  # how the vote came: "cli", a folder …
+    origin: str  # how the vote came: an `Origin`, and perhaps more
     time: int  # seconds since 1970, for people
     extractor: int
 
@@ -85,11 +83,10 @@ class Vote(NamedTuple):
     @property
     def has_aged(self) -> bool:
         """Whether this is the tombstone of a vote that has grown too old: no word of the user's."""
-        return self.label is None and self.origin == AGEING_ORIGIN
+        return self.label is None and self.origin == Origin.AGEING
 
     @property
     def is_retraction(self) -> bool:
-        """Whether the user has taken the vote back."""
         return self.label is None and not self.has_aged
 
 

@@ -1,34 +1,18 @@
 """Mail in files: single messages, mboxes, Maildirs, trees, TREC indexes, standard input.
 
 `read_messages` yields the messages at a path, whatever the path turns out to be, one after another.
-Files that Dovecot's zlib plugin has compressed are read as what they were. It is written by hand
-because `mailbox` takes every line that begins with "From " for the start of a message.
-
-An mbox here is a file that begins with a "From " line (RFC 4155, appendix A). Writers disagree
-about the rest, so:
+It is written by hand because `mailbox` takes every line that begins with "From " for the start of a
+message. An mbox here is a file that begins with a "From " line (RFC 4155, appendix A). Writers
+disagree about the rest, so:
 
 - The "From " line and the one empty line before the next are the store's; everything else is the
-  message's, with the line ends it has. Content-Length is ignored: editing and line-end conversion
-  falsify it.
+  message's, with the line ends it has. Content-Length is ignored: editing falsifies it.
 - A later "From " line starts a message only if a header field follows it, and it ends in a date, or
-  has nothing but "-" for a sender, or an empty line precedes an address or a time with seconds. A
-  sentence that happens to begin with "From " is then still text, and stores that leave out the
-  date or the empty line are read all the same.
+  has nothing but "-" for a sender, or an empty line precedes an address or a time with seconds.
 - A mark of the encoding (BOM) in front is left out, and lines may end in bare CR.
 - A message that an IMAP server keeps there for its own notes is no mail.
-- One level of ">From " quoting is undone. For writers that quote every level (mboxrd) that is
-  exact; for those that quote only the bare "From " (mboxo) it is wrong only for lines that were
-  ">From " when sent. The bytes are then those that were delivered, so a message taught from an mbox
-  is the same message in a Maildir.
-- A file that holds one message behind a "From " line, as in many corpora, is an mbox of one.
-
-`is_deleted` alone decides whether a message is marked as deleted and only waits to be expunged. It
-is read all the same; whoever teaches leaves it out.
-
-Must never alter a message beyond the wrapping of its store, never hold more than one message of a
-store in memory, never decompress more than it is asked for, never follow a symbolic link that a
-tree contains, and never write. What cannot be read is a `SourceError`; what merely looks odd is
-mail.
+- One level of ">From " quoting is undone: exact for writers that quote every level (mboxrd), else
+  (mboxo) wrong only for lines that were ">From " when sent.
 """
 
 from __future__ import annotations
@@ -101,13 +85,11 @@ def read_messages(path: str | Path) -> Iterator[SourceMessage]:
     """Yield the messages at a path.
 
     "-" is standard input: one message or an mbox. A directory is a Maildir (its cur and new, or one
-    of these, in order of delivery; not tmp, no subfolders), or is read by its TREC index (`index`
-    or `full/index`), or is a tree: walked in order of names, without hidden files, control files of
-    mail servers and symbolic links. Any other file is an mbox or one message, or, if it is called
-    index, a TREC index. An empty Maildir or file has no messages.
+    of these; no subfolders), or is read by its TREC index (`index` or `full/index`), or is a tree:
+    walked in order of names, without hidden files, control files of mail servers and symbolic
+    links. Any other file is an mbox, one message, or a TREC index.
 
-    Raises SourceError, while iterating, if the path is missing, unreadable or holds nothing that
-    could be mail.
+    SourceError, while iterating: the path is unreadable or holds nothing that could be mail.
     """
     if os.fspath(path) == "-":
         is_empty = True
@@ -165,15 +147,8 @@ def _split_stream(name: str, stream: BinaryIO) -> Iterator[SourceMessage]:
 
 
 def is_deleted(file: str, header: bytes = b"") -> bool:
-    """Whether a message is marked as deleted, and only waits to be expunged.
-
-    Parameters
-    ----------
-    file
-        Name of its file: in a Maildir, flag T says so; in a folder of MH, a comma in front.
-    header
-        Its header fields, if it lies in an mbox, whose programs keep its flags there. In any other
-        store the fields are the sender's.
+    """Whether a message is marked as deleted, and only waits to be expunged: by the name of its
+    file (in a Maildir flag T, in a folder of MH a comma in front), or, in an mbox, by its header.
     """
     flags = _FLAGS_SUFFIX.search(file)
     mozilla = _MOZILLA_STATUS.search(header)
@@ -186,7 +161,6 @@ def is_deleted(file: str, header: bytes = b"") -> bool:
 
 
 def _read_lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of an mbox whose start was read; those beyond _MAX_LINE_BYTES in pieces."""
     if not _BARE_CR_LINE.match(start):
         yield start
         yield from iter(partial(stream.readline, _MAX_LINE_BYTES), b"")
@@ -233,7 +207,6 @@ def _finish_body(body: bytes | bytearray) -> bytes:
 
 
 def _read_one(path: Path) -> bytes:
-    """The message in a file, even if it begins with "From "."""
     with path.open("rb") as stream:
         return _unpack(_printable_path(path), stream.read(MAX_MESSAGE_BYTES))
 
@@ -288,10 +261,8 @@ def _is_maildir(path: Path) -> bool:
 
 
 def _read_live_files(folders: Sequence[Path]) -> Iterator[SourceMessage]:
-    """Files may be renamed (read, flagged) or deleted at any time.
-
-    Those that are gone are looked for by their unique names once all others have been read: to list
-    them for each would take hours where many are moved away.
+    """Files may be renamed or deleted at any time. Those that are gone are looked for by their
+    unique names once all others have been read: to list them for each would take hours.
     """
     missing: set[str] | None = None  # at first all
     for _ in range(10):  # a file that is renamed each time is left out
@@ -322,10 +293,7 @@ def _find_index(path: Path) -> Path | None:
 
 
 def _is_index(path: Path) -> bool:
-    """Whether a file called index begins with 'spam path', or a class and a path that exists.
-
-    With spam or ham it is an index even if the path does not exist: then that is the error.
-    """
+    """Whether a file called index begins with 'spam path', or a class and a path that exists."""
     if path.name != "index" or not path.is_file():
         return False  # also a pipe, which can be read only once
     with path.open("rb") as stream:
@@ -337,7 +305,6 @@ def _is_index(path: Path) -> bool:
 
 
 def _read_index(index: Path) -> Iterator[tuple[int, str, Path]]:
-    """Paths count from the index's own directory."""
     with index.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             words = line.split(maxsplit=1)
@@ -405,8 +372,7 @@ class DamagedFileError(UnreadableFileError):
 
 def decompress(data: bytes, max_bytes: int) -> bytes:
     """At most so many bytes of the content of a compressed file; any other data unchanged.
-
-    Raises UnreadableFileError if it is damaged, encrypted, or of a format that is unknown here.
+    UnreadableFileError: it is damaged, encrypted, or of a format that is unknown here.
     """
     for magic, reason in _UNREADABLE.items():
         if data.startswith(magic):
@@ -423,7 +389,6 @@ def decompress(data: bytes, max_bytes: int) -> bytes:
 
 
 def _decompress_streams(make: Callable[[], Any], data: bytes, max_bytes: int) -> bytes:
-    """By the standard library, also several streams (RFC 1952, section 2.2)."""
     content: bytes = b""
     for _ in range(_MAX_STREAMS):
         stream = make()

@@ -5,21 +5,13 @@ linked. So no process ever reads half a file, and of several that make the same 
 succeeds. What a killed process leaves is a draft, which `remove_stale_drafts` removes later.
 
 A message on its way through is a `Spool`: in memory while it is small, else in a file without a
-name. It is written once and then read any number of times.
+name. It is written once and then read any number of times (`tempfile.SpooledTemporaryFile` has one
+position for all its readers). It never gives out a message that is not whole: once writing has
+failed, or after `close`, every use is an OSError.
 
-What root makes belongs to the owner of the directory: an administrator who teaches the filter of a
-service must not take it away from the service. Where root opens files in another user's directory,
-it does so with that user's rights (`as_directory_owner`), because the owner of a directory may put
-anything into it.
-
-It is written by hand because atomicwrites is no longer maintained, and
-`tempfile.SpooledTemporaryFile` has one position for all its readers.
-
-Must never replace a file except by `replace_private`, never make one that others can read, and
-never follow a name with more rights than its directory's owner has. A spool must never leave a file
-behind, whatever happens to the process, never hold a large message in memory, and never give out a
-message that is not whole: once writing has failed, or after `close`, every use is an OSError. The
-mailbox broker loads this module, so it must stay small: databases are in `spamguard.database`.
+What root makes belongs to the owner of the directory. Where root opens files in another user's
+directory, it does so with that user's rights (`as_directory_owner`), because the owner of a
+directory may put anything into it. The mailbox broker loads this module, so it must stay small.
 """
 
 from __future__ import annotations
@@ -50,10 +42,7 @@ _DRAFT_MAX_AGE_SECONDS = 3600.0  # since its last change; then its writer is gon
 
 
 def create_private(path: Path) -> BinaryIO:
-    """Open a new file, mode 0600, of its directory's owner, for writing.
-
-    Raises FileExistsError if there is a file of that name.
-    """
+    """Open a new file, mode 0600, of its directory's owner, for writing. Raises FileExistsError."""
     file = open(path, "xb", opener=partial(os.open, mode=0o600))  # noqa: SIM115  the caller's
     give_to_owner(file.fileno(), path.parent)
     return file
@@ -80,7 +69,6 @@ def name_path_in_errors(path: Path) -> Iterator[None]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Wait until the names in a directory are on the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -90,9 +78,8 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def draft_file(path: Path) -> Iterator[Path]:
-    """Yield a draft name beside this one, for a file that gets this name once it is whole.
-
-    A file that still has the draft name at the end is removed.
+    """Yield a draft name beside this one, for a file that gets this name once it is whole; else it
+    is removed at the end.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
@@ -103,7 +90,6 @@ def draft_file(path: Path) -> Iterator[Path]:
 
 
 def write_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) -> None:
-    """Make a private file with this content, which is on the disk afterwards if durable."""
     with create_private(path) as file:
         file.writelines(chunks)
         if durable:
@@ -112,10 +98,7 @@ def write_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) 
 
 
 def replace_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True) -> None:
-    """Give this name to a private file with this content, in the place of the file that has it.
-
-    Readers find the one or the other, never a part.
-    """
+    """Give this name to a file with this content. Readers find the old file or the new one."""
     with draft_file(path) as draft:
         write_private(draft, chunks, durable=durable)
         draft.replace(path)
@@ -125,9 +108,8 @@ def replace_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True
 
 @contextmanager
 def create_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Yield a private file to write; it gets this name when the block ends well.
-
-    Raises FileExistsError then if the name is taken.
+    """Yield a private file to write; it gets this name when the block ends well, or
+    FileExistsError.
     """
     with draft_file(path) as draft, create_private(draft) as file:
         yield file
@@ -136,7 +118,6 @@ def create_atomically(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_stale_drafts(directory: Path) -> None:
-    """Remove the drafts that killed processes left."""
     oldest = time.time() - _DRAFT_MAX_AGE_SECONDS
     for path in directory.iterdir():
         if _DRAFT_NAME.fullmatch(path.name):
@@ -213,11 +194,9 @@ class Spool:
 
     @property
     def descriptor(self) -> int | None:
-        """The file; None while the message is in memory."""
         return self._file
 
     def close(self) -> None:
-        """Give memory and file back; idempotent."""
         self._release(OSError(errno.EBADF, "the message is no longer kept"))
 
     def _raise_failure(self) -> None:
@@ -318,9 +297,8 @@ _MIN_FREE_BYTES = 64 << 20  # one message may take as much, before anything is l
 
 
 def describe_disk(directory: Path, table_bytes: int) -> tuple[str, str]:
-    """Say how much room there is, and what to do if it is too little, or "".
-
-    Settling makes new tables beside the old ones, so their size must be free.
+    """How much room there is, and what to do if it is too little, or "". Settling makes new tables
+    beside the old ones, so their size must be free.
     """
     disk = os.statvfs(directory)
     free, needed = disk.f_bavail * disk.f_frsize, max(table_bytes, _MIN_FREE_BYTES)
@@ -342,11 +320,6 @@ Item = TypeVar("Item")
 
 
 def batches(items: Iterable[Item], size: int = BATCH_SIZE) -> Iterator[list[Item]]:
-    """The items in lists of `size`, the last one shorter.
-
-    >>> list(batches("abc", 2))
-    [['a', 'b'], ['c']]
-    """
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch

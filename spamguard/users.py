@@ -18,24 +18,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 MAX_LESSON_BYTES = 64 << 20  # of the message
 MAX_LESSON_HEADER = 400  # bytes of the first line
 LESSON_SPOOL = "/var/spool/spamguard/teach"
 
-PIPE_ORIGIN = "teach-pipe"
-"""Origin of lessons by the command of that name."""
-MAIL_ORIGIN = "mail"
-"""Origin of mail that was forwarded to an address that teaches."""
-WEB_ORIGIN = "web"
-"""Origin of messages that were handed over on the page or through the API."""
-HISTORY_ORIGIN = "history"
-"""Origin of lessons about a message in the history."""
-RELEASE_ORIGIN = "quarantine"
-"""Origin of lessons about held mail that was released."""
-SUBMITTED_ORIGINS = (PIPE_ORIGIN, MAIL_ORIGIN, "rspamd", "spamd", WEB_ORIGIN, HISTORY_ORIGIN)
-"""Origins of all lessons that people bring, also through the doors of these two protocols."""
+
+class Origin(StrEnum):
+    """How a vote came, as the ledger, metrics and `status` name it. More may follow behind a blank:
+    the folder, and what was shown there.
+    """
+
+    COMMAND = "cli"
+    LIBRARY = "api"
+    PIPE = "teach-pipe"
+    MAIL = "mail"  # that was forwarded to an address that teaches
+    RSPAMD = "rspamd"
+    SPAMD = "spamd"
+    WEB = "web"  # handed over on the page or through the API
+    HISTORY = "history"  # about a message in the history
+    RELEASE = "quarantine"  # held mail was released
+    FOLDER = "folder"  # moved
+    EVIDENCE = "evidence"  # shown without a move
+    FILED = "folders, before they were watched"
+    DOCTOR = "doctor"
+    UNDO = "undo"  # takes back; nobody's opinion, and never undone
+    AGEING = "ageing"  # the tombstone of a vote that has grown too old
+
+
+SUBMITTED_ORIGINS = (
+    Origin.PIPE,
+    Origin.MAIL,
+    Origin.RSPAMD,
+    Origin.SPAMD,
+    Origin.WEB,
+    Origin.HISTORY,
+)
+"""Of all lessons that people bring, also through the doors of two protocols."""
 
 SENDER_NATS = {"ham": -6, "spam": 6}
 """How far a word about a sender, by its class, moves the log-odds of being unwanted, in nats.
@@ -57,11 +78,6 @@ class LessonHeader(NamedTuple):
     user: str = ""  # "" if none is named
 
     def encode(self) -> bytes:
-        """The line.
-
-        >>> LessonHeader("spam", 1234, "anna").encode()
-        b'TEACH spam 1234 anna\\n'
-        """
         words = ("TEACH", self.label) if self.label else ("FORGET",)
         return " ".join((*words, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
 
@@ -81,7 +97,6 @@ class QueuedLesson(NamedTuple):
 
 
 def parse_lesson_header(line: bytes) -> LessonHeader:
-    """Parse the first line, with its end. Raises ValueError if it is none."""
     verb, _, rest = line.decode().removesuffix("\n").partition(" ")
     label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
     length, blank, user = rest.partition(" ")
@@ -143,9 +158,8 @@ class UserResolver:
         return [name for name in names if is_user_name(name)]
 
     def all_candidates(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Users whose mail a message to these addresses may be.
-
-        At most three for each of the first `MAX_RECIPIENTS`.
+        """Users whose mail a message to the first `MAX_RECIPIENTS` addresses may be, at most three
+        for each.
         """
         counted = addresses[:MAX_RECIPIENTS]
         return tuple(

@@ -25,7 +25,7 @@ from spamguard.errors import QuarantineError, UsageError
 from spamguard.log import printable
 from spamguard.storage import as_directory_owner
 from spamguard.times import local_time, rfc3339
-from spamguard.users import RELEASE_ORIGIN
+from spamguard.users import Origin
 
 if TYPE_CHECKING:
     from spamguard.config.options import Endpoint
@@ -201,7 +201,7 @@ async def _release_all(
             if teacher is not None and after.delivered:
                 with closing(quarantine.open(entry.id).spool) as spool:
                     example = ExampleReader(teacher.key).read_example(spool.read())
-                outcomes = LessonService(teacher).submit([example], "ham", "", RELEASE_ORIGIN)
+                outcomes = LessonService(teacher).submit([example], "ham", "", Origin.RELEASE)
                 learnt = outcomes == [LessonOutcome.LEARNT]
             complete &= after.released
             if not replies:

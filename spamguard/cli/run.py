@@ -25,7 +25,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spamguard import log
 from spamguard.cli import arguments, common, status
@@ -366,8 +366,14 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
 def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
     """The running daemon; without a configuration none need run."""
     from spamguard import doctor
+    from spamguard.daemon.status import ask_daemon
+    from spamguard.doctor import proof
 
-    daemon = _wait_for_daemon(state)
+    deadline = time.monotonic() + proof.STEP_TIMEOUT  # it may have only just started
+    while (daemon := ask_daemon(state)) is not None and time.monotonic() < deadline:
+        if status.daemon_trouble(daemon) or not any(status.daemon_problems(daemon)):
+            break
+        time.sleep(_POLL_SECONDS)
     trouble = status.daemon_trouble(daemon)
     if daemon is None and settings is None:
         yield doctor.skipped("daemon", trouble)
@@ -391,19 +397,6 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
             yield doctor.failed("daemon", detail, remedy)
         elif not problems:
             yield doctor.ok("daemon", f"pid {daemon['pid']}, ready")
-
-
-def _wait_for_daemon(state: Path) -> dict[str, Any] | None:
-    """What the daemon says; one that has only just started gets some time to be ready."""
-    from spamguard.daemon.status import ask_daemon
-    from spamguard.doctor import proof
-
-    deadline = time.monotonic() + proof.STEP_TIMEOUT
-    while (daemon := ask_daemon(state)) is not None and time.monotonic() < deadline:
-        if status.daemon_trouble(daemon) or not any(status.daemon_problems(daemon)):
-            break
-        time.sleep(_POLL_SECONDS)
-    return daemon
 
 
 def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
@@ -483,7 +476,7 @@ def _mail_steps(
     from spamguard.config import types
     from spamguard.doctor import probe
     from spamguard.folders import roles
-    from spamguard.folders.mailboxes import LocalMailboxes
+    from spamguard.folders.maildir import LocalMailboxes
 
     try:
         server = types.check_host_port(options.smtp)

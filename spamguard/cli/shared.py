@@ -102,7 +102,7 @@ has learnt before is shared too.""",
     _DSN,
     _password_option("password of the nodes' role; made when absent"),
 )
-def _init(options: argparse.Namespace) -> int:
+def init(options: argparse.Namespace) -> int:
     from spamguard.shared import admin
     from spamguard.shared.mac import RowMac
 
@@ -119,19 +119,6 @@ def _init(options: argparse.Namespace) -> int:
             "run `REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), "
             "lo_from_bytea(oid, bytea) FROM PUBLIC`"
         )
-    return 0
-
-
-@_action(
-    "upgrade",
-    "bring tables and functions of the database up to this version",
-    _DSN,
-)
-def _upgrade(options: argparse.Namespace) -> int:
-    from spamguard.shared import admin
-
-    before, after = admin.upgrade(options.dsn)
-    print(f"the database has schema {after}, before {before}")
     return 0
 
 
@@ -155,7 +142,7 @@ def _password_file(options: argparse.Namespace) -> Path:
     ),
     _password_option("password of the nodes' role, as `init` made it"),
 )
-def _join(options: argparse.Namespace) -> int:
+def join(options: argparse.Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
     import asyncio
 
@@ -241,12 +228,76 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
         return (await database.cluster()).bits, database.server
 
 
+# ---- status
+
+
+@_action(
+    "status",
+    "how this machine and the others are, as the running daemon has it",
+    arguments.JSON,
+)
+def status(options: argparse.Namespace) -> int:
+    """Print what the ledger knows, and what the courier last said."""
+    from spamguard.shared.status import read_status
+
+    with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
+        counts = _shared_log(spam_filter).counts()
+        courier = read_status(spam_filter.directory)
+    now = time.time()
+    notes = list(courier.notes(now))
+    values = asdict(courier) | counts._asdict() | {"notes": notes}
+    lines = [
+        f"position   {counts.position:,} of {max(courier.last, counts.position):,}",
+        f"waiting    {counts.waiting:,} ({counts.waiting_bytes / 1e6:,.1f} MB)"
+        + (f", the oldest since {local_time(counts.oldest)}" if counts.waiting else ""),
+        *notes,
+    ]
+    if courier.nodes:
+        lines += ["", f"{'node':20}  {'position':>12}  {'waiting':>8}  last seen"]
+    for node in courier.nodes:
+        mark = " (this one)" if node.node == courier.node else ""
+        lines.append(
+            f"{printable(node.name):20}  {node.position:12,}  {node.waiting:8,}  "
+            f"{duration_text(now - node.seen)} ago, spamguard {printable(node.program)}{mark}"
+        )
+    common.print_answer(options, "\n".join(lines), values)
+    return 0
+
+
+@_action(
+    "forget",
+    "drop a node that does not come back from the list that `status` shows",
+    argument("node", metavar="NODE", help="its name, or its id"),
+)
+def forget(options: argparse.Namespace) -> int:
+    from spamguard.shared import client
+    from spamguard.shared.status import ABSENT_SECONDS, read_status
+
+    state, now = common.existing_state_directory(options), time.time()
+    nodes = read_status(state).nodes
+    found = [node for node in nodes if options.node in (node.name, node.node)]
+    if len(found) != 1:
+        known = ", ".join(f"{printable(node.name)} ({node.node})" for node in nodes)
+        raise UsageError(
+            f"{len(found)} nodes are called {options.node!r}: name one of {known}, or its id"
+        )
+    (node,), name = found, printable(found[0].name)
+    if now - node.seen < ABSENT_SECONDS:
+        raise UsageError(f"{name} was seen {duration_text(now - node.seen)} ago: stop it first")
+    client.forget(state, node.node)
+    print(f"{name} is forgotten, until it comes back")
+    return 0
+
+
+# ---- leaving
+
+
 @_action(
     "leave",
     "go on alone, with everything that was learnt",
     flag("--force", "also while lessons wait for the database"),
 )
-def _leave(options: argparse.Namespace) -> int:
+def leave(options: argparse.Namespace) -> int:
     from spamguard.engine.snapshot import SNAPSHOT_KEY
     from spamguard.engine.store import parse_if_whole
 
@@ -317,7 +368,7 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
     arguments.UNTIL,
     arguments.DRY_RUN,
 )
-def _undo(options: argparse.Namespace) -> int:
+def undo(options: argparse.Namespace) -> int:
     """Take back what one node has cast, user by user. Classes stay."""
     from spamguard.cli.keep import undo_selections
     from spamguard.learning.undo import VoteSelection
@@ -358,62 +409,17 @@ def _find_node(spam_filter: Filter, name: str) -> str:
     return known[0]
 
 
-# ---- status
+# ---- a new version
 
 
 @_action(
-    "status",
-    "how this machine and the others are, as the running daemon has it",
-    arguments.JSON,
+    "upgrade",
+    "bring tables and functions of the database up to this version",
+    _DSN,
 )
-def _status(options: argparse.Namespace) -> int:
-    """Print what the ledger knows, and what the courier last said."""
-    from spamguard.shared.status import read_status
+def upgrade(options: argparse.Namespace) -> int:
+    from spamguard.shared import admin
 
-    with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
-        counts = _shared_log(spam_filter).counts()
-        courier = read_status(spam_filter.directory)
-    now = time.time()
-    notes = list(courier.notes(now))
-    values = asdict(courier) | counts._asdict() | {"notes": notes}
-    lines = [
-        f"position   {counts.position:,} of {max(courier.last, counts.position):,}",
-        f"waiting    {counts.waiting:,} ({counts.waiting_bytes / 1e6:,.1f} MB)"
-        + (f", the oldest since {local_time(counts.oldest)}" if counts.waiting else ""),
-        *notes,
-    ]
-    if courier.nodes:
-        lines += ["", f"{'node':20}  {'position':>12}  {'waiting':>8}  last seen"]
-    for node in courier.nodes:
-        mark = " (this one)" if node.node == courier.node else ""
-        lines.append(
-            f"{printable(node.name):20}  {node.position:12,}  {node.waiting:8,}  "
-            f"{duration_text(now - node.seen)} ago, spamguard {printable(node.program)}{mark}"
-        )
-    common.print_answer(options, "\n".join(lines), values)
-    return 0
-
-
-@_action(
-    "forget",
-    "drop a node that does not come back from the list that `status` shows",
-    argument("node", metavar="NODE", help="its name, or its id"),
-)
-def _forget(options: argparse.Namespace) -> int:
-    from spamguard.shared import client
-    from spamguard.shared.status import ABSENT_SECONDS, read_status
-
-    state, now = common.existing_state_directory(options), time.time()
-    nodes = read_status(state).nodes
-    found = [node for node in nodes if options.node in (node.name, node.node)]
-    if len(found) != 1:
-        known = ", ".join(f"{printable(node.name)} ({node.node})" for node in nodes)
-        raise UsageError(
-            f"{len(found)} nodes are called {options.node!r}: name one of {known}, or its id"
-        )
-    (node,), name = found, printable(found[0].name)
-    if now - node.seen < ABSENT_SECONDS:
-        raise UsageError(f"{name} was seen {duration_text(now - node.seen)} ago: stop it first")
-    client.forget(state, node.node)
-    print(f"{name} is forgotten, until it comes back")
+    before, after = admin.upgrade(options.dsn)
+    print(f"the database has schema {after}, before {before}")
     return 0

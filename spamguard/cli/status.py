@@ -23,7 +23,7 @@ from spamguard.cli import arguments, common
 from spamguard.cli.arguments import command
 from spamguard.log import printable
 from spamguard.times import duration_text, local_time
-from spamguard.users import PIPE_ORIGIN
+from spamguard.users import Origin
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
@@ -115,6 +115,10 @@ def _status_text(values: dict[str, Any]) -> str:
     keeping += f" (keep: {keep})" if keep else ""  # as the running daemon says it
     if kept["aged"]:
         keeping += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
+    shared = []
+    if values["shared"]:
+        shared = [f"{values['shared']['position']:,} of {values['shared']['last']:,} events"]
+        shared += [note.removeprefix("shared log: ") for note in values["shared"]["notes"]]
     watching = "nobody has watched folders here"
     if watcher := values["watcher"]:
         mailboxes = common.count_text(watcher["mailboxes"], "mailbox")
@@ -132,7 +136,7 @@ def _status_text(values: dict[str, Any]) -> str:
         f"kept       {keeping}",
         f"watcher    {watching}",
         *daemon_lines(values["daemon"]),
-        *_shared_lines(values["shared"]),
+        *(f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(shared)),
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
         f"tables {sizes['tables'] / 1e6:,.1f} MB",
     ]
@@ -156,16 +160,15 @@ def _status_text(values: dict[str, Any]) -> str:
 
 def user_values(spam_filter: Filter) -> dict[str, Any]:
     """The users, by the time of their last move; the watcher, if there ever was one; warnings."""
-    from spamguard.folders.reconcile import MOVE_ORIGIN
     from spamguard.learning import status_files
 
     ledger = spam_filter.ledger.users
     users: list[dict[str, Any]] = []
     for name, lessons in sorted(ledger.count_lessons().items()):
         # IMAPSieve tells of moves too, by teach-pipe
-        votes = [ledger.last_vote(name, origin) for origin in (MOVE_ORIGIN, PIPE_ORIGIN)]
+        votes = [ledger.last_vote(name, origin) for origin in (Origin.FOLDER, Origin.PIPE)]
         last = max(filter(None, votes), default=None)
-        folder = last and last.origin.removeprefix(f"{MOVE_ORIGIN} ")
+        folder = last and last.origin.removeprefix(f"{Origin.FOLDER} ")
         move = last and {"time": last.time, "folder": folder}
         users.append({"user": name, "lessons": lessons, "last_move": move})
     users.sort(key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)
@@ -296,14 +299,6 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
 
 
 # ---- the shared log
-
-
-def _shared_lines(values: dict[str, Any] | None) -> list[str]:
-    if values is None:
-        return []
-    lines = [f"{values['position']:,} of {values['last']:,} events"]
-    lines += [note.removeprefix("shared log: ") for note in values["notes"]]
-    return [f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(lines)]
 
 
 def shared_values(spam_filter: Filter) -> dict[str, Any] | None:

@@ -35,13 +35,13 @@ from spamguard.log import printable
 from spamguard.records import EXTRACTOR
 from spamguard.sources import SourceMessage
 from spamguard.storage import batches
-from spamguard.users import SENDER_NATS
+from spamguard.users import SENDER_NATS, Origin
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
-    from spamguard.engine.prepare import LabelledExample
-    from spamguard.folders.mailboxes import Mailbox
-    from spamguard.folders.scan import FiledMessage, FolderScanner, StoredMessage
+    from spamguard.engine.prepare import LabelledExample, SplitMessage
+    from spamguard.folders.maildir import Mailbox
+    from spamguard.folders.scan import FiledMessage, FolderReader
 
 # ---- senders: a word about all mail of somebody
 
@@ -103,7 +103,7 @@ def _cast_word(options: argparse.Namespace, label: str) -> int:
             )
     with common.open_filter(options, must_exist=not label) as spam_filter:
         digest, nats = spam_filter.senders.digest(options.sender), SENDER_NATS.get(label)
-        vote = make_sender_vote(digest, options.user, nats, "cli", int(time.time()))
+        vote = make_sender_vote(digest, options.user, nats, Origin.COMMAND, int(time.time()))
         outcome = LessonService(spam_filter).submit_vote(vote)
     changed = outcome is LessonOutcome.LEARNT
     if label:
@@ -201,7 +201,7 @@ def run_learn(options: argparse.Namespace) -> int:
             examples = chain(passed, extract_examples(spam_filter.key, labelled))
             for batch in chain.from_iterable(map(_split_contradictions, batches(examples))):
                 for label, lessons in group_by_class(batch).items():
-                    outcomes = service.submit(lessons, label, options.user, "cli")
+                    outcomes = service.submit(lessons, label, options.user, Origin.COMMAND)
                     learnt[label] += outcomes.count(LessonOutcome.LEARNT)
                     unchanged[label] += outcomes.count(LessonOutcome.UNCHANGED)
         if refused and not learnt:
@@ -306,7 +306,7 @@ def run_forget(options: argparse.Namespace) -> int:
         service, reader = LessonService(spam_filter), ExampleReader(spam_filter.key)
         passed = [row_digest(spam_filter, row) for row in rows]
         for batch in batches(chain(passed, (reader.digest(message.raw) for message in messages))):
-            retracted = service.retract(batch, options.user, "cli")
+            retracted = service.retract(batch, options.user, Origin.COMMAND)
             untaught = [digest for digest, done in zip(batch, retracted, strict=True) if not done]
             forgotten += sum(retracted)
             unknown += len(untaught)
@@ -366,7 +366,7 @@ def run_teach_folders(options: argparse.Namespace) -> int:
     from spamguard.config.options import Watch
     from spamguard.folders.broker import make_mailboxes
     from spamguard.folders.roles import is_maildir, read_dovecot, role_lookup
-    from spamguard.folders.scan import QUIET_SECONDS, FolderScanner, find_filed
+    from spamguard.folders.scan import QUIET_SECONDS, FolderReader, find_filed
 
     broker_socket = None
     if options.maildirs:
@@ -393,21 +393,37 @@ def run_teach_folders(options: argparse.Namespace) -> int:
         with common.open_filter(options, scratch=options.dry_run) as spam_filter:
             # A file younger than this counts as unfinished and would be passed over in silence.
             time.sleep(QUIET_SECONDS)
-            scanner = FolderScanner(mailboxes, spam_filter.key)
+            reader = FolderReader(mailboxes, spam_filter.key)
             work = _count_lessons if options.dry_run else _teach_mailbox
             for mailbox in owned:
                 filed = find_filed(mailboxes, mailbox, roles[mailbox.watch])
-                counts = work(spam_filter, scanner, mailbox, filed)
+                counts = work(spam_filter, reader, mailbox, filed)
                 path = printable(mailbox.path)
                 results.append({"user": mailbox.user, "maildir": path, **counts})
             if not options.dry_run:
                 spam_filter.settle_if_due()
-    common.print_answer(options, "\n".join(map(_mailbox_line, results)), results)
+    lines = []
+    for result in results:
+        if options.dry_run:
+            rows = result["folders"].items()
+            parts = [f"{row['messages']:,} in {name} as {row['class']}" for name, row in rows]
+        else:
+            counts = result["taught"].items()
+            parts = [f"{common.count_text(count)} as {label}" for label, count in counts if count]
+        verb = "would teach" if options.dry_run else "taught"
+        remarks = {
+            "already known": result["known"],
+            "taken back before, and left so": result["taken_back"],
+        }
+        remark = ", ".join(f"{number:,} {about}" for about, number in remarks.items() if number)
+        line = f"{result['user']}: {verb} {', '.join(parts) or 'nothing'}"
+        lines.append(printable(line + (f" ({remark})" if remark else "")))
+    common.print_answer(options, "\n".join(lines), results)
     return 0
 
 
 def _count_lessons(
-    spam_filter: Filter, scanner: FolderScanner, mailbox: Mailbox, filed: list[FiledMessage]
+    spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
 ) -> dict[str, Any]:
     """Count, for a dry run, the messages that each folder would teach, and the others."""
     from spamguard.folders.roles import display_folder
@@ -415,7 +431,7 @@ def _count_lessons(
     new: Counter[tuple[str, str]] = Counter()
     digests: set[bytes] = set()
     unchanged = retracted = 0
-    for lesson, stored in _read_lessons(scanner, mailbox, filed, spam_filter.unwanted):
+    for lesson, stored in _read_lessons(reader, mailbox, filed, spam_filter.unwanted):
         vote = spam_filter.ledger.get_vote(stored.digest, mailbox.user)
         if stored.digest not in digests and vote and vote.is_retraction:
             retracted += 1
@@ -434,7 +450,7 @@ def _count_lessons(
 
 
 def _teach_mailbox(
-    spam_filter: Filter, scanner: FolderScanner, mailbox: Mailbox, filed: list[FiledMessage]
+    spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
 ) -> dict[str, Any]:
     """Teach a mailbox; return the numbers of messages taught, known before, and taken back."""
     from spamguard.engine.prepare import extract_examples, group_by_class
@@ -447,8 +463,8 @@ def _teach_mailbox(
     learnt: Counter[str] = Counter()
     unchanged = n_retracted = 0
     messages = (
-        SourceMessage(lesson.file.name, stored.message.raw, lesson.label)
-        for lesson, stored in _read_lessons(scanner, mailbox, filed, spam_filter.unwanted)
+        SourceMessage(lesson.file.name, stored.raw, lesson.label)
+        for lesson, stored in _read_lessons(reader, mailbox, filed, spam_filter.unwanted)
     )
     for batch in batches(extract_examples(spam_filter.key, messages)):
         # The class of an old vote weighs more than the folder.
@@ -462,34 +478,18 @@ def _teach_mailbox(
         for label, examples in group_by_class(batch).items():
             lessons = [example for example in examples if example.digest not in done]
             # without a quota: the administrator asks for all of it
-            outcomes = service.submit(lessons, label, mailbox.user, _ORIGIN)
+            outcomes = service.submit(lessons, label, mailbox.user, Origin.FILED)
             learnt[label] += outcomes.count(LessonOutcome.LEARNT)
             unchanged += outcomes.count(LessonOutcome.UNCHANGED)
     return {"taught": dict(sorted(learnt.items())), "known": unchanged, "taken_back": n_retracted}
 
 
 def _read_lessons(
-    scanner: FolderScanner, mailbox: Mailbox, filed: list[FiledMessage], unwanted: frozenset[str]
-) -> Iterator[tuple[FiledMessage, StoredMessage]]:
+    reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage], unwanted: frozenset[str]
+) -> Iterator[tuple[FiledMessage, SplitMessage]]:
     from spamguard.folders.scan import initial_lessons
 
-    lessons = initial_lessons(scanner, filed, unwanted)
+    lessons = initial_lessons(reader, filed, unwanted)
     for lesson, stored in common.progress(lessons, len(filed), title=mailbox.user):
         if stored is not None:
             yield lesson, stored
-
-
-def _mailbox_line(result: dict[str, Any]) -> str:
-    if "folders" in result:
-        verb, rows = "would teach", result["folders"].items()
-        parts = [f"{row['messages']:,} in {name} as {row['class']}" for name, row in rows]
-    else:
-        verb, counts = "taught", result["taught"].items()
-        parts = [f"{common.count_text(count)} as {label}" for label, count in counts if count]
-    remarks = {
-        "already known": result["known"],
-        "taken back before, and left so": result["taken_back"],
-    }
-    remark = ", ".join(f"{number:,} {about}" for about, number in remarks.items() if number)
-    text = f"{result['user']}: {verb} {', '.join(parts) or 'nothing'}"
-    return printable(text + (f" ({remark})" if remark else ""))

@@ -124,7 +124,7 @@ def _override(tree: YamlTree, path: KeyPath, value: object, option: str) -> None
     try:
         for part in path[:-1]:
             around = around[part]
-    except (KeyError, TypeError):
+    except (LookupError, TypeError):
         return  # reported as a mistake of the file
     if isinstance(around, dict):
         around[path[-1]] = value
@@ -164,7 +164,7 @@ def _examine(
             found = *found, part
             try:
                 inner = inner[part]
-            except (KeyError, IndexError, TypeError):  # an option that is not said has no place
+            except (LookupError, TypeError):  # an option that is not said has no place
                 inner = None
             found = origins.get(id(inner), found)
         return found
@@ -197,7 +197,7 @@ def _examine(
                     problems.append((path, _describe_problem(details, place)))
                 elif (*path, missing) not in wrong:
                     problems.append((path, f"expected the key {missing!r}"))
-            if () in places:
+            if () in places or not places:
                 return problems, None
             wrong |= set(map(path_in_file, _take_out(places, value)))
     if not has_doors:
@@ -232,9 +232,12 @@ def _containers(value: Any, path: KeyPath) -> Iterator[tuple[int, KeyPath]]:
 def _written_path(path: KeyPath, value: Any) -> KeyPath:
     """The part of a path that the file has: what is said in one word has no keys inside."""
     for length, part in enumerate(path):
-        if not isinstance(value, dict | list):
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part]
+        else:
             return path[:length]
-        value = value.get(part) if isinstance(value, dict) else value[int(part)]
     return path
 
 

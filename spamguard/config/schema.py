@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from ipaddress import ip_address
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -49,14 +50,13 @@ SETTINGS: pydantic.TypeAdapter[Settings] = pydantic.TypeAdapter(Settings)
 # ---- the options, by group
 
 
+@cache
 def options(group: Any) -> dict[str, Any]:
     """The type of each option of a group, with its metadata; constants are none."""
     hints = get_type_hints(group, include_extras=True)
-    return {
-        field.name: hints[field.name]
-        for field in fields(group)
-        if CONSTANT not in hints[field.name].__metadata__
-    }
+    names = [field.name for field in fields(group) if not field.kw_only]
+    names += [field.name for field in fields(group) if field.kw_only]  # what a policy says
+    return {name: hints[name] for name in names if CONSTANT not in hints[name].__metadata__}
 
 
 def group_in(kind: Any) -> Any | None:
@@ -66,6 +66,7 @@ def group_in(kind: Any) -> Any | None:
     return next(filter(None, map(group_in, get_args(kind))), None)
 
 
+@cache
 def all_groups(group: Any = Settings, key: str = "") -> dict[Any, str]:
     """All groups, each with the key under which it first stands."""
     found = {group: key}
@@ -86,8 +87,8 @@ def to_plain(value: Any, kind: Any = Settings) -> Any:
     if option := next((note for note in notes if isinstance(note, Option)), None):
         return option.write(value)
     if is_dataclass(value):
-        group = options(type(value)).items()
-        return {name: to_plain(getattr(value, name), inner) for name, inner in group}
+        group: Any = type(value)
+        return {key: to_plain(getattr(value, key), each) for key, each in options(group).items()}
     if value is None or MAPPING in notes:
         return value if value is None else dict(value)
     inner = next((each for each in get_args(kind) if each is not NoneType), None)
@@ -165,7 +166,8 @@ def _idle_options(group: Any, path: KeyPath, protocol: str = "") -> Iterator[Con
     """What does nothing at a door, or on the way to a next hop, of this protocol."""
     endpoint = getattr(group, "listen", None) or getattr(group, "to", None)
     protocol = endpoint.protocol if isinstance(endpoint, Endpoint) else protocol
-    kinds = options(type(group))
+    kind_of_group: Any = type(group)
+    kinds = options(kind_of_group)
     for field in (field for field in fields(group) if field.name in kinds):
         kind, value, place = kinds[field.name], getattr(group, field.name), (*path, field.name)
         for doors in (note for note in kind.__metadata__ if isinstance(note, Doors)):
@@ -241,25 +243,32 @@ def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterat
 
 def find_warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
-    warnings = [*_misspelt_classes(settings), *_shadowed_rules(settings)]
+    warnings = []
+    usual_names = (*_USUAL_CLASSES, *NON_TEACHING_ROLES)
+    for where, label in _taught_classes(settings):
+        # Spam that is moved to a folder of class `spamm` would be learnt as good mail.
+        near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
+        if near and label not in usual_names:
+            warnings.append(
+                f"{where}: {label} is a class of its own, of good mail unless it was made with "
+                f"`learn --unwanted`: did you mean {near[0]}?"
+            )
+    for door in settings.doors:
+        for number, rule in enumerate(door.rules):
+            for earlier, wide in enumerate(door.rules[:number], 1):
+                if wide.when == rule.when and wide.from_probability <= rule.from_probability:
+                    warnings.append(
+                        f"{door.listen}: rule {number + 1} for {rule.when} never fits, as rule "
+                        f"{earlier} does before it: put the one with the higher from_probability "
+                        "first"
+                    )
+                    break
     if settings.metrics is not None and not ip_address(settings.metrics.host).is_loopback:
         warnings.append(
             f"metrics: {settings.metrics} can be reached from other machines, and asks for no "
             "password: let a firewall choose who may"
         )
     return warnings
-
-
-def _misspelt_classes(settings: Settings) -> Iterator[str]:
-    """Spam that is moved to a folder of class `spamm` would be learnt as good mail."""
-    usual_names = (*_USUAL_CLASSES, *NON_TEACHING_ROLES)
-    for where, label in _taught_classes(settings):
-        near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
-        if near and label not in usual_names:
-            yield (
-                f"{where}: {label} is a class of its own, of good mail unless it was made with "
-                f"`learn --unwanted`: did you mean {near[0]}?"
-            )
 
 
 def _taught_classes(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -270,18 +279,3 @@ def _taught_classes(settings: Settings) -> Iterator[tuple[str, str]]:
     for watch in settings.watch:
         for pattern, label in watch.folders:
             yield f"{watch.maildir}: folders: {pattern}", label
-
-
-def _shadowed_rules(settings: Settings) -> Iterator[str]:
-    """Rules before which another one fits all messages that they fit."""
-    for door in settings.doors:
-        rules = door.rules
-        for number, rule in enumerate(rules, 1):
-            for earlier, wide in enumerate(rules[: number - 1], 1):
-                if wide.when == rule.when and wide.from_probability <= rule.from_probability:
-                    yield (
-                        f"{door.listen}: rule {number} for {rule.when} never fits, as rule "
-                        f"{earlier} does before it: put the one with the higher from_probability "
-                        "first"
-                    )
-                    break

@@ -93,6 +93,10 @@ class _Mapping:
         )
 
 
+MAPPING = _Mapping()
+"""Metadata of a mapping in the file, which is a tuple of pairs in the settings."""
+
+
 class _AtLeastOne:
     def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
         schema = handler(kind)
@@ -100,8 +104,9 @@ class _AtLeastOne:
         return schema
 
 
-MAPPING = _Mapping()
-"""Metadata of a mapping in the file, which is a tuple of pairs in the settings."""
+AT_LEAST_ONE = _AtLeastOne()
+"""Metadata of a list or mapping that may not be empty."""
+IS_CONSTANT = "leave it out, it cannot be changed"
 
 
 class _Constant:
@@ -117,13 +122,10 @@ class _Constant:
         raise PydanticOmit
 
 
-IS_CONSTANT = "leave it out, it cannot be changed"
 CONSTANT = _Constant()
 """Metadata of what no file changes."""
 ConstantNumber = Annotated[int, CONSTANT]
 ConstantSeconds = Annotated[float, CONSTANT]
-AT_LEAST_ONE = _AtLeastOne()
-"""Metadata of a list or mapping that may not be empty."""
 
 
 def _core_schema() -> Any:

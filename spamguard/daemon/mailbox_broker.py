@@ -36,7 +36,7 @@ from spamguard.daemon.startup import service_account
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
-from spamguard.folders.mailboxes import LocalMailboxes
+from spamguard.folders.maildir import LocalMailboxes
 from spamguard.log import WarnOnce
 from spamguard.process import Notifier
 

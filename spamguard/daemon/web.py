@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import socket
@@ -37,7 +38,13 @@ from spamguard.daemon.children import Channel, Message, service_context
 from spamguard.errors import SpamguardError, error_text
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
-from spamguard.web.monitor import HealthReporter, create_monitor_app, monitor_config, monitor_pages
+from spamguard.web.monitor import (
+    HealthReporter,
+    create_monitor_app,
+    monitor_config,
+    monitor_pages,
+    page_config,
+)
 
 _log = logging.getLogger("spamguard.web")
 _metrics_log = logging.getLogger("spamguard.metrics")
@@ -149,10 +156,9 @@ async def _serve_page(
 async def _open_page(
     settings: Settings, web: Web, reporter: HealthReporter, settle: Callable[[], None]
 ) -> AsyncIterator[CertificateReloader | None]:
-    from spamguard.web.app import create_app, server_config  # noqa: PLC0415  for the page only
+    from spamguard.web.app import create_app  # noqa: PLC0415  for the page only
     from spamguard.web.auth import CredentialStore  # noqa: PLC0415  for the page only
-    from spamguard.web.digest import DigestSender  # noqa: PLC0415  for the page only
-    from spamguard.web.mailer import Mailer  # noqa: PLC0415  for the page only
+    from spamguard.web.mail import DigestSender, Mailer  # noqa: PLC0415  for the page only
     from spamguard.web.service import Service  # noqa: PLC0415  for the page only
 
     certificates = CertificateReloader(web.tls) if web.tls else None
@@ -172,12 +178,12 @@ async def _open_page(
         mailer = Mailer(settings, web, service) if web.mail_from else None
         spool = settings.state / SPOOL_DIRECTORY
         app = create_app(web, spool, service, store, reporter, mailer, peers)
-        config = server_config(app, listening, certificates.context if certificates else None)
+        config = page_config(app, listening, certificates.context if certificates else None)
         ending = asyncio.Event()
         serving = asyncio.create_task(serve_http(config, listening, ending))
         mailing = [asyncio.create_task(mailer.run())] if mailer else []
         if mailer and web.digest:
-            digests = DigestSender(settings.state, web, web.digest, mailer, service)
+            digests = DigestSender(web, web.digest, mailer, service)
             mailing.append(asyncio.create_task(digests.run()))
         try:
             yield certificates
@@ -190,4 +196,5 @@ async def _open_page(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # Not `sys.exit`: a reload must not wait for threads whose work nobody waits for.
+    os._exit(main(sys.argv[1:]))

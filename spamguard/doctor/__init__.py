@@ -35,7 +35,7 @@ from spamguard.errors import SpamguardError
 from spamguard.folders import roles
 from spamguard.folders.broker import make_mailboxes
 from spamguard.folders.changes import InotifyEvents
-from spamguard.folders.mailboxes import owner_name
+from spamguard.folders.maildir import owner_name
 from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname
@@ -87,54 +87,49 @@ def skipped(name: str, detail: str) -> Step:
 def check_installation(state: Path) -> Iterator[Step]:
     """The state directory, its key, and free space; the first alone where we may not look.
 
-    There must be room for new tables beside the old ones, as settling needs it.
+    Who may write into the directory, and who may read its files: sockets may be meant for
+    everybody. There must be room for new tables beside the old ones, as settling needs it.
     """
     from spamguard.engine import snapshot  # noqa: PLC0415  `spamguard check` must load no numpy
 
+    step, readable = "state directory", False
     try:
-        yield _check_directory(state)
+        mode = state.stat().st_mode
+        with os.scandir(state) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # a daemon makes and removes some all the time
+                    status = entry.stat(follow_symlinks=False)
+                    readable |= stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o004)
     except OSError as error:
         remedy = "name it with --state, or run this as root, or start the daemon, which makes it"
-        yield failed("state directory", f"{state}: {error.strerror}", remedy)
+        yield failed(step, f"{state}: {error.strerror}", remedy)
         return
-    if (state / KEY_FILE).exists() or (state / LEDGER_FILE).exists():
-        yield _check_key(state / KEY_FILE)
-    else:
-        yield skipped("key", "there is none yet: the daemon makes it, or the first lesson")
-    detail, remedy = describe_disk(state, snapshot.snapshot_bytes(state))
-    yield failed("disk", detail, remedy) if remedy else ok("disk", detail)
-
-
-def _check_directory(state: Path) -> Step:
-    """Who may write into it, and who may read its files; sockets may be meant for everybody."""
-    step, owner, mode = "state directory", owner_name(str(state)), state.stat().st_mode
-    readable = []
-    with os.scandir(state) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):  # a daemon makes and removes some all the time
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode) and status.st_mode & 0o004:
-                    readable.append(entry.path)
+    owner = owner_name(str(state))
     detail = f"{state}, of {owner}, mode {stat.S_IMODE(mode):04o}"
     if mode & 0o022:
-        return failed(step, f"{detail}: others may write into it", f"chmod go-w {state}")
-    if not os.access(state, os.W_OK):
+        yield failed(step, f"{detail}: others may write into it", f"chmod go-w {state}")
+    elif not os.access(state, os.W_OK):
         remedy = f"run as {owner}, or let it be written"
-        return failed(step, f"{detail}: we may not write into it", remedy)
-    if mode & 0o005 and readable:
-        return failed(step, f"{detail}: others may read files in it", f"chmod go-rx {state}")
-    return ok(step, detail)
-
-
-def _check_key(path: Path) -> Step:
-    try:
-        key = keys.load_key(path, create=False)
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except SpamguardError as error:
-        return failed("key", str(error), "")
-    if mode & 0o077:
-        return failed("key", f"{path}: others may read it (mode {mode:04o})", f"chmod 600 {path}")
-    return ok("key", keys.key_fingerprint(key))
+        yield failed(step, f"{detail}: we may not write into it", remedy)
+    elif mode & 0o005 and readable:
+        yield failed(step, f"{detail}: others may read files in it", f"chmod go-rx {state}")
+    else:
+        yield ok(step, detail)
+    key = state / KEY_FILE
+    if not (key.exists() or (state / LEDGER_FILE).exists()):
+        yield skipped("key", "there is none yet: the daemon makes it, or the first lesson")
+    else:
+        try:
+            fingerprint = keys.key_fingerprint(keys.load_key(key, create=False))
+            mode = stat.S_IMODE(key.stat().st_mode)
+        except SpamguardError as error:
+            yield failed("key", str(error), "")
+        else:
+            text = f"{key}: others may read it (mode {mode:04o})"
+            is_safe = not mode & 0o077
+            yield ok("key", fingerprint) if is_safe else failed("key", text, f"chmod 600 {key}")
+    detail, remedy = describe_disk(state, snapshot.snapshot_bytes(state))
+    yield failed("disk", detail, remedy) if remedy else ok("disk", detail)
 
 
 def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamguard import keys
-from spamguard.config.options import HistorySettings, HostPort, Settings, Watch
+from spamguard.config.options import HistorySettings, HostPort, Settings
 from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
 from spamguard.doctor.proof import FROM_ADDRESS, SPAM_ROLE, make_message
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Folder,
     LocalMailboxes,
     Mailbox,
@@ -36,7 +36,7 @@ from spamguard.folders.mailboxes import (
     iter_files,
     parse_file_name,
 )
-from spamguard.folders.roles import RoleLookup, display_folder, role_lookup
+from spamguard.folders.roles import display_folder, role_lookup
 from spamguard.proxy.history import HISTORY_FILE, HistoryRow
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.storage import directory_owner
@@ -77,7 +77,11 @@ def try_mail(
     started = time.time()
     key = keys.derive_key(spam_filter.key, b"verdict")
     name = keys.make_probe_id(key, started, os.urandom(keys.RANDOM_BYTES))
-    raw = _forged_results(settings) + make_message(name)
+    raw, believed = make_message(name), settings.authserv_ids[:1]
+    for authority in believed:  # a field in its name, as a stranger can write one
+        domain = FROM_ADDRESS.partition("@")[2]
+        results = f"Authentication-Results: {authority}; dmarc=pass header.from={domain}\n"
+        raw = results.encode() + raw
     digest = ExampleReader(spam_filter.key).digest(raw)
     with closing(LocalMailboxes(settings.watch, notify=False)) as mailboxes:
         inbox = _ProbedMailbox(mailboxes, mailbox, name)
@@ -89,11 +93,26 @@ def try_mail(
             arrivals = inbox.wait()
             rows = _find_rows(spam_filter.directory, digest, started)
             yield _check_judgements(key, digest, arrivals, len(rows))
-            if settings.authserv_ids and rows:
-                yield _check_results(settings.authserv_ids[0], rows)
+            for authority in believed if rows else ():
+                if any(row.sender_digest for row in rows):
+                    detail = f"what a stranger writes as the results of {authority} is believed"
+                    remedy = "let the mail server remove such fields from mail that comes in"
+                    yield failed("authentication", detail, remedy)
+                else:
+                    detail = f"results that a stranger writes as {authority} are not believed"
+                    yield ok("authentication", detail)
             if arrivals:
                 watch = settings.watch[mailbox.watch]
-                yield _check_filing(watch, role_lookup(watch, special_uses), arrivals)
+                role = role_lookup(watch, special_uses)
+                folders = {arrival.folder.directory for arrival in arrivals}
+                names = " and ".join(sorted(map(display_folder, folders)))
+                detail = f"what is tagged as spam comes into {names}"
+                if all(role(folder) == SPAM_ROLE for folder in folders):
+                    yield ok("filing", detail)
+                elif watch.we_file is False:
+                    yield skipped("filing", f"{detail}: nothing files it")
+                else:
+                    yield failed("filing", detail, _FILING_REMEDY)
         finally:
             inbox.remove()
     if list(spam_filter.ledger.users.votes_on_message(digest)):
@@ -115,23 +134,6 @@ def _send(raw: bytes, recipient: str, server: HostPort) -> Step:
         return failed("mail", detail, "see its log, or name another recipient with --to")
     words = greeting.decode(errors="replace").partition("\n")[0]
     return ok("mail", f"sent to {recipient} at {server} ({words})")
-
-
-def _forged_results(settings: Settings) -> bytes:
-    """A field in the name of a server that is believed, as a stranger can write one."""
-    if not settings.authserv_ids:
-        return b""
-    server, domain = settings.authserv_ids[0], FROM_ADDRESS.partition("@")[2]
-    return f"Authentication-Results: {server}; dmarc=pass header.from={domain}\n".encode()
-
-
-def _check_results(server: str, rows: Sequence[HistoryRow]) -> Step:
-    """Whether the forged field has authenticated the sender."""
-    if not any(row.sender_digest for row in rows):
-        return ok("authentication", f"results that a stranger writes as {server} are not believed")
-    detail = f"what a stranger writes as the results of {server} is believed"
-    remedy = "let the mail server remove such fields from mail that comes in"
-    return failed("authentication", detail, remedy)
 
 
 def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
@@ -168,17 +170,6 @@ def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], ro
     return ok(step, f"{once}, by this filter, and tagged as spam (id={signed.id})")
 
 
-def _check_filing(watch: Watch, role: RoleLookup, arrivals: Sequence[Arrival]) -> Step:
-    folders = {arrival.folder.directory for arrival in arrivals}
-    names = " and ".join(sorted(map(display_folder, folders)))
-    detail = f"what is tagged as spam comes into {names}"
-    if all(role(folder) == SPAM_ROLE for folder in folders):
-        return ok("filing", detail)
-    if watch.we_file is False:
-        return skipped("filing", f"{detail}: nothing files it")
-    return failed("filing", detail, _FILING_REMEDY)
-
-
 def _kept_name(file: MessageFile) -> str:
     """The name that a file keeps when it is moved, or gets flags."""
     name = parse_file_name(file.name)
@@ -206,22 +197,19 @@ class _ProbedMailbox:
 
     def find(self) -> list[Arrival]:
         """The copies of the probe that are there now."""
+        found = []
         with self._owner.impersonate():
-            return [
-                Arrival(folder, file, header)
-                for folder, file in self._list_files()
-                if _kept_name(file) not in self._other_names
-                and (header := self._read(folder, file))
-            ]
-
-    def _read(self, folder: Folder, file: MessageFile) -> Message | None:
-        """The header of a file, if it is the probe."""
-        try:
-            with os.fdopen(self._mailboxes.open_file(folder, file), "rb") as stream:
-                header = message_from_bytes(stream.read(_MAX_BYTES))
-        except FileNotFoundError:
-            return None
-        return header if str(header["Message-ID"]).strip() == self._name else None
+            for folder, file in self._list_files():
+                if _kept_name(file) in self._other_names:
+                    continue
+                with (
+                    suppress(FileNotFoundError),
+                    os.fdopen(self._mailboxes.open_file(folder, file), "rb") as stream,
+                ):
+                    header = message_from_bytes(stream.read(_MAX_BYTES))
+                    if str(header["Message-ID"]).strip() == self._name:
+                        found.append(Arrival(folder, file, header))
+        return found
 
     def wait(self) -> list[Arrival]:
         """The copies that have come in time, and soon after the first."""

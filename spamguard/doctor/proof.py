@@ -32,12 +32,13 @@ from spamguard.doctor import Step, failed, ok
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders.mailboxes import LocalMailboxes, file_key
+from spamguard.folders.maildir import LocalMailboxes, file_key
 from spamguard.folders.roles import FolderKind, Role, role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher
 from spamguard.records import Vote
 from spamguard.storage import KEY_FILE, Owner
+from spamguard.users import Origin
 
 STEP_TIMEOUT = 10.0  # for each step of the watcher
 _DEBOUNCE_SECONDS = 0.05
@@ -63,10 +64,21 @@ def prove(spam_filter: Filter, mailbox: ProofMailbox, hint: str) -> Iterator[Ste
             mailbox.remove()
         finally:
             retracted = sum(
-                spam_filter.forget_digests([digest], user=vote.user, origin="doctor")[0]
+                spam_filter.forget_digests([digest], user=vote.user, origin=Origin.DOCTOR)[0]
                 for vote in _find_votes(spam_filter, digest)
             )
-    yield _check_taken_back(spam_filter, digest, before, retracted)
+    counts, events = _learned_state(spam_filter)
+    detail = "message and lesson were removed"
+    if votes := _find_votes(spam_filter, digest):
+        remedy = "spamguard undo --user NAME --since 1h"
+        yield failed("taking back", f"{len(votes)} votes are left", remedy)
+    elif counts == before[0]:
+        detail += "; all counts are as before, bit for bit"
+        yield ok("taking back", detail if retracted else "the message was removed")
+    elif events != before[1] + 2 * retracted:
+        yield ok("taking back", f"{detail}; others have taught meanwhile")
+    else:
+        yield failed("taking back", "the counts are not as before", _REBUILD_REMEDY)
 
 
 def _prove_lesson(
@@ -115,23 +127,6 @@ def _prove_lesson(
 
 def _find_votes(spam_filter: Filter, digest: bytes) -> list[Vote]:
     return list(spam_filter.ledger.users.votes_on_message(digest))
-
-
-def _check_taken_back(
-    spam_filter: Filter, digest: bytes, before: tuple[bytes, int], retracted: int
-) -> Step:
-    """retracted: number of votes that were taken back."""
-    if votes := _find_votes(spam_filter, digest):
-        remedy = "spamguard undo --user NAME --since 1h"
-        return failed("taking back", f"{len(votes)} votes are left", remedy)
-    counts, events = _learned_state(spam_filter)
-    detail = "message and lesson were removed"
-    if counts == before[0]:
-        detail += "; all counts are as before, bit for bit"
-        return ok("taking back", detail if retracted else "the message was removed")
-    if events != before[1] + 2 * retracted:
-        return ok("taking back", f"{detail}; others have taught meanwhile")
-    return failed("taking back", "the counts are not as before", _REBUILD_REMEDY)
 
 
 def _learned_state(spam_filter: Filter) -> tuple[bytes, int]:

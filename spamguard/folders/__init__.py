@@ -1,15 +1,11 @@
 """Folders teach: users move mail, and that is all the training there is.
 
-`watcher` is the loop, and the file to read first: it waits for changes and scans the mailboxes that
-are due, step by step (`mailbox_scan`). A scan finds the names that came and went in each folder and
-reads new files (`scan`). What that means follows from where each message was last seen
-(`sightings`), by pure tables (`reconcile`), and from what each folder is for (`roles`).
-The lessons become votes in the ledger (`lessons`), and a file tells users what teaches nothing, and
-why (`learning.status_files`).
+`watcher` is the loop, and the file to read first: it waits for changes and asks a queue which
+mailbox comes next. `scan` does a small step there: it finds the names that came and went and reads
+new files. What that means follows from where each message was last seen (`sightings`), by pure
+tables (`reconcile`), and from what each folder is for (`roles`).
 
-`mailboxes` is the only way to users' mail: it reads the disk, and `changes` tells what has changed
-there. `broker` reads it by way of a process that has more rights and does nothing else; so
-`mailboxes`, `changes` and `broker` must never import anything that parses mail.
-
-This room must never write into a mailbox, and never teach what nobody did.
+`maildir` is the only way to users' mail: it reads the disk, and `changes` tells what has changed
+there. `broker` reads it by way of a process that has more rights, so these three never import
+anything that parses mail.
 """

@@ -3,17 +3,15 @@
 The daemon parses mail, so it should have no right to users' files. The mailbox broker has that
 right and parses nothing. They talk in lines of JSON over a Unix socket. The broker speaks first: a
 fingerprint of the mailboxes that it serves, or why it refuses. A request is a list of a verb and
-its arguments; an answer is ["answer", value], or ["error", number, text, file] for an OSError.
-Tuples, such as a `Folder`, go as lists. The answer to `open` comes with a descriptor (SCM_RIGHTS).
+its arguments; an answer is ["answer", value], or ["error", number, text, file] for an OSError. The
+answer to `open` comes with a descriptor (SCM_RIGHTS).
 
-The broker may end and come back at any time. Until then every request of the client is a
-`MailboxesError`, which is about no mailbox in particular; after that, everything counts as changed,
-because nobody knows what was missed.
+The broker may end and come back at any time. Until then every request is a `MailboxesError`; after
+that, everything counts as changed, because nobody knows what was missed.
 
 The server believes nothing: which mailboxes there are follows from patterns of its own, and only of
-these it lists folders and opens regular files in `new` and `cur`. It must never parse mail, write
-anywhere, or wait for a client that does not listen. Both sides must never make anything of what
-they read but numbers, and texts that can be names of files, and never take more than the limits.
+these it lists folders and opens messages. Both sides make nothing of what they read but numbers,
+and texts that can be names of files.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from msgspec import ValidationError, convert
 
 from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Changes,
     FileText,
     Folder,
@@ -65,7 +63,6 @@ def pack_line(*values: object) -> bytes:
 
 
 def unpack_line(line: bytes) -> list[Any]:
-    """The values of `pack_line`. ValueError."""
     try:
         return parse(json.loads(line.decode("utf-8", "surrogateescape")), list[Any])
     except RecursionError as error:
@@ -82,7 +79,6 @@ def pack_error(error: OSError) -> bytes:
 
 
 def unpack_answer(line: bytes) -> object:
-    """The value of `pack_answer`. OSError: of `pack_error`. ValueError."""
     match unpack_line(line):
         case ["answer", value]:
             return value
@@ -106,9 +102,7 @@ _SEND_TIMEOUT = 60  # seconds that a client may take for a piece of an answer
 
 
 class BrokerSession:
-    """The server's side of one connection.
-
-    mailboxes: those that the client may ask about. The caller closes them, and gives them to no
+    """The server's side of one connection. The caller closes the mailboxes, and gives them to no
     other session, because each change is reported once.
     """
 
@@ -128,21 +122,18 @@ class BrokerSession:
             while line := lines.readline(MAX_REQUEST_BYTES + 1):
                 if len(line) > MAX_REQUEST_BYTES:
                     raise ValueError("the question is too long")
-                self._handle(unpack_line(line))
-
-    def _handle(self, request: list[object]) -> None:
-        try:
-            answer = self._execute(request)
-        except OSError as error:
-            self._channel.sendall(pack_error(error))
-            return
-        if isinstance(answer, int):
-            try:
-                socket.send_fds(self._channel, [pack_answer(None)], [answer])
-            finally:
-                os.close(answer)
-        else:
-            self._send_answer(answer)
+                try:
+                    answer = self._execute(unpack_line(line))
+                except OSError as error:
+                    self._channel.sendall(pack_error(error))
+                    continue
+                if isinstance(answer, int):
+                    try:
+                        socket.send_fds(self._channel, [pack_answer(None)], [answer])
+                    finally:
+                        os.close(answer)
+                else:
+                    self._send_answer(answer)
 
     def _send_answer(self, answer: object) -> None:
         line = pack_answer(answer)
@@ -151,8 +142,8 @@ class BrokerSession:
         self._channel.sendall(line)
 
     def _execute(self, request: list[object]) -> object:
-        """The answer; a number is the descriptor to send. OSError: there is none.
-        ValueError: it is no request.
+        """The answer; a number is a descriptor. OSError: there is none. ValueError: it is no
+        request.
         """
         mailboxes = self._mailboxes
         answer: object
@@ -198,12 +189,10 @@ _BROKER_REMEDY = "start spamguard-watch.service (`spamguard open-mailboxes`), or
 
 
 class RemoteMailboxes:
-    """`LocalMailboxes` of the broker.
+    """`LocalMailboxes` of a broker that has the same watches, in the same order.
 
     MailboxesError, of any method with arguments and of `find_mailboxes`: no mailbox can be reached
     now; `wait_for_changes` reports a change of everything when that is over.
-
-    watches: of our own configuration; the broker must have the same, in the same order.
     """
 
     def __init__(self, path: Path, watches: Sequence[Watch]) -> None:
@@ -257,7 +246,6 @@ class RemoteMailboxes:
             self._channel = None
 
     def _connect(self) -> None:
-        """MailboxesError."""
         self._channel, self._missed_changes = socket.socket(socket.AF_UNIX), True
         self._channel.settimeout(_GREETING_TIMEOUT)
         try:
@@ -281,42 +269,37 @@ class RemoteMailboxes:
 
     @contextmanager
     def _exchange(self, *request: object) -> Iterator[tuple[object, list[int]]]:
-        """Send a request, if there is one; the answer, and the descriptors that came with it. Those
-        that the caller leaves in the list are closed. Errors as of `_request`.
+        """The answer, and the descriptors that came with it. Those that the caller leaves in the
+        list are closed. Errors as of `_request`.
         """
+        if self._channel is None:
+            raise self._disconnect("it has ended")
         descriptors: list[int] = []
         try:
-            yield unpack_answer(self._transfer(request, descriptors)), descriptors
+            line = bytearray()
+            try:
+                if request:
+                    self._channel.sendall(pack_line(*request))
+                while not line.endswith(b"\n"):
+                    piece, received, _, _ = socket.recv_fds(
+                        self._channel, _READ_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+                    )
+                    descriptors += received
+                    line += piece
+                    if not piece:
+                        raise self._disconnect("it has ended")
+                    if len(line) > MAX_ANSWER_BYTES:
+                        raise self._disconnect("an answer without end")
+            except OSError as error:
+                raise self._disconnect(error.strerror or str(error)) from error
+            yield unpack_answer(bytes(line)), descriptors
         except ValueError as error:
             raise self._disconnect(f"an answer that makes no sense ({error})") from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _transfer(self, request: Sequence[object], descriptors: list[int]) -> bytes:
-        """Send a request, read a line, and add descriptors that come with it. MailboxesError."""
-        if self._channel is None:
-            raise self._disconnect("it has ended")
-        line = bytearray()
-        try:
-            if request:
-                self._channel.sendall(pack_line(*request))
-            while not line.endswith(b"\n"):
-                piece, received, _, _ = socket.recv_fds(
-                    self._channel, _READ_BYTES, 1, socket.MSG_CMSG_CLOEXEC
-                )
-                descriptors += received
-                line += piece
-                if not piece:
-                    raise self._disconnect("it has ended")
-                if len(line) > MAX_ANSWER_BYTES:
-                    raise self._disconnect("an answer without end")
-        except OSError as error:
-            raise self._disconnect(error.strerror or str(error)) from error
-        return bytes(line)
-
     def _disconnect(self, why: str) -> MailboxesError:
-        """Give the connection up; the error to raise."""
         self.close()
         self._missed_changes = True
         return MailboxesError(f"{self._path}: no mailbox broker there ({why}): {_BROKER_REMEDY}")
@@ -331,7 +314,7 @@ def make_mailboxes(
     watches: Sequence[Watch], opener: Path | None, *, notify: bool = True
 ) -> Mailboxes:
     """Mailboxes for the caller to close: by way of the broker at the socket `opener`, which may
-    come later, or our own. notify: as of `LocalMailboxes`.
+    come later, or our own, which may do without events.
     """
     if opener is None:
         return LocalMailboxes(watches, notify=notify)

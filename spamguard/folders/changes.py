@@ -4,9 +4,6 @@ each, looks at each message, and follows links.
 
 Events are hints: the caller looks itself, now and then also without one, because a mount hides what
 lies below it, and network file systems tell nothing.
-
-Must never take a thread or a descriptor for each directory, never follow a link that a user has
-made, never block longer than asked, and never forget a directory.
 """
 
 from __future__ import annotations
@@ -47,10 +44,7 @@ LOST_EVENTS: DirectoryEvent = (-1, False, False)
 
 
 class InotifyEvents:
-    """Events of inotify(7), by watchdog. OSError: it has run out of descriptors.
-
-    watched: has the numbers of all watches in use.
-    """
+    """Events of inotify(7), by watchdog. OSError: it has run out of descriptors."""
 
     def __init__(self, watched: Container[int]) -> None:
         from watchdog.observers.inotify_c import InotifyConstants, InotifyFD  # noqa: PLC0415  lazy
@@ -68,11 +62,11 @@ class InotifyEvents:
     def fileno(self) -> int:
         return self._inotify._inotify_fd
 
-    def add(self, directory: int, path: str, token: object) -> int:
+    def add(self, directory: int, path: str) -> int:
         """Watch the names in an open directory, wherever its path leads to by now; the number of
-        the watch, the same for the same directory. token: another one each time. OSError.
+        the watch, the same for the same directory. OSError.
         """
-        number = cast("CallbackId", token)
+        number = cast("CallbackId", object())
         watch = self._inotify.add_callback(_descriptor_path(directory), self._mask, self, number)
         if watch < 0 or watch in self._watched:
             self._inotify.remove_callbacks([(watch, number)])
@@ -125,32 +119,19 @@ _EVENT_ERRORS = {
 
 @dataclass
 class _PolledPath:
-    """A path without a watch. state: what `look` has last returned; None: nothing is there."""
-
     look: Callable[[str], object]
     state: object
     targets: set[Hashable]
 
 
-@dataclass(eq=False)
-class _WatchTarget:
-    """Who wants to know of a watched directory: see `DirectoryMonitor.add`."""
-
-    owner: Hashable
-    directories_only: bool
-    target: Hashable
-
-
 class DirectoryMonitor:
-    """Directories, each with a target: what the caller knows it by.
-
-    notify: use events, if there are any.
-    """
+    """Directories, each with a target: what the caller knows it by."""
 
     def __init__(self, *, notify: bool = True) -> None:
         self._warnings = WarnOnce(_log)
         self._events: InotifyEvents | None = None
-        self._watched: dict[int, tuple[_WatchTarget, ...]] = {}
+        # Of each watch: targets by owner, and whether only directories matter.
+        self._watched: dict[int, dict[tuple[Hashable, bool], Hashable]] = {}
         self._polled: dict[str, _PolledPath] = {}
         self._awaited: dict[str, _PolledPath] = {}  # until its state changes
         self._next_poll = 0.0
@@ -169,17 +150,16 @@ class DirectoryMonitor:
         directories_only: bool = False,
         owner: Hashable = None,
     ) -> None:
-        """Watch an open directory. directories_only: report only directories that come and go.
+        """Watch an open directory, or only which directories come and go in it.
 
-        owner: of the target, as the mailbox of a folder. If the same directory was added with
-        another target of this owner, it was renamed since, and only the new target is reported.
+        If the same directory was added with another target of this owner (as the mailbox of a
+        folder), it was renamed since, and only the new target is reported.
         """
         self._awaited.pop(path, None)
-        new = _WatchTarget(owner or target, directories_only, target)
         watch = None
         try:
             if self._events is not None:
-                watch = self._events.add(directory, path, new)
+                watch = self._events.add(directory, path)
         except OSError as error:
             self._warn_no_events(error)
         if watch is None:
@@ -188,17 +168,10 @@ class DirectoryMonitor:
             self._polled[path].targets.add(target)
             return
         self._polled.pop(path, None)
-        entries = self._watched.get(watch, ())
-        for old in entries:
-            if (old.owner, old.directories_only) == (new.owner, directories_only):
-                old.target = target
-                return
-        self._watched[watch] = (*entries, new)
+        self._watched.setdefault(watch, {})[owner or target, directories_only] = target
 
     def wait_for(self, path: str, target: Hashable) -> None:
-        """Report once when another directory is at a path: the first one, or one mounted there. The
-        path is polled.
-        """
+        """Report once when another directory is at a path: the first one, or one mounted there."""
         self._awaited[path] = _PolledPath(_identity, _identity(path), {target})
 
     def wait(self, timeout: float) -> tuple[set[Hashable], bool]:
@@ -214,10 +187,10 @@ class DirectoryMonitor:
             events = self._events.read() if self._events is not None else set()
             targets = self._poll()
             for watch, of_directory, is_gone in events:
-                watched = self._watched.pop(watch, ()) if is_gone else self._watched.get(watch, ())
-                targets |= {
-                    entry.target for entry in watched if of_directory or not entry.directories_only
-                }
+                watched = self._watched.pop(watch, {}) if is_gone else self._watched.get(watch, {})
+                for (_, directories_only), target in watched.items():
+                    if of_directory or not directories_only:
+                        targets.add(target)
             lost, remaining = LOST_EVENTS in events, until - time.monotonic()
             if targets or lost or remaining <= 0:
                 return targets, lost

@@ -3,15 +3,12 @@ lessons that follow and the sightings of now. Pure.
 
 Only where messages lie counts, never what an event said. A move, a copy whose original is removed
 before or after, and a rename come out the same, in whatever order folders are scanned. A message
-that went and appeared nowhere else teaches nothing, but is remembered for a while, as it may yet
-appear. Nor does a copy that is marked as deleted while another one is not. Copies of one delivered
-message belong together (`_Lineage`), as far as our signature or the server that received it tells:
-a message that is delivered twice is no copy.
+that went and appeared nowhere else teaches nothing, but is remembered for a while. Nor does a copy
+that is marked as deleted while another one is not, and a message that comes into folders of two
+classes at once waits. Copies of one delivered message belong together, as far as our signature or
+the server that received it tells: a message that is delivered twice is no copy.
 
-The table MOVE_LESSONS says what teaches what; the manual shows it as it is. Flags (`EvidenceSign`)
-count only where the operator asks for them, as users set them for many reasons.
-
-Must never teach what nobody did: a message that comes into folders of two classes at once waits.
+The table MOVE_LESSONS says what teaches what; the manual shows it as it is.
 """
 
 from __future__ import annotations
@@ -21,37 +18,31 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from spamguard.config.options import Action, Watch
+from spamguard.config.options import Action
 from spamguard.folders.roles import Role
 from spamguard.keys import SignedVerdict
 
-HAM_LABEL = "ham"
+if TYPE_CHECKING:
+    from spamguard.engine.prepare import SplitMessage
 
-MOVE_ORIGIN = "folder"
-"""Origin of a vote by a moved message; the folder's name follows."""
-EVIDENCE_ORIGIN = "evidence"
-"""Origin of a vote by evidence, without a move; the kind and the folder's name follow."""
+HAM_LABEL = "ham"
 
 FileKey = tuple[str, int]
 """A file of a mailbox: its folder, and the key of its base name."""
 
 
 class Arrival(NamedTuple):
-    """A file that was not there before.
-
-    name: key of its base name. digest: of the message; empty if it cannot be read. signed: our
-    verdict, if a valid signature tells. received: hash of the topmost Received field, 0 without
-    one. deleted: it is marked as deleted, and another copy is not.
-    """
+    """A file that was not there before, read once."""
 
     folder: str
-    name: int
-    digest: bytes
-    signed: SignedVerdict | None = None
-    received: int = 0
-    deleted: bool = False
+    name: int  # key of its base name
+    digest: bytes  # empty if it teaches nothing, or will never be read
+    signed: SignedVerdict | None = None  # our verdict, if a valid signature tells
+    received: int = 0  # hash of the topmost Received field, 0 without one
+    deleted: bool = False  # it is marked so; to `reconcile`: and another copy is not
+    message: SplitMessage | None = None
 
     @property
     def key(self) -> FileKey:
@@ -59,25 +50,21 @@ class Arrival(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """What is remembered of one file of one mailbox.
-
-    delivery: hash of the id of our verdict, else of the topmost Received field, 0 without either;
-    copies of one delivered message have it in common. origin: in a folder without a class, the
-    folder of a class that the message was in before. waiting: it came together with a copy of
-    another class, and nothing is decided yet. followed: it was copied to another folder while it
-    stayed. seen, gone: when it was found, and when it was missed, 0 while it is there; seconds
-    since 1970, but what is seen later always has the greater number, even if the clock went back.
-    """
+    """What is remembered of one file of one mailbox."""
 
     folder: str
-    name: int
+    name: int  # as of `Arrival`
     digest: bytes
+    # Hash of the id of our verdict, else of the topmost Received field, 0 without either: copies of
+    # one delivered message have it in common.
     delivery: int = 0
+    # In a folder without a class: the folder of a class that the message was in before.
     origin: str | None = None
-    waiting: bool = False
-    followed: bool = False
+    waiting: bool = False  # it came with a copy of another class, and nothing is decided yet
+    followed: bool = False  # it was copied to another folder while it stayed
+    # Seconds since 1970, but what is seen later always has the greater number.
     seen: int = 0
-    gone: int = 0
+    gone: int = 0  # when it was missed, 0 while it is there
 
     @property
     def key(self) -> FileKey:
@@ -85,17 +72,14 @@ class Sighting(NamedTuple):
 
 
 class FolderLesson(NamedTuple):
-    """What a user said by putting a message into a folder.
-
-    name: as of `Sighting`. why: for the log. evidence: its kind, if the message was not moved.
-    """
+    """What a user said by putting a message into a folder."""
 
     digest: bytes
     label: str
     folder: str
-    name: int
-    why: str
-    evidence: str = ""
+    name: int  # as of `Arrival`
+    why: str  # for the log
+    evidence: str = ""  # its kind, if the message was not moved
 
     @property
     def key(self) -> FileKey:
@@ -127,9 +111,9 @@ class MoveTarget(StrEnum):
 
 
 class EvidenceSign(StrEnum):
-    """What users do to a message without moving it. In a ham folder it teaches ham where the
-    operator asks for it: once, and only a message about which its user has never said anything. The
-    strongest is the first.
+    """What users do to a message without moving it: in a ham folder it teaches ham where the
+    operator asks for it, once, unless its user has ever said anything about it. The strongest is
+    the first.
     """
 
     ANSWERED = "answered"
@@ -155,20 +139,16 @@ goes. Ignored folders are not watched: what lies there is nowhere.
 
 
 class ReconcileRules(NamedTuple):
-    """What applies to one mailbox.
+    """What applies to one mailbox."""
 
-    role_of: role of a folder by its directory. unwanted: names of classes. we_file: what we tag as
-    spam, and nothing else, is put into Junk on delivery, by our next hop or by a Sieve rule on our
-    header. filing_works: that was seen to work.
-    """
-
-    role_of: Callable[[str], Role]
+    role_of: Callable[[str], Role]  # by directory
     unwanted: Collection[str] = frozenset(("spam",))
+    # What we tag as spam, and nothing else, is put into Junk on delivery, by our next hop or by a
+    # Sieve rule on our header; and that was seen to work.
     we_file: bool = False
     filing_works: bool = True
 
     def label(self, folder: str | None) -> str:
-        """The class of a folder, empty if it has none."""
         return "" if folder is None else self.role_of(folder).label
 
     def target(self, folder: str) -> MoveTarget:
@@ -179,7 +159,6 @@ class ReconcileRules(NamedTuple):
         return kinds.get(label, MoveTarget.OTHER_CLASS)
 
     def first_source(self, signed: SignedVerdict | None) -> MoveSource:
-        """Where a message comes from that is seen for the first time."""
         if signed is None or not self.we_file:
             return MoveSource.UNKNOWN
         if signed.label not in self.unwanted:
@@ -188,7 +167,6 @@ class ReconcileRules(NamedTuple):
         return MoveSource.FILED_AS_SPAM if is_filed else MoveSource.UNKNOWN
 
     def source(self, before: Sighting, copy: Sighting) -> MoveSource:
-        """Where a message comes from that was seen before."""
         label = self.label(copy.folder)
         if (self.label(before.folder) or self.label(before.origin)) not in ("", label):
             return MoveSource.ANOTHER_CLASS
@@ -196,30 +174,16 @@ class ReconcileRules(NamedTuple):
             return MoveSource.NO_CLASS
         return MoveSource.SAME_FOLDER if before.folder == copy.folder else MoveSource.SAME_CLASS
 
-    def may_teach(self, arrival: Arrival, *, was_sighted: bool) -> bool:
-        """Whether an arrival may become a lesson, as far as it can be told from it alone.
-
-        A wrong answer costs time and changes nothing. was_sighted: the mailbox has, or had, this
-        message.
-        """
-        sources = MoveSource if was_sighted else (self.first_source(arrival.signed),)
-        target = self.target(arrival.folder)
-        return any((source, target) in MOVE_LESSONS for source in sources)
-
 
 # ---- reconciling
 
 
 class Reconciliation(NamedTuple):
-    """What follows from a scan.
+    """What follows from a scan."""
 
-    lessons: at most one for a digest, sorted. updated: sightings that are new or have changed.
-    removed: sightings to be forgotten, as they were.
-    """
-
-    lessons: list[FolderLesson]
-    updated: list[Sighting]
-    removed: list[Sighting]
+    lessons: list[FolderLesson]  # at most one for a digest, sorted
+    updated: list[Sighting]  # new or changed
+    removed: list[Sighting]  # to be forgotten, as they were
 
 
 def reconcile(
@@ -234,9 +198,16 @@ def reconcile(
     """What follows from one scan of some of a mailbox's folders.
 
     The order of the items makes no difference, and calling it again with the outcome applied
-    changes nothing. remembered: all sightings of the digests that came or went. arrivals: all at
-    once, as nobody knows their order. gone: files that are no longer where they were, a set. now:
-    seconds since 1970. first: it is the first scan of the mailbox, in which nothing moved.
+    changes nothing.
+
+    Parameters
+    ----------
+    remembered
+        All sightings of the digests that came or went.
+    gone
+        Files that are no longer where they were.
+    first
+        It is the first scan of the mailbox, in which nothing moved.
     """
     # by delivered message: digest and delivery
     copies: defaultdict[tuple[bytes, int], list[Sighting]] = defaultdict(list)
@@ -244,18 +215,21 @@ def reconcile(
         copies[sighting.digest, sighting.delivery].append(sighting)
     new: defaultdict[tuple[bytes, int], list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
-        new[arrival.digest, _delivery_hash(arrival, copies)].append(arrival)
+        digest, delivery = arrival.digest, arrival.received
+        if arrival.signed:  # the id of our verdict, which no other delivery has
+            delivery = short_hash(arrival.signed.id.encode())
+        elif (digest, delivery) not in copies and (digest, 0) in copies:
+            delivery = 0  # the message was remembered without a Received field
+        new[digest, delivery].append(arrival)
     lessons: dict[bytes, dict[str, FolderLesson]] = {}
     updated: list[Sighting] = []
     removed: list[Sighting] = []
     for message in sorted(copies.keys() | new.keys()):
-        lineage = _Lineage(rules, now, message, copies[message], new[message], gone)
-        lineage.decide(first=first)
-        for lesson in lineage.lessons:
+        follows = _follow(message, copies[message], new[message], gone, rules, now, first=first)
+        for lesson in follows.lessons:
             lessons.setdefault(lesson.digest, {}).setdefault(lesson.label, lesson)
-        changed, over = lineage.changes()
-        updated += changed
-        removed += over
+        updated += follows.updated
+        removed += follows.removed
     # A message whose copies say different things at once teaches nothing.
     unanimous = [
         lesson
@@ -266,161 +240,110 @@ def reconcile(
     return Reconciliation(unanimous, updated, removed)
 
 
-def _delivery_hash(arrival: Arrival, remembered: Collection[tuple[bytes, int]]) -> int:
-    """Hash of the id of our verdict, which no other delivery has; else of the Received field,
-    unless the message was remembered without one.
-    """
-    if arrival.signed:
-        return short_hash(arrival.signed.id.encode())
-    digest, received = arrival.digest, arrival.received
-    is_without = (digest, received) not in remembered and (digest, 0) in remembered
-    return 0 if is_without else received
-
-
 def short_hash(delivery: bytes) -> int:
     """32 bits, to tell deliveries apart: `Sighting.delivery`, `Arrival.received`."""
     return int.from_bytes(blake2b(delivery, digest_size=4).digest(), "big")
 
 
-class _Lineage:
-    """All copies of one delivered message in one mailbox. message: digest and delivery."""
-
-    def __init__(
-        self,
-        rules: ReconcileRules,
-        now: int,
-        message: tuple[bytes, int],
-        copies: Iterable[Sighting],
-        arrivals: Collection[Arrival],
-        gone: Collection[FileKey],
-    ) -> None:
-        self._rules = rules
-        self._now = now
-        self._digest, self._delivery = message
-        self._old = {copy.key: copy for copy in copies}
-        self._newly_gone = {  # since the last scan
-            key for key, copy in self._old.items() if key in gone and not copy.gone
-        }
-        self._current = {
-            key: copy._replace(gone=now) if key in self._newly_gone else copy
-            for key, copy in self._old.items()
-        }
-        present = {key for key, copy in self._current.items() if not copy.gone}
-        self._new = {
-            arrival.key: arrival.signed for arrival in arrivals if arrival.key not in present
-        }
-        self._deleted = {arrival.key for arrival in arrivals if arrival.deleted}
-        self.lessons: list[FolderLesson] = []
-
-    def decide(self, *, first: bool) -> None:
-        """Decide where the new copies came from, and whether that teaches."""
-        waited = {key for key, copy in self._current.items() if copy.waiting}
-        if not self._new and not waited & self._newly_gone:
-            return
+def _follow(
+    message: tuple[bytes, int],
+    copies: Collection[Sighting],
+    arrivals: Collection[Arrival],
+    gone: Collection[FileKey],
+    rules: ReconcileRules,
+    now: int,
+    *,
+    first: bool,
+) -> Reconciliation:
+    digest, delivery = message
+    old = {copy.key: copy for copy in copies}
+    newly_gone = {key for key, copy in old.items() if key in gone and not copy.gone}
+    current = {
+        key: copy._replace(gone=now) if key in newly_gone else copy for key, copy in old.items()
+    }
+    arrived = {
+        arrival.key: arrival
+        for arrival in arrivals
+        if arrival.key not in current or current[arrival.key].gone
+    }
+    waited = {key for key, copy in current.items() if copy.waiting}
+    lessons: list[FolderLesson] = []
+    if arrived or waited & newly_gone:
         for key in waited:
-            self._current[key] = self._current[key]._replace(waiting=False)
+            current[key] = current[key]._replace(waiting=False)
         # Later than all others, whatever the clock says.
-        seen_at = max([self._now, *(copy.seen + 1 for copy in self._old.values())])
-        new = [
-            Sighting(folder, name, self._digest, self._delivery, seen=seen_at)
-            for folder, name in sorted(self._new)
-        ] or [self._current.pop(key) for key in sorted(waited - self._newly_gone)]
-        kept = [copy for copy in new if copy.key not in self._deleted]
-        labels = {self._rules.label(copy.folder) for copy in kept} - {""}
-        undecided = self._digest != b"" and len(labels) > 1
-        sources = list(zip(new, self._find_sources(new), strict=True))
-        if not undecided:
-            self._teach(sources, first=first)
-            for copy, source in sources:
-                if source and source.gone:  # it was moved
-                    self._current.pop(source.key, None)
-                elif source and source.folder != copy.folder and copy.key not in self._deleted:
-                    # It was copied: the next copy is likelier one of the new copy.
-                    self._current[source.key] = source._replace(followed=True)
+        seen_at = max([now, *(copy.seen + 1 for copy in copies)])
+        new = [Sighting(*key, digest, delivery, seen=seen_at) for key in sorted(arrived)] or [
+            current.pop(key) for key in sorted(waited - newly_gone)
+        ]
+        deleted = {arrival.key for arrival in arrivals if arrival.deleted}
+        labels = {rules.label(copy.folder) for copy in new if copy.key not in deleted} - {""}
+        undecided = digest != b"" and len(labels) > 1
+
+        def likeness(copy: Sighting) -> tuple[object, ...]:
+            """The greater, the likelier a source: not copied from before, gone since the last scan,
+            seen last, in a folder of a class. The key only decides ties.
+
+            Two scans may see a move, one that the file is gone and the next that it is new. Then
+            the copy that was seen last is the source.
+            """
+            has_class = rules.label(copy.folder) != ""
+            return not copy.followed, copy.key in newly_gone, copy.seen, has_class, copy.key
+
+        candidates = sorted(current.values(), key=likeness, reverse=True) if digest else []
+        sources = list(zip(new, _find_sources(new, candidates), strict=True))
+        for copy, source in sources if not undecided else ():
+            teaches = copy.key not in deleted
+            if teaches and not (first and source):
+                if source:
+                    came_from = rules.source(source, copy)
+                else:
+                    signed = arrived[copy.key].signed if copy.key in arrived else None
+                    came_from = rules.first_source(signed)
+                if why := MOVE_LESSONS.get((came_from, rules.target(copy.folder))):
+                    label = rules.label(copy.folder)
+                    lessons.append(FolderLesson(digest, label, copy.folder, copy.name, why))
+            if source and source.gone:  # it was moved
+                current.pop(source.key, None)
+            elif source and source.folder != copy.folder and teaches:
+                # It was copied: the next copy is likelier one of the new copy.
+                current[source.key] = source._replace(followed=True)
         for copy, source in sources:
             origin = None
-            if source and not self._rules.label(copy.folder):
-                origin = source.folder if self._rules.label(source.folder) else source.origin
-            self._current[copy.key] = copy._replace(waiting=undecided and not first, origin=origin)
+            if source and not rules.label(copy.folder):
+                origin = source.folder if rules.label(source.folder) else source.origin
+            current[copy.key] = copy._replace(waiting=undecided and not first, origin=origin)
+    # Of what could not be read and is gone nothing remains to be known.
+    current = {key: copy for key, copy in current.items() if copy.digest or not copy.gone}
+    return Reconciliation(
+        lessons,
+        [copy for key, copy in sorted(current.items()) if old.get(key) != copy],
+        [copy for key, copy in sorted(old.items()) if key not in current],
+    )
 
-    def changes(self) -> tuple[list[Sighting], list[Sighting]]:
-        """Sightings that have changed, and those of which nothing remains to be known."""
-        current = {key: copy for key, copy in self._current.items() if copy.digest or not copy.gone}
-        over = [copy for key, copy in sorted(self._old.items()) if key not in current]
-        return [copy for key, copy in sorted(current.items()) if self._old.get(key) != copy], over
 
-    def _find_sources(self, new: Iterable[Sighting]) -> Iterator[Sighting | None]:
-        """The copy that each new one most likely comes from, None for the first of a message.
-
-        The best is a copy of the same file name in another folder, the last seen; else the
-        likeliest (`_likeness`) in another folder; only then one in the same folder. The likeliest
-        is looked for once a folder, not once a copy: somebody may have 100,000 copies of a message.
-        """
-        candidates: list[Sighting] = []
-        if self._digest:
-            candidates = sorted(self._current.values(), key=self._likeness, reverse=True)
-        by_name: defaultdict[int, list[Sighting]] = defaultdict(list)
-        for candidate in candidates:
-            by_name[candidate.name].append(candidate)
-        likeliest: dict[str, Sighting | None] = {}
-        for copy in new:
-            if copy.folder not in likeliest:
-                fallback = candidates[0] if candidates else None
-                likeliest[copy.folder] = next(_not_in_folder(candidates, copy.folder), fallback)
-            yield max(
-                _not_in_folder(by_name.get(copy.name, ()), copy.folder),
-                key=attrgetter("seen"),
-                default=likeliest[copy.folder],
-            )
-
-    def _likeness(self, copy: Sighting) -> tuple[object, ...]:
-        """The greater, the likelier: not copied from before, gone since the last scan, seen last,
-        in a folder of a class. The key only decides ties.
-
-        Two scans may see a move, one that the file is gone and the next that it is new. Then the
-        copy that was seen last is the source.
-        """
-        return (
-            not copy.followed,
-            copy.key in self._newly_gone,
-            copy.seen,
-            self._rules.label(copy.folder) != "",
-            copy.key,
+def _find_sources(
+    new: Iterable[Sighting], candidates: Sequence[Sighting]
+) -> Iterator[Sighting | None]:
+    """The copy that each new one most likely comes from, None for the first of a message: of the
+    same file name in another folder, the last seen; else the likeliest in another folder; only then
+    one in the same folder. The likeliest is looked for once a folder: somebody may have 100,000
+    copies.
+    """
+    by_name: defaultdict[int, list[Sighting]] = defaultdict(list)
+    for candidate in candidates:
+        by_name[candidate.name].append(candidate)
+    likeliest: dict[str, Sighting | None] = {}
+    for copy in new:
+        if copy.folder not in likeliest:
+            fallback = candidates[0] if candidates else None
+            likeliest[copy.folder] = next(_not_in_folder(candidates, copy.folder), fallback)
+        yield max(
+            _not_in_folder(by_name.get(copy.name, ()), copy.folder),
+            key=attrgetter("seen"),
+            default=likeliest[copy.folder],
         )
-
-    def _teach(self, sources: Sequence[tuple[Sighting, Sighting | None]], *, first: bool) -> None:
-        rules = self._rules
-        for copy, before in sources:
-            if (first and before) or copy.key in self._deleted:
-                continue
-            signed = self._new.get(copy.key)
-            source = rules.source(before, copy) if before else rules.first_source(signed)
-            why = MOVE_LESSONS.get((source, rules.target(copy.folder)))
-            if why is not None:
-                label = rules.label(copy.folder)
-                self.lessons.append(FolderLesson(copy.digest, label, copy.folder, copy.name, why))
 
 
 def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting]:
     return (copy for copy in copies if copy.gone or copy.folder != folder)
-
-
-# ---- evidence
-
-_SIGN_FLAGS = {EvidenceSign.ANSWERED: "R", EvidenceSign.FLAGGED: "F"}
-
-
-def evidence_signs(watch: Watch) -> frozenset[EvidenceSign]:
-    """The signs that count."""
-    chosen = {
-        EvidenceSign.ANSWERED: watch.answered_is_ham,
-        EvidenceSign.FLAGGED: watch.flagged_is_ham,
-    }
-    return frozenset(sign for sign, counts in chosen.items() if counts)
-
-
-def find_sign(flags: str, signs: Collection[EvidenceSign]) -> EvidenceSign | None:
-    """The strongest of these signs that a message shows. flags: of its file name."""
-    return next(
-        (sign for sign in EvidenceSign if sign in signs and _SIGN_FLAGS[sign] in flags), None
-    )

@@ -1,14 +1,12 @@
 """Folders: their names, what each is for, and what the entries of `watch:` say about them.
 
-The role of a folder comes from the configuration, else from Dovecot's special uses, else from its
-name, in the languages of the usual mail programs (`names.toml`). A folder about which nothing is
-known is neutral: users keep mail there, and where it was before stays known. Folders of what users
-write themselves (sent mail, drafts) are ignored: a slip of the hand must never teach such mail as
-spam.
+The role of a folder comes from the configuration, else from Dovecot's special uses (RFC 6154), else
+from its name, in the languages of the usual mail programs (`names.toml`). A folder about which
+nothing is known is neutral: users keep mail there, and where it was before stays known. Folders of
+what users write themselves (sent mail, drafts) are ignored: a slip of the hand must never teach
+such mail as spam.
 
-Special uses (RFC 6154) are not in a Maildir: `read_dovecot` asks `doveconf -n`, whose output no
-library reads. Must never wait for long, and never fail: without Dovecot, and whatever users call
-their folders.
+Special uses are not in a Maildir: `read_dovecot` asks `doveconf -n`, whose output no library reads.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from spamguard.config.options import Protocol, Settings, Watch
 from spamguard.errors import SpamguardError
 from spamguard.folders.broker import Mailboxes
-from spamguard.folders.mailboxes import Folder, Mailbox
+from spamguard.folders.maildir import Folder, Mailbox
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -49,28 +47,24 @@ def decode_utf7(text: str) -> str:
     >>> decode_utf7("Entw&APw-rfe")
     'Entwürfe'
     """
+
+    def decode(match: re.Match[str]) -> str:
+        padded = match[1] + "=" * (-len(match[1]) % 4)
+        return b64decode(padded, b"+,", validate=True).decode("utf-16-be") or "&"
+
     try:
-        decoded = _SHIFT_SEQUENCE.sub(_decode_shift, text)
+        decoded = _SHIFT_SEQUENCE.sub(decode, text)
         return decoded if encode_utf7(decoded) == text else text
     except ValueError:
         return text
 
 
-def _decode_shift(match: re.Match[str]) -> str:
-    if not match[1]:
-        return "&"
-    padded = match[1] + "=" * (-len(match[1]) % 4)
-    return b64decode(padded, b"+,", validate=True).decode("utf-16-be")
-
-
 def encode_utf7(text: str) -> str:
-    """To IMAP's modified UTF-7."""
-    return _NEEDS_SHIFT.sub(_encode_shift, text.replace("&", "&-"))
+    def encode(match: re.Match[str]) -> str:
+        coded = b64encode(match[0].encode("utf-16-be", "surrogatepass"), b"+,")
+        return f"&{coded.rstrip(b'=').decode()}-"
 
-
-def _encode_shift(match: re.Match[str]) -> str:
-    coded = b64encode(match[0].encode("utf-16-be", "surrogatepass"), b"+,")
-    return f"&{coded.rstrip(b'=').decode()}-"
+    return _NEEDS_SHIFT.sub(encode, text.replace("&", "&-"))
 
 
 def folder_parts(directory: str) -> tuple[str, ...] | None:
@@ -98,7 +92,6 @@ def display_folder(directory: str) -> str:
 
 
 def describe_folder(folder: Folder) -> str:
-    """A folder, for the log."""
     return f"{folder.mailbox.path} {display_folder(folder.directory)}"
 
 
@@ -170,11 +163,14 @@ def find_role(
     A folder about which nothing is known has the role of the nearest folder above it about which
     something is, except INBOX. It is not ham if a name below that one usually says something else:
     Archive/Spam is neutral. If the whole name says nothing, dots part levels too: OfflineIMAP makes
-    directories such as INBOX.Spam and Archive.2026.
+    directories such as INBOX.Spam.
 
-    configured: pattern to role; the first that fits counts. "/" parts levels, `*` stands for
-    anything, case does not matter, and a folder below INBOX may be written as if it were at the
-    top. special: name to special use, as Dovecot has it.
+    Parameters
+    ----------
+    configured
+        By pattern; the first that fits counts. "/" parts levels, `*` stands for anything.
+    special
+        By name, as Dovecot has it.
     """
     role = _nearest_role(name, configured, special)
     if role is None and len(name) == 1 and "" not in (dotted := tuple(name[0].split("."))):
@@ -188,7 +184,15 @@ def _nearest_role(
     name = _strip_inbox(name)
     uses = {_fold_name(_strip_inbox(folder)): use for folder, use in special.items()}
     for length in range(len(name), 0, -1):
-        role = _exact_role(_fold_name(name[:length]), configured, uses)
+        folded = _fold_name(name[:length])
+        special_uses = uses.get(folded, "").lower().split()
+        role = next(
+            chain(
+                (to for pattern, to in configured.items() if _fits(pattern, folded)),
+                (SPECIAL_USES[use] for use in special_uses if use in SPECIAL_USES),
+            ),
+            _usual_roles().get(folded),
+        )
         if role is not None and (length == len(name) or name[:length] != INBOX_NAME):
             is_other = any(
                 _usual_roles().get(_fold_name((part,)), HAM_ROLE) != HAM_ROLE
@@ -196,16 +200,6 @@ def _nearest_role(
             )
             return NEUTRAL_ROLE if role == HAM_ROLE and is_other else role
     return None
-
-
-def _exact_role(name: str, configured: Mapping[str, Role], uses: Mapping[str, str]) -> Role | None:
-    for pattern, role in configured.items():
-        if _compile_pattern(pattern).fullmatch(name):
-            return role
-    for use in uses.get(name, "").lower().split():
-        if use in SPECIAL_USES:
-            return SPECIAL_USES[use]
-    return _usual_roles().get(name)
 
 
 @cache
@@ -226,10 +220,9 @@ def _usual_roles() -> dict[str, Role]:
     return roles | in_gmail | {_fold_name(INBOX_NAME): HAM_ROLE}
 
 
-@cache
-def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    name = _fold_name(_strip_inbox(tuple(pattern.split("/"))))
-    return re.compile(".*".join(map(re.escape, name.split("*"))), re.DOTALL)
+def _fits(pattern: str, folded: str) -> bool:
+    parts = _fold_name(_strip_inbox(tuple(pattern.split("/")))).split("*")
+    return re.fullmatch(".*".join(map(re.escape, parts)), folded, re.DOTALL) is not None
 
 
 def _strip_inbox(name: tuple[str, ...]) -> tuple[str, ...]:
@@ -247,7 +240,6 @@ def _fold_name(name: tuple[str, ...]) -> str:
 
 
 def role_lookup(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleLookup:
-    """The roles of the folders of an entry. special: as of `find_role`."""
     configured = {pattern: parse_role(text) for pattern, text in watch.folders}
 
     @lru_cache(_MAX_CACHED_ROLES)
@@ -259,7 +251,6 @@ def role_lookup(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleLoo
 
 
 def is_next_hop(watch: Watch, settings: Settings) -> bool:
-    """Whether it is a Maildir that we deliver to ourselves."""
     hops = [listener.next_hop.to for listener in settings.listeners]
     return any(hop.protocol is Protocol.MAILDIR and str(hop.path) == watch.maildir for hop in hops)
 
@@ -284,6 +275,10 @@ _SECTION = re.compile(r"(\S+)(?:\s+(\S.*?))?\s*\{")
 _SETTING = re.compile(r"(\S+)\s*=\s*(.*)")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _HOME = re.compile(r"^(%h|%\{home\})(?=/|$)")
+_LZ4 = re.compile(r"^\s*(?:zlib_save|mail_compress_write_method)\s*=\s*lz4\b", re.MULTILINE)
+_CRYPT = re.compile(
+    r"^\s*(?:mail_plugins\s*=.*\bmail_crypt\b|mail_crypt\s*=\s*yes\b)", re.MULTILINE
+)
 _LOCATION_SETTINGS = (
     "mail_driver",
     "mail_path",
@@ -304,14 +299,6 @@ class DovecotSettings(NamedTuple):
     obstacles: tuple[str, ...] = ()  # what stands in the way of watching, one line each
 
 
-class _MailLocation(NamedTuple):
-    mail_format: str
-    path: str
-    inbox: str
-    layout: str
-    subdirectory: str  # of a folder, for its messages
-
-
 @dataclass
 class _Section:
     kind: str = ""
@@ -322,13 +309,13 @@ class _Section:
     def subsections(self, kind: str) -> Iterator[_Section]:
         return (section for section in self.sections if section.kind == kind)
 
-    def is_yes(self, setting: str) -> bool:
-        return self.settings.get(setting, "").lower() in ("yes", "y", "true", "1")
+    @property
+    def is_inbox(self) -> bool:
+        return self.settings.get("inbox", "").lower() in ("yes", "y", "true", "1")
 
 
-def read_dovecot(configuration: str = "") -> DovecotSettings:
-    """The settings of a configuration, or of the usual one; empty if nobody can tell."""
-    command = ["doveconf", "-n", *(("-c", configuration) if configuration else ())]
+def read_dovecot() -> DovecotSettings:
+    command = ["doveconf", "-n"]
     try:
         done = subprocess.run(
             command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
@@ -350,7 +337,7 @@ def read_dovecot(configuration: str = "") -> DovecotSettings:
 def find_obstacles(
     dovecot: DovecotSettings, settings: Settings, mailboxes: Mailboxes
 ) -> tuple[str, ...]:
-    """The obstacles that matter for what is watched. If Dovecot has no Maildirs, there are none:
+    """The obstacles that matter for what is watched: none if Dovecot has no Maildirs, because
     watched Maildirs are not Dovecot's then.
     """
     if dovecot.mail_format not in _OTHER_FORMATS:
@@ -370,12 +357,64 @@ def parse_dovecot(text: str) -> DovecotSettings:
     >>> parse_dovecot("mail_location = maildir:~/Maildir").mail_format
     'maildir'
     """
-    top = _parse_sections(text[:_MAX_OUTPUT])
-    location = _find_location(top)
-    default = "/" if location.layout == "fs" else "."
-    separator = _main_namespace(top).settings.get("separator", "") or default
-    uses, obstacles = _find_special_uses(top, separator), tuple(_list_obstacles(top, location))
-    return DovecotSettings(location.mail_format, uses, obstacles)
+    text = text[:_MAX_OUTPUT]
+    top = _parse_sections(text)
+    # The settings of Dovecot 2.4, or those of 2.3: `maildir:PATH:LAYOUT=fs`.
+    namespaces = list(top.subsections("namespace"))
+    main = next((each for each in namespaces if each.is_inbox), _Section()).settings
+    settings = top.settings | {name: value for name, value in main.items() if value}
+    if "mail_driver" in settings or "mail_path" in settings:
+        values = [settings.get(name, "") for name in _LOCATION_SETTINGS]
+    else:
+        location = settings.get("location") or settings.get("mail_location", "")
+        driver, path, *fields = (*location.split(":"), "")
+        options = dict(field.partition("=")[::2] for field in fields)
+        values = [driver, path, *(options.get(n, "") for n in ("INBOX", "LAYOUT", "DIRNAME"))]
+    mail_format, path, inbox, layout, directory_name = values
+    mail_format, layout = mail_format.lower(), layout.lower()
+
+    separator = main.get("separator") or ("/" if layout == "fs" else ".")
+    uses = {}
+    for namespace in namespaces:
+        settings = namespace.settings
+        # Folders of other users, and those that lie elsewhere, have names of their own.
+        is_elsewhere = any(settings.get(name) for name in ("location", "mail_path", "mail_driver"))
+        is_private = settings.get("type", "private") == "private"
+        if not namespace.is_inbox and (is_elsewhere or not is_private):
+            continue
+        prefix = settings.get("prefix", "")
+        for mailbox in namespace.subsections("mailbox"):
+            name = mailbox.settings.get("name", "") or mailbox.name
+            name = name.removeprefix(prefix) or name
+            if use := mailbox.settings.get("special_use", ""):
+                uses[tuple(name.split(settings.get("separator", "") or separator))] = use
+
+    obstacles = []
+    if mail_format in _OTHER_FORMATS:
+        obstacles.append(
+            f"Dovecot keeps its mail as {mail_format}, not as Maildir: "
+            f"its folders cannot be watched, {_REMEDY}"
+        )
+    elif layout == "index" or directory_name:
+        obstacles.append(
+            "Dovecot keeps folders in directories of other names (LAYOUT=index, DIRNAME=): "
+            f"which is Junk cannot be seen, {_REMEDY}"
+        )
+    elif inbox and not _fold_home(inbox).startswith(_fold_home(path)):
+        obstacles.append(
+            f"Dovecot keeps INBOX apart from other folders ({inbox}): "
+            f"moving from one to the other teaches nothing, {_REMEDY}"
+        )
+    if _LZ4.search(text):
+        obstacles.append(
+            "Dovecot compresses with lz4, which cannot be read here: "
+            f"choose zstd or gz, or {_REMEDY}"
+        )
+    if _CRYPT.search(text):
+        obstacles.append(
+            f"Dovecot's plugin mail_crypt is on: encrypted messages cannot be read, {_REMEDY}"
+        )
+    return DovecotSettings(mail_format, uses, tuple(obstacles))
 
 
 def _parse_sections(text: str) -> _Section:
@@ -400,85 +439,5 @@ def _unquote(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else text
 
 
-def _find_location(top: _Section) -> _MailLocation:
-    """Find the settings of Dovecot 2.4, or split those of 2.3: `maildir:PATH:LAYOUT=fs`."""
-    namespace = _main_namespace(top).settings
-    settings = top.settings | {name: value for name, value in namespace.items() if value}
-    if "mail_driver" in settings or "mail_path" in settings:
-        values = [settings.get(name, "") for name in _LOCATION_SETTINGS]
-    else:
-        location = settings.get("location") or settings.get("mail_location", "")
-        driver, path, *fields = (*location.split(":"), "")
-        options = dict(field.partition("=")[::2] for field in fields)
-        values = [driver, path, *(options.get(n, "") for n in ("INBOX", "LAYOUT", "DIRNAME"))]
-    driver, path, inbox, layout, subdirectory = values
-    return _MailLocation(driver.lower(), path, inbox, layout.lower(), subdirectory)
-
-
-def _main_namespace(top: _Section) -> _Section:
-    return next(
-        (section for section in top.subsections("namespace") if section.is_yes("inbox")), _Section()
-    )
-
-
-def _find_special_uses(top: _Section, separator: str) -> dict[tuple[str, ...], str]:
-    uses = {}
-    for namespace in top.subsections("namespace"):
-        settings = namespace.settings
-        # Folders of other users, and those that lie elsewhere, have names of their own.
-        is_elsewhere = any(settings.get(name) for name in ("location", "mail_path", "mail_driver"))
-        is_private = settings.get("type", "private") == "private"
-        if not namespace.is_yes("inbox") and (is_elsewhere or not is_private):
-            continue
-        prefix = settings.get("prefix", "")
-        for mailbox in namespace.subsections("mailbox"):
-            name = mailbox.settings.get("name", "") or mailbox.name
-            name = name.removeprefix(prefix) or name
-            if use := mailbox.settings.get("special_use", ""):
-                uses[tuple(name.split(settings.get("separator", "") or separator))] = use
-    return uses
-
-
-def _list_obstacles(top: _Section, location: _MailLocation) -> Iterator[str]:
-    if location.mail_format in _OTHER_FORMATS:
-        yield (
-            f"Dovecot keeps its mail as {location.mail_format}, not as Maildir: "
-            f"its folders cannot be watched, {_REMEDY}"
-        )
-    elif location.layout == "index" or location.subdirectory:
-        yield (
-            "Dovecot keeps folders in directories of other names (LAYOUT=index, DIRNAME=): "
-            f"which is Junk cannot be seen, {_REMEDY}"
-        )
-    elif location.inbox and not _fold_home(location.inbox).startswith(_fold_home(location.path)):
-        yield (
-            f"Dovecot keeps INBOX apart from other folders ({location.inbox}): "
-            f"moving from one to the other teaches nothing, {_REMEDY}"
-        )
-    plugins = _plugins(top)
-    if plugins & {"zlib", "mail_compress"}:
-        # A setting of the plugin's before 2.4, one of its own since.
-        methods = [plugin.settings.get("zlib_save") for plugin in top.subsections("plugin")]
-        if "lz4" in (*methods, top.settings.get("mail_compress_write_method")):
-            yield (
-                "Dovecot compresses with lz4, which cannot be read here: "
-                f"choose zstd or gz, or {_REMEDY}"
-            )
-    if "mail_crypt" in plugins:
-        yield f"Dovecot's plugin mail_crypt is on: encrypted messages cannot be read, {_REMEDY}"
-
-
 def _fold_home(path: str) -> str:
-    """The path of a directory, with the home directory written in one way."""
     return _HOME.sub("~", path.rstrip("/")) + "/"
-
-
-def _plugins(section: _Section) -> set[str]:
-    """Plugins of all protocols: a list of words before 2.4, a section of switches since."""
-    names = set(section.settings.get("mail_plugins", "").split())
-    for inner in section.sections:
-        if inner.kind == "mail_plugins":
-            names |= {name for name in inner.settings if inner.is_yes(name)}
-        elif inner.kind in ("protocol", "local", "remote"):
-            names |= _plugins(inner)
-    return names

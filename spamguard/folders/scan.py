@@ -1,15 +1,25 @@
-"""What is new in a folder, what has gone, and what the new files are.
+"""One mailbox: what came and went since the last scan, and what its user said by that.
 
-A scan compares the names in a folder with the names that were there last time. Only new files are
-opened. Each is read and taken apart once: a `StoredMessage` has the digest, by which the message is
-known again wherever it goes, and can give its `Example` as long as it is at hand. Examples of
-messages that may be lessons stay in the `FolderScan`, up to MAX_EXAMPLE_BYTES, until they are cast
-as votes. `find_filed` and `initial_lessons` read what users filed before anybody watched
-(`teach-folders`).
+A scan compares the names in a folder with those that were there last time, and opens only new
+files. `MailboxScanner.step` deals with what was found, some messages at a time: read what is new,
+reconcile it with the sightings, teach what follows from moves, then what follows from flags. Only a
+message that teaches is taken apart for its features. What is left waits in `MailboxState`, so no
+mailbox waits long while another is scanned.
 
-A trouble with a file or a folder ends in one line of the log, and the scan goes on. This module
-writes nothing. It must never read more than MAX_FILE_BYTES of a message, packed or unpacked, nor
-take for a message what is still being written.
+A crash loses no lesson and repeats none, although no transaction covers both sightings and ledger:
+
+1. One transaction in the file of the sightings brings them up to date and adds the votes that
+   follow from this, features included, as pending votes.
+2. One transaction in the ledger casts the pending votes.
+3. The pending votes are dropped from the file of the sightings.
+
+Before 1 nothing was written: the next scan finds the same change again. After 1 the message may go
+anywhere. Whatever stops between 1 and 3, the next step begins with 2 and 3, and no vote becomes
+pending before they have succeeded. Step 2 is safe to repeat: a pending vote gives way to every vote
+of the same user on the same message that came into the ledger after it was decided.
+
+Flags are weaker than any word of the user: of a message about which the user has ever said
+anything, or taken back something, they teach nothing. So they need no pending votes.
 """
 
 from __future__ import annotations
@@ -18,21 +28,28 @@ import errno
 import logging
 import os
 import re
+import shlex
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
+from itertools import compress, groupby, islice
+from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import keys
+from spamguard import keys, log
+from spamguard.config.options import Action, Settings, Watch
+from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example, ExampleReader, SplitMessage
 from spamguard.errors import SpamguardError
 from spamguard.folders.broker import Mailboxes
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Folder,
     Mailbox,
     MessageFile,
@@ -40,21 +57,41 @@ from spamguard.folders.mailboxes import (
     iter_files,
     parse_file_name,
 )
-from spamguard.folders.reconcile import Arrival, FileKey, short_hash
+from spamguard.folders.reconcile import (
+    HAM_LABEL,
+    Arrival,
+    EvidenceSign,
+    FileKey,
+    FolderLesson,
+    MoveTarget,
+    ReconcileRules,
+    Sighting,
+    reconcile,
+    short_hash,
+)
 from spamguard.folders.roles import (
     INBOX_NAME,
     FolderKind,
     RoleLookup,
     describe_folder,
+    display_folder,
     folder_parts,
+    is_next_hop,
+    role_lookup,
 )
-from spamguard.keys import SignedVerdict
+from spamguard.folders.sightings import PendingVote, Sightings
+from spamguard.learning.lessons import LessonService
+from spamguard.learning.status_files import WatcherFile
+from spamguard.ledger.votes import NewVote
 from spamguard.log import WarnOnce
 from spamguard.sources import DamagedFileError, UnreadableFileError, decompress, is_deleted
+from spamguard.users import Origin
 
 _log = logging.getLogger("spamguard.folders")
 
-MAX_EXAMPLE_BYTES = 8 << 20  # of features in one scan: about 3,000 messages
+STEP_MESSAGES = 200  # of one step, which takes some tenths of a second
+STEP_SECONDS = 0.5  # after which a step reads no further; one large message may take a second
+STEP_BYTES = 32 << 20  # of messages in memory
 MAX_FILE_BYTES = 64 << 20  # two messages that differ only beyond this are taken for one
 QUIET_SECONDS = 1.0  # a file without its size in its name is whole if unchanged for so long
 _ABANDONED_SECONDS = 60.0  # after which nobody will complete an incomplete file
@@ -67,18 +104,20 @@ _VERDICT_FIELD, _RECEIVED_FIELD = (
     for name in (b"X-Spamguard", b"Received")
 )
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_FILING_WINDOW = 5  # messages: what a failing rule leaves in INBOX until then is taught as ham
+_FILING_ISSUE, _FOLDERS_ISSUE = "filing", "folders"  # of a mailbox
+OWN_FILES = "our own files"
+"""Key of the warning that our own files cannot be read or written."""
+
+Evidence = tuple["FoundFile", EvidenceSign]
 
 
 class Issue(NamedTuple):
-    """A trouble with a mailbox or a folder, as a key of `WarnOnce`.
-
-    kind: which trouble; empty: it cannot be read. transient: nothing will tell when it is over, as
-    with a single file, so it stands for a day.
-    """
+    """A trouble with a mailbox or a folder, as a key of `WarnOnce`."""
 
     subject: Mailbox | Folder
-    kind: Hashable = ""
-    transient: bool = False
+    kind: Hashable = ""  # which trouble; empty: it cannot be read
+    transient: bool = False  # nothing will tell when it is over, as with a single file
 
     @property
     def mailbox(self) -> Mailbox:
@@ -86,13 +125,11 @@ class Issue(NamedTuple):
 
 
 def clear_issues(warnings: WarnOnce, is_over: Callable[[Issue], bool]) -> None:
-    """These issues are over, or concern nobody any more."""
     if issues := [key for key in warnings.standing() if isinstance(key, Issue) and is_over(key)]:
         warnings.clear(*issues)
 
 
-class UnfinishedFileError(SpamguardError):
-    """The file is still being written: read it later."""
+# ---- names in folders
 
 
 class FoundFile(NamedTuple):
@@ -107,39 +144,21 @@ class FoundFile(NamedTuple):
         return self.folder.directory, self.name
 
 
-class StoredMessage(NamedTuple):
-    """A message out of a file, taken apart once.
-
-    signed: our verdict, if the header has one with a valid signature. received: as in `Arrival`.
-    is_probe: whether `doctor` has sent it.
-    """
-
-    message: SplitMessage
-    signed: SignedVerdict | None
-    received: int
-    is_probe: bool = False
-
-    @property
-    def digest(self) -> bytes:
-        return self.message.digest
-
-
 @dataclass
-class FolderScan:
-    """What one scan of some folders of a mailbox has found.
+class Findings:
+    """What a scan of some folders of a mailbox has found, and is not dealt with yet."""
 
-    new, gone: files that were not there before, and those that are not there any more. retry_soon:
-    a file was still being written, or has moved on. renamed: by folder whose evidence counts, the
-    files with new names, new files among them. examples: of new files that may be lessons, until
-    they are taught.
-    """
-
+    folders: set[Folder] = field(default_factory=set)
     new: dict[FileKey, FoundFile] = field(default_factory=dict)
     gone: set[FileKey] = field(default_factory=set)
-    retry_soon: bool = False
+    # By folder whose evidence counts: files with new names, new files among them.
     renamed: dict[Folder, list[FoundFile]] = field(default_factory=dict)
-    examples: dict[FileKey, Example] = field(default_factory=dict)
-    example_bytes: int = 0
+    evidence: list[Evidence] = field(default_factory=list)  # that those of one folder show
+    retry_soon: bool = False  # a file was still being written, or has moved on
+
+    @property
+    def is_pending(self) -> bool:
+        return bool(self.new or self.gone or self.renamed or self.evidence)
 
 
 _Listing = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -148,7 +167,11 @@ _END_MARK = np.int64(np.iinfo(np.int64).max)
 _EMPTY_LISTING = np.array([_END_MARK]), np.zeros(1, np.int64)
 
 
-class FolderScanner:
+class UnfinishedFileError(SpamguardError):
+    """The file is still being written: read it later."""
+
+
+class FolderReader:
     """Reads mailboxes with the installation's key."""
 
     def __init__(self, mailboxes: Mailboxes, key: bytes, warnings: WarnOnce | None = None) -> None:
@@ -158,20 +181,11 @@ class FolderScanner:
         self._warnings = warnings or WarnOnce(_log)
         self._listings: dict[Mailbox, dict[str, _Listing]] = {}  # by directory
 
-    # ---- names
-
-    def scan(
-        self,
-        folder: Folder,
-        before: NDArray[np.int64],
-        result: FolderScan,
-        *,
-        with_renamed: bool = False,
+    def compare(
+        self, folder: Folder, before: NDArray[np.int64], found: Findings, *, with_renamed: bool
     ) -> None:
-        """Add what has changed in a folder to `result`.
-
-        before: the keys of the names that were there last time, sorted.
-        """
+        """Add what has changed in a folder, beside the sorted keys of before, to the findings."""
+        found.folders.add(folder)
         try:
             listed = self._mailboxes.list_files(folder)
         except FileNotFoundError:
@@ -192,18 +206,17 @@ class FolderScanner:
             return [FoundFile(folder, messages[index], int(keys[index])) for index in indices]
 
         new, missing = compare_listing(before, keys)
-        result.new.update((file.key, file) for file in files(new))
-        result.gone.update((folder.directory, name) for name in missing)
+        found.new.update((file.key, file) for file in files(new))
+        found.gone.update((folder.directory, name) for name in missing)
         if with_renamed:
             renamed = np.flatnonzero((keys != 0) & (fresh | ~np.isin(keys, before)))
-            result.renamed[folder] = files(renamed.tolist())
+            found.renamed[folder] = files(renamed.tolist())
 
     def _name_keys(
         self, folder: Folder, names: Sequence[str]
     ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Which names were not there in the last scan, and the key of each name.
-
-        The keys of the others are remembered: hashing 100,000 names takes longer than all the rest.
+        """Which names were not there in the last scan, and the key of each name. The other keys are
+        remembered: hashing 100,000 names takes longer than all the rest.
         """
         hashes = np.fromiter(map(hash, names), np.int64, len(names))
         listings = self._listings.setdefault(folder.mailbox, {})
@@ -222,7 +235,6 @@ class FolderScanner:
         self._listings.pop(mailbox, None)
 
     def find_files(self, folder: Folder, names: Collection[int]) -> dict[int, MessageFile]:
-        """The files of a folder with these keys; none if the folder cannot be read."""
         try:
             return {
                 key: file
@@ -234,82 +246,50 @@ class FolderScanner:
 
     # ---- messages
 
-    def read_arrival(
-        self, new: FoundFile, result: FolderScan, may_teach: Callable[[Arrival], bool]
-    ) -> Arrival | None:
-        """Read a new file, and keep its example in `result` if it may teach.
+    def read_arrivals(self, found: Findings) -> list[Arrival]:
+        """Take new files out of the findings, and read as many as there is time for.
 
-        None: the message has moved on, is not whole yet or cannot be read now, as then noted in
-        `result`. A file that will never be a message has no digest.
+        A message that has moved on, is not whole yet or cannot be read now is left out. A file that
+        will never be a message has no digest.
         """
-        folder = new.folder.directory
-        try:
-            stored = self._read(new.folder, new.file)
-        except UnfinishedFileError:
-            result.retry_soon = True
-            return None
-        except (UnreadableFileError, OSError) as error:
-            self._warn_unreadable(new.folder, new.file, error)
-            is_lasting = isinstance(error, UnreadableFileError)
-            return Arrival(folder, new.name, b"") if is_lasting else None
-        if stored.is_probe:  # teaches nothing, wherever it is put
-            return Arrival(folder, new.name, b"")
-        arrival = Arrival(folder, new.name, stored.digest, stored.signed, stored.received)
-        # Where there are too many, the file is read again.
-        if may_teach(arrival) and result.example_bytes < MAX_EXAMPLE_BYTES:
-            example = result.examples[new.key] = stored.message.example()
-            result.example_bytes += example.features.tokens.nbytes
-        return arrival
-
-    def read_signed(self, folder: Folder, file: MessageFile) -> StoredMessage | None:
-        """A message; None if it cannot be read, which is logged, or not yet."""
-        try:
-            return self._read(folder, file)
-        except UnfinishedFileError:
-            return None
-        except (UnreadableFileError, OSError) as error:
-            self._warn_unreadable(folder, file, error)
-            return None
+        arrivals: list[Arrival] = []
+        until, size = time.monotonic() + STEP_SECONDS, 0
+        for file in list(islice(found.new.values(), STEP_MESSAGES)):
+            del found.new[file.key]
+            try:
+                arrival = self.read(file.folder, file.file)
+            except UnfinishedFileError:
+                arrival, found.retry_soon = None, True
+            if arrival is not None:
+                arrivals.append(arrival)
+                size += len(arrival.message.raw) if arrival.message else 0
+            if time.monotonic() > until or size > STEP_BYTES:
+                break
+        return arrivals
 
     def read_example(self, folder: Folder, file: MessageFile, digest: bytes) -> Example | None:
         """The example of a message; None if the file does not hold it any more."""
-        try:
-            stored = self._read(folder, file)
-        except (OSError, UnreadableFileError, UnfinishedFileError):
-            return None
-        return stored.message.example() if stored.digest == digest else None
+        with suppress(UnfinishedFileError):
+            arrival = self.read(folder, file)
+            if arrival and arrival.message and arrival.digest == digest:
+                return arrival.message.example()
+        return None
 
-    def _read(self, folder: Folder, file: MessageFile) -> StoredMessage:
-        """Raises UnfinishedFileError, UnreadableFileError, OSError."""
-        descriptor = self._mailboxes.open_file(folder, file)
-        try:
-            raw = read_message(descriptor, file.name)
-        finally:
-            os.close(descriptor)
-        message = self._reader.split(raw)
-        header = raw[:_MAX_HEADER_BYTES]
-        if end := _BLANK_LINE.search(header):
-            header = header[: end.start()]
-        # No two deliveries have the same topmost Received field, and mail programs leave it alone.
-        received = _RECEIVED_FIELD.search(header)
-        received_hash = short_hash(b" ".join(received[1].split())) if received else 0
-        is_probe = keys.is_probe(self._verdict_key, header, time.time())
-        for value in islice(_VERDICT_FIELD.finditer(header), _MAX_VERDICT_FIELDS):
-            if signed := keys.verify_verdict(self._verdict_key, value[1], message.digest):
-                return StoredMessage(message, signed, received_hash, is_probe)
-        return StoredMessage(message, None, received_hash, is_probe)
+    def read(self, folder: Folder, file: MessageFile) -> Arrival | None:
+        """A file as it arrives; None if it cannot be read now. UnfinishedFileError.
 
-    def _warn_unreadable(
-        self, folder: Folder, file: MessageFile, error: UnreadableFileError | OSError
-    ) -> None:
-        """Log the first file of a mailbox that cannot be read for this reason, of a folder the
-        first of the day; nothing about a file that has moved on.
+        A file that will never be a message has no digest.
         """
         where = f"{describe_folder(folder)}: {file.name}"
-        if isinstance(error, UnreadableFileError):
+        try:
+            return self._read(folder, file)
+        except UnreadableFileError as error:
             text = "%s: %s; it teaches nothing, nor do others like it"
             self._warnings.warn((folder.mailbox.path, str(error)), text, where, error)
-        elif not isinstance(error, FileNotFoundError):
+            return Arrival(folder.directory, file_key(file.name), b"")
+        except FileNotFoundError:  # it has moved on
+            return None
+        except OSError as error:
             is_link = error.errno == errno.ELOOP
             self._warnings.warn(
                 Issue(folder, (error.errno, int(time.time()) // _DAY_SECONDS), transient=True),
@@ -317,15 +297,42 @@ class FolderScanner:
                 where,
                 "is a symbolic link, which is not followed" if is_link else error.strerror,
             )
+            return None
+
+    def _read(self, folder: Folder, file: MessageFile) -> Arrival:
+        descriptor = self._mailboxes.open_file(folder, file)
+        try:
+            raw = read_message(descriptor, file.name)
+        finally:
+            os.close(descriptor)
+        header = raw[:_MAX_HEADER_BYTES]
+        if end := _BLANK_LINE.search(header):
+            header = header[: end.start()]
+        key = folder.directory, file_key(file.name)
+        if keys.is_probe(self._verdict_key, header, time.time()):
+            return Arrival(*key, b"")  # of `doctor`: it teaches nothing, wherever it is put
+        message = self._reader.split(raw)
+        # No two deliveries have the same topmost Received field, and mail programs leave it alone.
+        received = _RECEIVED_FIELD.search(header)
+        verdicts = (
+            keys.verify_verdict(self._verdict_key, value[1], message.digest)
+            for value in islice(_VERDICT_FIELD.finditer(header), _MAX_VERDICT_FIELDS)
+        )
+        return Arrival(
+            *key,
+            message.digest,
+            next(filter(None, verdicts), None),
+            short_hash(b" ".join(received[1].split())) if received else 0,
+            is_deleted(file.name),
+            message,
+        )
 
 
 def compare_listing(
     before: NDArray[np.int64], keys: NDArray[np.int64]
 ) -> tuple[list[int], list[int]]:
-    """The new files of a folder, as indices into `keys`, and the keys of those that have gone.
-
-    before: keys of the files that were there, sorted. keys: `file_key` of the files that are there,
-    0 for what is no message.
+    """The new files of a folder, as indices into `keys` (`file_key` of each, 0 for what is no
+    message), and of the sorted keys `before` those that have gone.
 
     >>> compare_listing(np.array([3, 5]), np.array([5, 0, 8]))
     ([2], [3])
@@ -336,12 +343,9 @@ def compare_listing(
     return new.tolist(), before[~np.isin(before, present)].tolist()
 
 
-# ---- one message out of an open file
-
-
 def read_message(descriptor: int, name: str) -> bytes:
-    """The message in a file, unpacked; at most MAX_FILE_BYTES of it. name: of the file; it may tell
-    the size of the message. UnfinishedFileError, UnreadableFileError, OSError.
+    """The message in a file, unpacked; at most MAX_FILE_BYTES of it. The file's name may tell its
+    size. UnfinishedFileError, UnreadableFileError, OSError.
     """
     with os.fdopen(descriptor, "rb", closefd=False) as file:
         packed = file.read(MAX_FILE_BYTES)
@@ -363,11 +367,446 @@ def read_message(descriptor: int, name: str) -> bytes:
     return raw
 
 
+# ---- one mailbox
+
+
+class WatchRule(NamedTuple):
+    """What an entry of `watch:` comes to."""
+
+    watch: Watch
+    role: RoleLookup
+    we_file: bool  # as of `ReconcileRules`
+    evidence: Mapping[str, EvidenceSign]  # that counts, by the letter in a file's name
+
+
+def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
+    """The rules of all entries, with the special uses of folders as of `find_role`."""
+    rules = []
+    for watch in settings.watch:
+        we_file = is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
+        evidence = {}  # the strongest sign first
+        if watch.answered_is_ham:
+            evidence["R"] = EvidenceSign.ANSWERED
+        if watch.flagged_is_ham:
+            evidence["F"] = EvidenceSign.FLAGGED
+        rules.append(WatchRule(watch, role_lookup(watch, special), we_file, evidence))
+    return rules
+
+
+@dataclass(eq=False)
+class MailboxState:
+    """What is known of a mailbox, and what is to be done in it."""
+
+    mailbox: Mailbox
+    folders: set[Folder] = field(default_factory=set)  # that are looked at
+    relist: bool = True  # find out which there are, and scan them all
+    due: set[Folder] = field(default_factory=set)  # to be scanned
+    found: Findings = field(default_factory=Findings)
+    # Whether the last messages that we tagged as spam were first seen in Junk.
+    filed: deque[bool] = field(default_factory=partial(deque, maxlen=_FILING_WINDOW))
+
+
+@dataclass
+class MailboxScanner:
+    """Scans mailboxes, and teaches in the name of their users."""
+
+    _filter: Filter
+    _rules: Sequence[WatchRule]  # by index of the entry of `watch:`
+    _mailboxes: Mailboxes
+    _sightings: Sightings
+    _reader: FolderReader
+    _service: LessonService
+    _status_file: WatcherFile
+    _warnings: WarnOnce
+    _on_missing: Callable[[], object]  # called when a mailbox is gone
+    _debounce: float
+
+    def step(self, state: MailboxState) -> float:
+        """Do some of what is to be done in a mailbox; in how many seconds there is more to do.
+
+        After MailboxesError, SightingsError, LedgerError, OSError and `abandon` a scan finds the
+        same.
+        """
+        # Nothing else is done until sightings and ledger agree.
+        if number := self._cast_pending():
+            _log.info(
+                "lessons that were decided before a stop or a failure, and are taught now: %d",
+                number,
+            )
+        mailbox = state.mailbox
+        if state.relist:
+            self._list_folders(state)
+            state.relist = False
+        first = not self._sightings.is_scanned(mailbox.path)
+        if first and not state.folders:
+            return inf
+        found = state.found
+        if not found.is_pending:
+            self._scan(state, first=first)
+        if found.new or found.gone:
+            self._teach_moves(state, found, first=first)
+        elif found.is_pending:
+            self._teach_evidence(mailbox, found)
+        if found.is_pending or state.due:
+            return 0.0
+        state.found = Findings()
+        if first:
+            # What lies where is known. What has moved meanwhile taught nothing: it may lie in both.
+            # The next scan reports all names as renamed, for the evidence that they show.
+            self._reader.forget_mailbox(mailbox)
+            self._sightings.mark_scanned(mailbox.path)
+            state.due = state.folders.copy()
+            _log.info(
+                "%s: seen for the first time; from now on moving its mail teaches, in the name of "
+                "%s",
+                mailbox.path,
+                mailbox.user,
+            )
+            return 0.0
+        if state.folders and not self._has_begun(mailbox):
+            self._sightings.set_evidence_rule(mailbox.path, self._evidence_rule(mailbox))
+        if found.retry_soon:
+            # All folders: a message may have moved on from any of them to any other.
+            state.due = found.folders
+            return self._debounce
+        return inf
+
+    def abandon(self, state: MailboxState) -> None:
+        """Give up what is under way: the next scan finds the same."""
+        state.found, state.relist = Findings(), True
+        self._reader.forget_mailbox(state.mailbox)
+
+    # ---- what has changed
+
+    def _list_folders(self, state: MailboxState) -> None:
+        """Make all folders due that are there, and all in which something was: a new folder may
+        have been filled before it was watched.
+        """
+        mailbox = state.mailbox
+        sighted = self._sightings.folders(mailbox.path)
+        try:
+            folders = set(self._mailboxes.list_folders(mailbox))
+        except FileNotFoundError:
+            folders = set()
+            self._on_missing()
+        else:
+            if folders:
+                self._warnings.clear(Issue(mailbox, _FOLDERS_ISSUE))
+            elif sighted:
+                self._warnings.warn(
+                    Issue(mailbox, _FOLDERS_ISSUE),
+                    "%s: none of its folders are there any more, moves teach nothing: is the disk "
+                    "mounted? Should mail come back, it is watched again",
+                    mailbox.path,
+                )
+        role = self._rules[mailbox.watch].role
+        state.folders = {
+            folder for folder in folders if role(folder.directory).kind is not FolderKind.IGNORED
+        }
+        state.due = state.folders.union(Folder(mailbox, directory) for directory in sighted)
+        concerned = {mailbox} | folders | state.due
+        clear_issues(
+            self._warnings,
+            lambda issue: issue.mailbox == mailbox and issue.subject not in concerned,
+        )
+
+    def _scan(self, state: MailboxState, *, first: bool) -> None:
+        """Compare the names in due folders with the sightings, as long as there is time. The first
+        time one folder with mail is enough: not all names must be in memory at once.
+        """
+        rules, evidence = self._reconcile_rules(state), self._rules[state.mailbox.watch].evidence
+        found, until = state.found, time.monotonic() + STEP_SECONDS
+        for folder in sorted(state.due):
+            state.due.remove(folder)
+            shows_evidence = bool(evidence) and rules.target(folder.directory) is MoveTarget.HAM
+            before = self._sightings.name_keys(state.mailbox.path, folder.directory)
+            with_renamed = shows_evidence and not first
+            self._reader.compare(folder, before, found, with_renamed=with_renamed)
+            if (first and found.new) or time.monotonic() > until:
+                break
+        # Copies that came together have names close to each other, and are decided together.
+        found.new = dict(sorted(found.new.items(), key=lambda item: item[1].file.name))
+
+    # ---- moves
+
+    def _teach_moves(self, state: MailboxState, found: Findings, *, first: bool) -> None:
+        """Reconcile some files that came, or some that went, and teach what follows.
+
+        A mailbox that is scanned for the first time may be one that was moved, so its lessons count
+        as older than everything that the user has said, or has taken back.
+        """
+        mailbox, rules = state.mailbox, self._reconcile_rules(state)
+        arrivals = self._reader.read_arrivals(found)
+        gone = [] if arrivals else list(islice(found.gone, STEP_MESSAGES))
+        before = self._sightings.find(mailbox.path, (each.digest for each in arrivals), gone)
+        sighted = {sighting.digest for sighting in before}
+        new = (arrival for arrival in arrivals if arrival.digest not in sighted)
+        filing_works = not first and rules.we_file and self._check_filing(state, new, rules)
+        outcome = reconcile(
+            before,
+            self._note_deleted(mailbox, found, before, arrivals),
+            found.gone,
+            rules._replace(filing_works=filing_works),
+            int(time.time()),
+            first=first,
+        )
+        unread = set[bytes]()
+        read = {arrival.key: arrival.message for arrival in arrivals}
+        ready: list[tuple[FolderLesson, Example]] = []
+        for lesson in self._admit(mailbox, outcome.lessons):
+            message, example = read.get(lesson.key), None
+            if message is not None:
+                example = message.example()
+            else:  # it has been waiting there
+                folder = Folder(mailbox, lesson.folder)
+                if file := self._reader.find_files(folder, (lesson.name,)).get(lesson.name):
+                    example = self._reader.read_example(folder, file, lesson.digest)
+            if example is not None:
+                ready.append((lesson, example))
+            else:
+                unread.add(lesson.digest)
+                found.retry_soon = True
+        decided_at = 0 if first else self._filter.ledger.voting_moment()
+        last = {
+            sighting.digest: display_folder(sighting.folder)
+            for sighting in sorted(before, key=attrgetter("gone", "seen"))
+        }
+        pending = [
+            PendingVote(
+                vote,
+                decided_at,
+                last.get(lesson.digest, "-"),
+                display_folder(lesson.folder),
+                lesson.why,
+            )
+            for lesson, vote in self._make_votes(mailbox.user, ready)
+        ]
+        # New copies of messages whose evidence is done with get the same mark: evidence from before
+        # anybody asked for it teaches nothing, wherever the message is moved.
+        done = self._sightings.done_digests(mailbox.path, sighted)
+        self._sightings.update(
+            mailbox.path,
+            [sighting for sighting in outcome.updated if sighting.digest not in unread],
+            [sighting.key for sighting in outcome.removed if sighting.digest not in unread],
+            done=done,
+            votes=pending,
+        )
+        self._cast_pending()
+        found.gone.difference_update(gone, (sighting.key for sighting in before))
+        self._warnings.clear(OWN_FILES)
+
+    def _cast_pending(self) -> int:
+        pending = self._sightings.pending_votes()
+        if not pending:
+            return 0
+        changed = self._service.cast(
+            [waiting.vote for waiting in pending], unless_voted_since=pending[0].decided_at
+        )
+        for waiting in compress(pending, changed):
+            _log_lesson(waiting.vote, waiting.came_from, waiting.came_to, waiting.why)
+        self._sightings.drop_pending()
+        return sum(changed)
+
+    def _note_deleted(
+        self,
+        mailbox: Mailbox,
+        found: Findings,
+        before: Iterable[Sighting],
+        arrivals: list[Arrival],
+    ) -> list[Arrival]:
+        """The arrivals, marked as deleted only if another copy is not. A folder is listed once."""
+        marked = {arrival.digest for arrival in arrivals if arrival.deleted}
+        if not marked:
+            return arrivals
+        kept = {arrival.digest for arrival in arrivals if not arrival.deleted}
+        copies = [
+            copy
+            for copy in before
+            if copy.digest in marked - kept and not copy.gone and copy.key not in found.gone
+        ]
+        for folder in {copy.folder for copy in copies}:
+            names = {copy.name: copy.digest for copy in copies if copy.folder == folder}
+            files = self._reader.find_files(Folder(mailbox, folder), names)
+            kept.update(names[name] for name, file in files.items() if not is_deleted(file.name))
+        return [
+            arrival._replace(deleted=arrival.deleted and arrival.digest in kept)
+            for arrival in arrivals
+        ]
+
+    def _check_filing(
+        self, state: MailboxState, new: Iterable[Arrival], rules: ReconcileRules
+    ) -> bool:
+        """Whether what we call spam really is put into Junk on delivery, as `we_file` says: where
+        it is not, all of it would pass for mail that its user has taken out of Junk.
+
+        Counts where messages that the mailbox never had are first seen, if we tagged them as spam.
+        Within one step, filed ones count as the last.
+        """
+        targets = [
+            rules.target(arrival.folder)
+            for arrival in new
+            if arrival.signed
+            and arrival.signed.label in rules.unwanted
+            and arrival.signed.action is Action.TAG
+        ]
+        state.filed.extend([False] * targets.count(MoveTarget.HAM))
+        state.filed.extend([True] * targets.count(MoveTarget.UNWANTED))
+        filed, not_filed = sum(state.filed), len(state.filed) - sum(state.filed)
+        issue = Issue(state.mailbox, _FILING_ISSUE)
+        if filed and filed >= not_filed:
+            self._warnings.clear(issue)
+            return True
+        if not_filed > 2:  # more than a user could have moved
+            self._warnings.warn(
+                issue,
+                "%s: most of what we call spam comes into INBOX, although `we_file` says that it "
+                "is put into Junk on delivery: see the log of what delivers there. Until it is "
+                "filed, spam in INBOX is not taken for what somebody has put back",
+                state.mailbox.path,
+            )
+        return False
+
+    # ---- evidence
+
+    def _teach_evidence(self, mailbox: Mailbox, found: Findings) -> None:
+        """Teach what some messages of one folder with new names show; nothing, when all of a
+        mailbox is scanned for these signs for the first time.
+        """
+        if not found.evidence:
+            folder, files = found.renamed.popitem()
+            last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
+            keys = np.fromiter(last, np.int64, len(last))
+            present = keys[np.isin(keys, self._sightings.name_keys(*_key(folder)))].tolist()
+            done = self._sightings.done_names(*_key(folder), present)
+            for key in (key for key in present if key not in done):
+                name = last[key].file.name
+                parsed = None if is_deleted(name) else parse_file_name(name)
+                for flag, sign in self._rules[mailbox.watch].evidence.items():
+                    if parsed and flag in parsed.flags:
+                        found.evidence.append((last[key], sign))
+                        break
+        batch, rest = found.evidence[:STEP_MESSAGES], found.evidence[STEP_MESSAGES:]
+        if not batch:
+            return
+        names, later = {file.name for file, _ in batch}, list[Evidence]()
+        if self._has_begun(mailbox):
+            names, later = self._weigh(batch)
+        self._sightings.mark_done(*_key(batch[0][0].folder), names)
+        found.evidence = later + rest
+
+    def _weigh(self, batch: Sequence[Evidence]) -> tuple[set[int], list[Evidence]]:
+        """Teach some messages of one folder, as long as there is time; the files whose evidence is
+        done with (taught, or over quota), and what is left.
+        """
+        folder = batch[0][0].folder
+        user, ledger = folder.mailbox.user, self._filter.ledger
+        digests = self._sightings.find_digests(*_key(folder), [file.name for file, _ in batch])
+        done = {digest for digest in digests.values() if ledger.get_vote(digest, user) is not None}
+        files = {file.name: file.file for file, _ in batch}
+        lessons: dict[bytes, FolderLesson] = {}
+        for file, sign in batch:
+            digest = digests.get(file.name)
+            if digest and digest not in done and digest not in lessons:
+                lessons[digest] = FolderLesson(
+                    digest, HAM_LABEL, folder.directory, file.name, sign, sign
+                )
+        admitted = self._admit(folder.mailbox, list(lessons.values()))
+        done.update(lessons.keys() - {lesson.digest for lesson in admitted})
+        ready: list[tuple[FolderLesson, Example]] = []
+        until = time.monotonic() + STEP_SECONDS
+        while admitted:
+            lesson = admitted.pop()
+            example = self._reader.read_example(folder, files[lesson.name], lesson.digest)
+            if example is not None:
+                ready.append((lesson, example))
+            if time.monotonic() > until:
+                break
+        made = self._make_votes(user, ready)
+        changed = self._service.cast([vote for _, vote in made], unless_voted_since=0)
+        name = display_folder(folder.directory)
+        for lesson, vote in compress(made, changed):
+            _log_lesson(vote, name, name, lesson.why)
+        done.update(lesson.digest for lesson, _ in ready)
+        unread = {lesson.digest for lesson in admitted}
+        later = [each for each in batch if digests.get(each[0].name) in unread]
+        return {name for name, digest in digests.items() if digest in done}, later
+
+    def _has_begun(self, mailbox: Mailbox) -> bool:
+        """Whether all of the mailbox was scanned since this evidence is asked for, if any is."""
+        rule = self._evidence_rule(mailbox)
+        return not rule or self._sightings.evidence_rule(mailbox.path) == rule
+
+    def _evidence_rule(self, mailbox: Mailbox) -> str:
+        return " ".join(sorted(self._rules[mailbox.watch].evidence.values()))
+
+    # ---- lessons
+
+    def _admit(self, mailbox: Mailbox, lessons: Sequence[FolderLesson]) -> list[FolderLesson]:
+        """The lessons within the quota. The others are not taken up later by themselves: the status
+        file and the log tell, the latter with the command that teaches them.
+        """
+        quota = self._rules[mailbox.watch].watch.lessons_per_day
+        admitted, refused = self._service.admit(
+            lessons,
+            mailbox.user,
+            quota,
+            (Origin.FOLDER, Origin.EVIDENCE),
+            attrgetter("digest", "label"),
+        )
+        folder_and_label = attrgetter("folder", "label")
+        for (folder, label), group in groupby(
+            sorted(refused, key=folder_and_label), folder_and_label
+        ):
+            name = display_folder(folder)
+            if self._status_file.add_refused(mailbox.user, name, len(list(group))):
+                state, path = str(self._filter.directory), f"{mailbox.path}/{folder}"
+                command = ("spamguard", "--state", state, "learn", "--user", mailbox.user)
+                _log.warning(
+                    "%s: has taught %d messages within 24 hours (lessons_per_day): "
+                    "what is moved beyond that teaches nothing, such as what came into %s now. "
+                    "To teach it all the same: %s",
+                    mailbox.user,
+                    quota,
+                    name,
+                    shlex.join((*command, "--as", label, path)),
+                )
+        return admitted
+
+    def _make_votes(
+        self, user: str, ready: Iterable[tuple[FolderLesson, Example]]
+    ) -> list[tuple[FolderLesson, NewVote]]:
+        def key(pair: tuple[FolderLesson, Example]) -> tuple[str, str, str]:
+            return pair[0].label, pair[0].folder, pair[0].evidence
+
+        votes: list[tuple[FolderLesson, NewVote]] = []
+        for (label, folder, evidence), group in groupby(sorted(ready, key=key), key):
+            lessons, examples = zip(*group, strict=True)
+            origin = f"{Origin.EVIDENCE} {evidence}" if evidence else Origin.FOLDER
+            made = self._filter.make_votes(
+                examples, label, user=user, origin=f"{origin} {display_folder(folder)}"
+            )
+            votes += zip(lessons, made, strict=True)
+        return votes
+
+    def _reconcile_rules(self, state: MailboxState) -> ReconcileRules:
+        rule = self._rules[state.mailbox.watch]
+        return ReconcileRules(rule.role, self._filter.unwanted, rule.we_file)
+
+
+def _key(folder: Folder) -> tuple[str, str]:
+    return folder.mailbox.path, folder.directory
+
+
+def _log_lesson(vote: NewVote, came_from: str, came_to: str, why: str) -> None:
+    way = {"from": came_from, "to": came_to}
+    log.log_lesson(_log, vote.user, way, vote.label or "", vote.digest, why)
+
+
 # ---- what was filed before anybody watched
 
 
 class FiledMessage(NamedTuple):
-    """A message where its user has put it. label: the class of that folder."""
+    """A message where its user has put it, and the class of that folder."""
 
     folder: Folder
     file: MessageFile
@@ -375,10 +814,8 @@ class FiledMessage(NamedTuple):
 
 
 def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list[FiledMessage]:
-    """All messages of a mailbox that may teach, those of ham folders last.
-
-    In INBOX only what was read may teach, and nowhere what is marked as deleted. A folder that
-    cannot be read is logged; one that is deleted meanwhile is not.
+    """All messages of a mailbox that may teach, those of ham folders last: in INBOX only what was
+    read, and nowhere what is marked as deleted.
     """
     filed: list[FiledMessage] = []
     with suppress(FileNotFoundError):
@@ -386,11 +823,12 @@ def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list
             kind, label = role(folder.directory)
             if kind is not FolderKind.CLASS:
                 continue
+            is_inbox = folder_parts(folder.directory) == INBOX_NAME
             try:
-                files = iter_files(mailboxes.list_files(folder))
-                filed += [
-                    FiledMessage(folder, file, label) for file in files if _may_teach(folder, file)
-                ]
+                for file in iter_files(mailboxes.list_files(folder)):
+                    name = None if is_deleted(file.name) else parse_file_name(file.name)
+                    if name is not None and (not is_inbox or "S" in name.flags):
+                        filed.append(FiledMessage(folder, file, label))
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -401,30 +839,28 @@ def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list
                 )
     return sorted(
         filed,
-        key=lambda message: (message.label == "ham", message.folder.directory, message.file.name),
+        key=lambda message: (message.label == HAM_LABEL, message.folder, message.file.name),
     )
 
 
-def _may_teach(folder: Folder, file: MessageFile) -> bool:
-    name = None if is_deleted(file.name) else parse_file_name(file.name)
-    is_inbox = folder_parts(folder.directory) == INBOX_NAME
-    return name is not None and (not is_inbox or "S" in name.flags)
-
-
 def initial_lessons(
-    scanner: FolderScanner, filed: Collection[FiledMessage], unwanted: Collection[str]
-) -> Iterator[tuple[FiledMessage, StoredMessage | None]]:
+    reader: FolderReader, filed: Collection[FiledMessage], unwanted: Collection[str]
+) -> Iterator[tuple[FiledMessage, SplitMessage | None]]:
     """Each filed message with its content, in order; None: it teaches nothing, or cannot be read.
 
-    A message in folders of several classes is of the first class. What we filed ourselves, as our
-    signature tells, teaches nothing.
+    A message in folders of several classes is of the first. What we filed ourselves teaches
+    nothing.
     """
     labels: dict[bytes, str] = {}
     for file in filed:
-        stored = scanner.read_signed(file.folder, file.file)
-        if stored is not None and (
-            labels.setdefault(stored.digest, file.label) != file.label
-            or (stored.signed and {stored.signed.label, file.label} <= set(unwanted))
-        ):
-            stored = None
-        yield file, stored
+        message = None
+        with suppress(UnfinishedFileError):
+            read = reader.read(file.folder, file.file)
+            if (
+                read is not None
+                and read.digest
+                and labels.setdefault(read.digest, file.label) == file.label
+                and not (read.signed and {read.signed.label, file.label} <= set(unwanted))
+            ):
+                message = read.message
+        yield file, message

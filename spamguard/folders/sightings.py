@@ -1,15 +1,10 @@
-"""Where each message of each mailbox was last seen: a SQLite file of its own.
+"""Where each message of each mailbox was last seen: a SQLite file of its own, so a restart knows
+what happened meanwhile.
 
-So a restart knows what happened meanwhile. The votes that follow from new sightings are written in
-the same transaction, as pending votes, and leave the file when they are in the ledger (`lessons`
-states the order of writes): no sighting is ever committed without its votes. What is committed
-survives a power cut (WAL, synchronous FULL). The file is a cache all the same: without it, all mail
-is scanned as if for the first time. So the watcher replaces a damaged file by a new one when it
-opens it.
-
-Must never raise an error of SQLite or of the system except as a `SightingsError`, never keep more
-in memory than the 64-bit keys of names, never open a file of another program, and never let what
-lies beside a damaged file into the next one.
+The votes that follow from new sightings are written in the same transaction, as pending votes, and
+leave the file when they are in the ledger (`scan` states the order of writes). What is committed
+survives a power cut. The file is a cache all the same: without it, all mail is scanned as if for
+the first time. So the watcher replaces a damaged file by a new one when it opens it.
 """
 
 from __future__ import annotations
@@ -17,8 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,13 +51,11 @@ class SightingsError(SpamguardError):
 
 
 class PendingVote(NamedTuple):
-    """A vote that follows from sightings. decided_at: `SqliteLedger.voting_moment` then. came_from,
-    came_to, why: for the log, folders as users know them.
-    """
+    """A vote that follows from sightings."""
 
     vote: NewVote
-    decided_at: int
-    came_from: str
+    decided_at: int  # `SqliteLedger.voting_moment` then
+    came_from: str  # this and the next are for the log, folders as users know them
     came_to: str
     why: str
 
@@ -128,9 +121,8 @@ def set_aside(path: Path) -> None:
 
 
 class Sightings(ClosedOnExit):
-    """Sightings by mailbox, which any string names.
-
-    Belongs to one thread of one process. Every method raises SightingsError.
+    """Sightings by mailbox, which any string names. Belongs to one thread of one process. Every
+    method raises SightingsError.
     """
 
     def __init__(self, db: Database) -> None:
@@ -141,10 +133,7 @@ class Sightings(ClosedOnExit):
 
     @classmethod
     def open(cls, path: Path, *, replace_damaged: bool = False) -> Sightings:
-        """Open the sightings at `path`, or make new ones.
-
-        replace_damaged: set a damaged file aside, and go on with a new one.
-        """
+        """Open the sightings at `path`, or make new ones. A damaged file may be set aside."""
         try:
             db = Database.open(path, SIGHTINGS_SCHEMA)
         except SightingsError as error:
@@ -155,17 +144,14 @@ class Sightings(ClosedOnExit):
         return cls(db)
 
     def close(self) -> None:
-        with SIGHTINGS_SCHEMA.errors(self.path):
-            self._db.close()
+        self._db.close()
 
     # ---- queries
 
     def mailboxes(self) -> list[str]:
-        """All mailboxes that were ever scanned and are not forgotten."""
         return sorted(os.fsdecode(name) for (name,) in self._query("SELECT name FROM mailboxes"))
 
     def is_scanned(self, mailbox: str) -> bool:
-        """Whether the first scan of a mailbox was finished."""
         return bool(self._query("SELECT 1 FROM mailboxes WHERE name = ? AND scanned", mailbox))
 
     def folders(self, mailbox: str) -> list[str]:
@@ -197,11 +183,12 @@ class Sightings(ClosedOnExit):
         ]
         for digest in {row[2] for row in rows}.union(digests) - {b""}:
             rows += self._query(f"{_SELECT} {_OF_DIGEST}", mailbox, digest)
-        return list({sighting.key: sighting for sighting in map(_make_sighting, rows)}.values())
-
-    def is_known(self, mailbox: str, digest: bytes) -> bool:
-        query = f"SELECT 1 FROM sightings WHERE folder {_OF_DIGEST} LIMIT 1"
-        return bool(self._query(query, mailbox, digest))
+        found: dict[FileKey, Sighting] = {}
+        for folder, name, digest, delivery, origin, *rest in rows:
+            known = None if origin is None else os.fsdecode(origin)
+            sighting = Sighting(os.fsdecode(folder), name, digest, delivery, known, *rest)
+            found[sighting.key] = sighting
+        return list(found.values())
 
     def find_digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
         """The digests of files that are there, by key, except those that could not be read, and
@@ -227,10 +214,14 @@ class Sightings(ClosedOnExit):
         ]
 
     def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:
-        """Those of the files, by key, whose evidence teaches nothing any more."""
         query = f"SELECT name FROM marks WHERE {_OF_NAMES}"
         rows = self._query(query, mailbox, folder, json.dumps(list(names)).encode())
         return {name for (name,) in rows}
+
+    def done_digests(self, mailbox: str, digests: Iterable[bytes]) -> set[bytes]:
+        """Those of the messages of which the evidence of a copy teaches nothing any more."""
+        query = f"SELECT 1 FROM sightings NATURAL JOIN marks WHERE folder {_OF_DIGEST} LIMIT 1"
+        return {digest for digest in digests if self._query(query, mailbox, digest)}
 
     def evidence_rule(self, mailbox: str) -> str:
         """The evidence asked for since all of a mailbox was scanned; "": it never was."""
@@ -239,7 +230,6 @@ class Sightings(ClosedOnExit):
         return str(rows[0][0]) if rows else ""
 
     def pending_votes(self) -> list[PendingVote]:
-        """The pending votes, in the order in which they were stored."""
         rows = self._query("SELECT * FROM pending ORDER BY id")
         return [PendingVote(NewVote(*row[1:9]), *row[9:]) for row in rows]
 
@@ -256,20 +246,27 @@ class Sightings(ClosedOnExit):
     ) -> None:
         """Store what has changed, and the votes that follow from it: all or nothing.
 
-        done: digests of messages whose evidence teaches nothing any more; updated sightings of them
-        get that mark.
+        Of these digests the evidence teaches nothing any more: their updated sightings get a mark.
         """
         if not updated and not removed:
             return
         folders = {sighting.folder for sighting in updated}.union(folder for folder, _ in removed)
-        with self._transaction():
+        with self._db.transaction():
             numbers = {folder: self._add_folder(mailbox, folder) for folder in folders}
             away = [(numbers[folder], name) for folder, name in removed]
             for table in ("sightings", "marks"):
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)
             self._db.executemany(
                 "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (_sighting_row(sighting, numbers[sighting.folder]) for sighting in updated),
+                (
+                    (
+                        numbers[sighting.folder],
+                        *sighting[1:4],
+                        None if sighting.origin is None else os.fsencode(sighting.origin),
+                        *sighting[5:],
+                    )
+                    for sighting in updated
+                ),
             )
             marks = [
                 (numbers[sighting.folder], sighting.name)
@@ -286,34 +283,31 @@ class Sightings(ClosedOnExit):
             self._keys.pop(number, None)
 
     def drop_pending(self) -> None:
-        """All pending votes are in the ledger."""
-        with self._transaction():
+        with self._db.transaction():
             self._db.execute("DELETE FROM pending")
 
     def mark_done(self, mailbox: str, folder: str, names: Collection[int]) -> None:
-        """The evidence of these files teaches nothing any more."""
         if not names:
             return
-        with self._transaction():
+        with self._db.transaction():
             number = self._add_folder(mailbox, folder)
             rows = ((number, name) for name in names)
             self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", rows)
 
     def set_evidence_rule(self, mailbox: str, rule: str) -> None:
-        """All of a mailbox was scanned for this evidence."""
-        with self._transaction():
+        with self._db.transaction():
             row = self._add_mailbox(mailbox), rule
             self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", row)
 
     def mark_scanned(self, mailbox: str) -> None:
-        with self._transaction():
+        with self._db.transaction():
             number = self._add_mailbox(mailbox)
             self._db.execute("UPDATE mailboxes SET scanned = 1 WHERE id = ?", (number,))
 
     # ---- forgetting
 
     def forget(self, mailbox: str) -> None:
-        with self._transaction():
+        with self._db.transaction():
             number = self._add_mailbox(mailbox)
             rows = self._db.execute("SELECT id FROM folders WHERE mailbox = ?", (number,))
             folders = [(folder,) for (folder,) in rows]
@@ -325,34 +319,24 @@ class Sightings(ClosedOnExit):
         for (folder,) in folders:
             self._keys.pop(folder, None)
 
-    def prune(self, now: int) -> int:
-        """Forget what went more than MAX_GONE_SECONDS ago; how many sightings that were.
+    def forget_old(
+        self, present: Set[str], now: int, unreadable: Collection[str] = ()
+    ) -> list[str]:
+        """Forget what went, and the mailboxes that have been missing, for more than
+        MAX_GONE_SECONDS; the names of these. A clock that jumped is not trusted.
 
-        now: seconds since 1970; a clock that jumped is not trusted (`Database.trusted_time`).
+        Mailboxes below unreadable directories may be there.
         """
-        with self._transaction():
+        with self._db.transaction():
             now = int(self._db.trusted_time(now))
-            old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - MAX_GONE_SECONDS,)
-            folders = [
-                number for (number,) in self._db.execute(f"SELECT DISTINCT folder {old}", before)
-            ]
+            before = (now - MAX_GONE_SECONDS,)
+            old = "FROM sightings WHERE gone > 0 AND gone < ?"
+            folders = self._db.execute(f"SELECT DISTINCT folder {old}", before).fetchall()
             self._db.execute(
                 f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before
             )
-            forgotten = self._db.execute(f"DELETE {old}", before).rowcount
-            self._forget_empty(folders)
-        return forgotten
-
-    def forget_missing(
-        self, present: Set[str], now: int, unreadable: Collection[str] = ()
-    ) -> list[str]:
-        """Forget the mailboxes that have been missing for more than MAX_GONE_SECONDS; their names.
-
-        present: all mailboxes that are there. unreadable: directories that cannot be read;
-        mailboxes below them may be there.
-        """
-        with self._transaction():
-            now = int(self._db.trusted_time(now))
+            self._db.execute(f"DELETE {old}", before)
+            self._forget_empty(number for (number,) in folders)
             rows = self._db.execute("SELECT name, id FROM mailboxes")
             numbers = {os.fsdecode(name): number for name, number in rows}
             here = [(numbers[mailbox],) for mailbox in numbers.keys() & present]
@@ -364,8 +348,7 @@ class Sightings(ClosedOnExit):
             ]
             self._db.executemany("INSERT OR IGNORE INTO missing VALUES (?, ?)", missing)
             query = "SELECT name FROM mailboxes JOIN missing ON mailbox = id WHERE since < ?"
-            rows = self._db.execute(query, (now - MAX_GONE_SECONDS,))
-            over = [os.fsdecode(name) for (name,) in rows]
+            over = [os.fsdecode(name) for (name,) in self._db.execute(query, before)]
         for mailbox in over:
             self.forget(mailbox)
         return over
@@ -391,25 +374,6 @@ class Sightings(ClosedOnExit):
         self._db.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", row)
         return int(self._db.execute("SELECT id FROM mailboxes WHERE name = ?", row).fetchone()[0])
 
-    # ---- errors
-
     def _query(self, query: str, *values: object) -> list[Any]:
-        """All rows. Texts are names of mailboxes and folders."""
-        with SIGHTINGS_SCHEMA.errors(self.path):
-            encoded = [os.fsencode(value) if isinstance(value, str) else value for value in values]
-            return self._db.execute(query, encoded).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with SIGHTINGS_SCHEMA.errors(self.path), self._db.transaction():
-            yield
-
-
-def _sighting_row(sighting: Sighting, folder: int) -> tuple[object, ...]:
-    origin = None if sighting.origin is None else os.fsencode(sighting.origin)
-    return folder, *sighting[1:4], origin, *sighting[5:]
-
-
-def _make_sighting(row: tuple[Any, ...]) -> Sighting:
-    origin = None if row[4] is None else os.fsdecode(row[4])
-    return Sighting._make((os.fsdecode(row[0]), *row[1:4], origin, *row[5:]))
+        encoded = [os.fsencode(value) if isinstance(value, str) else value for value in values]
+        return self._db.query(query, encoded)

@@ -1,10 +1,8 @@
 """`teach-pipe`: leave a message on standard input for the daemon as a lesson.
 
 The lesson is a file in a directory from which the daemon takes it. Delivery agents and Sieve wait
-for this program, so it imports next to nothing.
-
-Must exit with success whenever the lesson is safe, because a delivery agent that sees a failure may
-refuse what the person wanted to do. Must never wait for long, and never follow a link.
+for this program, so it imports next to nothing. It succeeds whenever the lesson is safe, because a
+delivery agent that sees a failure may refuse what the person wanted to do.
 """
 
 from __future__ import annotations
@@ -40,10 +38,8 @@ EXAMPLE = "  spamguard teach-pipe --as spam --user anna@example.org < message.em
 
 
 def spool_lesson(directory: str, header: LessonHeader, raw: bytes) -> None:
-    """Return once a file with the lesson is on the disk.
-
-    The daemon must be able to read the file: where the directory gives its group to new files (mode
-    3733), the group may; else only the owner.
+    """Return once a file with the lesson is on the disk. The daemon must be able to read it: where
+    the directory gives its group to new files (mode 3733), the group may; else only the owner.
     """
     # names sort by time, so that the last word is learnt last
     path = f"{directory}/{time.time_ns():020d}-{hexlify(os.urandom(6)).decode()}"
@@ -81,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command without loading the others; its exit status."""
     parser = argparse.ArgumentParser(
         "spamguard teach-pipe",
         description=ABOUT,
@@ -93,7 +88,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Leave what stands on standard input."""
     try:
         raw = sys.stdin.buffer.read(MAX_LESSON_BYTES + 1)
         if mistake := _find_mistake(options, raw):

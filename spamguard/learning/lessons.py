@@ -1,23 +1,17 @@
 """The one way in for a lesson.
 
-A lesson says: this message is of this class, by the word of this user. It comes by a program
-(left in the spool), a scanner's protocol, forwarded mail, a folder, the page, the API or a command.
-Each of these authenticates its client in its own manner and names the user; then all come here:
+A lesson says: this message is of this class, by the word of this user. It comes by a program (left
+in the spool), a scanner's protocol, forwarded mail, a folder, the page, the API or a command. Each
+of these authenticates its client in its own manner and names the user; then all come here:
 
-- `TrainingIntake.submit` is for processes that hold no filter (doors and proxies). It checks the
-  lesson, leaves out what says nothing new, and puts the rest into the queue on the disk. The reply
-  goes out before the lesson is learnt, because no mail server may wait for the ledger.
-- `Learner` takes what waits, in the queue or where programs left it, to `LessonService.submit`. A
-  lesson is removed once it is in the ledger. A crash in between teaches it again, which changes
-  nothing.
-- `LessonService` is for processes that hold a filter. `submit` and `retract` do the same steps for
-  everybody: is the class known, is the quota of the day left, cast the votes, write the log line.
-  `request_settling` then asks for settling. Folders call the steps (`admit`, `cast`) one by one,
-  because they store the votes between them, so that a crash loses none.
-
-Must never teach in another user's name than the one it is called with, never make a class for a
-client that may not make one, never report a lesson as taken before it is on the disk, never lose
-one because of local trouble, and never let a lesson that cannot be learnt keep the others waiting.
+- `TrainingIntake.submit` is for processes that hold no filter. It leaves out what says nothing new,
+  and puts the rest into the queue on the disk. The reply goes out before the lesson is learnt,
+  because no mail server may wait for the ledger.
+- `Learner` takes what waits to `LessonService.submit`. A lesson is removed once it is in the
+  ledger; a crash in between teaches it again, which changes nothing.
+- `LessonService` is for processes that hold a filter: is the class known, is the quota of the day
+  left, cast the votes, write the log line. Folders take these steps one by one, because they store
+  the votes between them, so that a crash loses none.
 """
 
 from __future__ import annotations
@@ -43,9 +37,9 @@ from spamguard.log import WarnOnce
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.users import (
-    PIPE_ORIGIN,
     SUBMITTED_ORIGINS,
     LessonHeader,
+    Origin,
     QueuedLesson,
 )
 
@@ -81,7 +75,6 @@ class LessonOutcome(Enum):
 
 
 def unknown_class(label: str) -> UnknownClassError:
-    """The error for a class that is not there and may not be made this way."""
     return UnknownClassError(
         f"there is no class {label!r} here; `spamguard learn --as {label}` makes one"
     )
@@ -112,18 +105,13 @@ class LessonService:
     ) -> list[LessonOutcome]:
         """Teach messages as one class, in one transaction; what became of each.
 
-        Raises
-        ------
-        UnknownClassError
-            There is no such class, and it may not be made; as after a LedgerError, nothing is
-            taught.
+        UnknownClassError: there is no such class, and it may not be made; nothing is taught.
         """
         self.open_class(label, new_class)
         votes = self._filter.make_votes(examples, label, user=user, origin=origin)
         return self._submit_votes(votes, user, lessons_per_day)
 
     def submit_vote(self, vote: NewVote, lessons_per_day: int = 0) -> LessonOutcome:
-        """Cast a vote that needs no message (`ledger.senders`); what became of it."""
         return self._submit_votes([vote], vote.user, lessons_per_day)[0]
 
     def _submit_votes(
@@ -146,9 +134,8 @@ class LessonService:
     def retract(
         self, digests: Sequence[bytes], user: str, origin: str, old_label: str = ""
     ) -> list[bool]:
-        """Take back what the user has said about messages; of each, whether there was anything.
-
-        There is no quota for this. The old label is for the log line, where it is known.
+        """Take back what the user has said about messages; of each, whether there was anything. The
+        old label is for the log line.
         """
         retracted = self._filter.forget_digests(digests, user=user, origin=origin)
         self.changed += sum(retracted)
@@ -163,7 +150,6 @@ class LessonService:
     # the steps of `submit`
 
     def open_class(self, label: str, new_class: NewClass, *, unwanted: bool = False) -> None:
-        """Make sure that there is this class, or raise UnknownClassError."""
         if new_class is not NewClass.CREATE:
             self._filter.check_class(label)  # a slip of the pen: the error says what was meant
         if new_class is NewClass.REFUSE and label not in self._filter.classes:
@@ -204,7 +190,6 @@ class LessonService:
     def cast(
         self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
     ) -> list[bool]:
-        """Cast votes in one transaction, as by `Filter.cast_votes`."""
         changed = self._filter.cast_votes(votes, unless_voted_since=unless_voted_since)
         self.changed += sum(changed)
         return changed
@@ -250,25 +235,6 @@ class Learner:
 
     def run_once(self) -> int:
         """Learn what waits and count it. After a SpamguardError the rest still waits."""
-        done = 0
-        for name, source in self._list_waiting():
-            if (lesson := self._take(source, name)) is None:
-                continue
-            done += 1
-            try:
-                self._learn(lesson)
-            except SpamguardError:
-                raise
-            except Exception:  # noqa: BLE001  it only waits
-                _log.exception("a fault in learning a lesson: it waits for the next start")
-                source.skipped.add(name)
-            else:
-                self._remove(source, name)
-        self._service.request_settling()
-        return done
-
-    def _list_waiting(self) -> list[tuple[str, LessonSpool]]:
-        """Name and source of all that waits, in the order in which it was said."""
         waiting: list[tuple[str, LessonSpool]] = []
         for number, source in enumerate(self._sources):
             try:
@@ -279,14 +245,19 @@ class Learner:
                 )
             else:
                 self._warnings.clear(number)
-        return sorted(waiting, key=itemgetter(0))
+        # in the order in which it was said
+        done = sum(self._take(source, name) for name, source in sorted(waiting, key=itemgetter(0)))
+        self._service.request_settling()
+        return done
 
-    def _take(self, source: LessonSpool, name: str) -> QueuedLesson | None:
+    def _take(self, source: LessonSpool, name: str) -> bool:
+        lesson = None
         try:
-            return source.take(name)
+            lesson = source.take(name)
+            if lesson is None:
+                return False
         except ValueError as error:
             _log.warning("%s was left as a lesson and is none: %s", ascii(name), error)
-            self._remove(source, name)
         except OSError as error:
             self._warnings.warn(
                 error.strerror,
@@ -294,28 +265,53 @@ class Learner:
                 ascii(name),
                 error.strerror,
             )
-        return None
-
-    def _remove(self, source: LessonSpool, name: str) -> None:
+            return False
+        if lesson is not None:
+            try:
+                self._learn(lesson)
+            except SpamguardError:
+                raise
+            except Exception:  # noqa: BLE001  it only waits
+                _log.exception("a fault in learning a lesson: it waits for the next start")
+                source.skipped.add(name)
+                return True
         try:
             source.remove(name)
         except OSError as error:
             _log.error(
                 "%s cannot be removed (%s): it is not looked at again", ascii(name), error.strerror
             )
+        return lesson is not None
 
     def _learn(self, lesson: QueuedLesson) -> None:
-        refusal = self._submit(lesson)
+        label, user, origin, raw = lesson
+        if not label:
+            self._service.retract([self._reader.digest(raw)], user, origin)
+            return
+        refusal = ""
+        try:
+            outcomes = self._service.submit(
+                self._reader.read_examples([raw]),
+                label,
+                user,
+                origin,
+                # any account of the machine may use the pipe; other ways name configured classes
+                new_class=NewClass.REFUSE if origin == Origin.PIPE else NewClass.UNLESS_SIMILAR,
+                lessons_per_day=self._lessons_per_day,
+            )
+            if LessonOutcome.OVER_QUOTA in outcomes:
+                refusal = status_files.OVER_QUOTA
+        except UnknownClassError as error:
+            refusal = str(error)
         if not refusal:
             return
         _log.warning(
             "a lesson of %s by %s is dropped: %s; `spamguard learn` can still teach it",
-            ascii(lesson.user),
-            lesson.origin,
+            ascii(user),
+            origin,
             refusal,
         )
-        # For `status`: the client was told that the lesson is taken.
-        self._refusals.add(lesson.user, lesson.origin, 1, refusal)
+        self._refusals.add(user, origin, 1, refusal)
         try:
             status_files.write_dropped(self._state, self._refusals)
         except OSError as error:
@@ -324,26 +320,6 @@ class Learner:
                 status_files.DROPPED_FILE,
                 error.strerror,
             )
-
-    def _submit(self, lesson: QueuedLesson) -> str:
-        """Teach a lesson, or take it back; why it is dropped, or ""."""
-        label, user, origin, raw = lesson
-        if not label:
-            self._service.retract([self._reader.digest(raw)], user, origin)
-            return ""
-        try:
-            outcomes = self._service.submit(
-                self._reader.read_examples([raw]),
-                label,
-                user,
-                origin,
-                # any account of the machine may use the pipe; other ways name configured classes
-                new_class=NewClass.REFUSE if origin == PIPE_ORIGIN else NewClass.UNLESS_SIMILAR,
-                lessons_per_day=self._lessons_per_day,
-            )
-        except UnknownClassError as error:
-            return str(error)
-        return status_files.OVER_QUOTA if LessonOutcome.OVER_QUOTA in outcomes else ""
 
 
 # ---- without a filter: into the queue
@@ -373,19 +349,14 @@ class TrainingIntake:
         origin: str,
         digest: bytes | None = None,
     ) -> TrainingOutcome:
-        """Return once the lesson is on the disk; OSError says that it is not.
-
-        Class and quota are checked when it is learnt.
+        """Return once the lesson is on the disk; OSError says that it is not. Class and quota are
+        checked when it is learnt.
 
         Parameters
         ----------
-        message
-            As many bytes as the header says.
-        origin
-            The way the lesson came.
         digest
-            Of the message, from a door that has read it: then a lesson that is known is not queued,
-            and a log line names the message. b"" if the message could not be read.
+            From a door that has read the message: then a lesson that is known is not queued, and a
+            log line names the message. b"" if it could not be read.
         """
         label, _, user = header
         if not header.is_valid():
@@ -421,5 +392,4 @@ class TrainingIntake:
 
 
 def _queue_mark(digest: bytes, user: str) -> str:
-    """What finds a lesson in the queue, whichever process has put it there."""
     return blake2b(user.encode("utf-8", "replace"), key=digest[:64], digest_size=6).hexdigest()

@@ -1,14 +1,11 @@
 """Where lessons wait until they are learnt: a file for each, in a directory.
 
 `LessonSpool` is a directory of mode 1733 or 3733, in which programs leave lessons: anybody puts
-files in, nobody lists them. The owner of a file says what is in it, and nobody else. Must never
-follow a link, open anything but a regular file, take a file that has a second name, read without
-bound, or let one bad file keep the others from being learnt.
+files in, nobody lists them. The owner of a file says what is in it, and nobody else. One bad file
+never keeps the others from being learnt.
 
 `LessonQueue` is the daemon's own, a private directory. Names there also say how a lesson came, and
-are marked by message and user. Once `put` has returned, the lesson is on the disk and will be
-learnt, so its client may be answered. Must never hand out half a lesson, and never grow without
-bound.
+are marked by message and user.
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ from spamguard.storage import remove_stale_drafts, replace_private
 from spamguard.users import (
     MAX_LESSON_BYTES,
     MAX_LESSON_HEADER,
-    PIPE_ORIGIN,
     LessonHeader,
+    Origin,
     QueuedLesson,
     parse_lesson_header,
 )
@@ -83,12 +80,15 @@ class LessonSpool:
                 self.skipped.add(name)
             raise
         try:
-            header, raw = split_lesson(data)
+            start = data.find(b"\n", 0, MAX_LESSON_HEADER) + 1
+            header, raw = parse_lesson_header(data[:start]), data[start:]
+            if header.length != len(raw):
+                raise ValueError("the message is not as long as its first line says")
         except ValueError:
             if age < _UNFINISHED_SECONDS:
                 return None
             raise
-        origin = name.partition(".")[2] or PIPE_ORIGIN
+        origin = name.partition(".")[2] or Origin.PIPE
         return QueuedLesson(header.label, self._resolve_user(owner, header.user), origin, raw)
 
     def remove(self, name: str) -> None:
@@ -112,17 +112,18 @@ class LessonQueue(LessonSpool):
     ) -> None:
         """Return once the lesson is on the disk. Raises OSError if it is not.
 
-        Parameters
-        ----------
-        origin
-            The way it came, in lower-case letters and dashes.
-        message
-            `header.length` bytes together.
-        mark
-            12 hexadecimal digits by which `find_marked` finds it; "" if none are known.
+        By the mark, 12 hexadecimal digits, `find_marked` finds it; "" if none are known.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        newest = self._check_room(header.length)
+        count, size, newest = 0, header.length, 0
+        for entry in islice(os.scandir(self._directory), MAX_LESSONS + 1):
+            count += 1
+            if self._name_form.fullmatch(entry.name):
+                newest = max(newest, int(entry.name[_TIME_PART]))
+            with suppress(FileNotFoundError):  # learnt just now
+                size += entry.stat(follow_symlinks=False).st_size
+        if count >= MAX_LESSONS or size > _MAX_QUEUE_BYTES:
+            raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
         when = max(time.time_ns(), newest + 1)  # behind all others, also if the clock was set back
         name = f"{when:020d}-{mark or _UNMARKED_PREFIX + os.urandom(6).hex()[1:]}.{origin}"
         replace_private(self._directory / name, chain([header.encode()], message))
@@ -130,10 +131,7 @@ class LessonQueue(LessonSpool):
     def find_marked(self, mark: str) -> LessonHeader | None:
         """The header of the newest lesson with this mark; None if there is none, or no longer.
 
-        Raises
-        ------
-        LookupError
-            A lesson without a mark waits, which may be about the same message.
+        LookupError: a lesson without a mark waits, which may be about the same message.
         """
         marks = {name[_MARK_PART]: name for name in self.names()}
         if mark in marks:
@@ -152,19 +150,6 @@ class LessonQueue(LessonSpool):
         except FileNotFoundError:  # nothing was ever put in
             return []
 
-    def _check_room(self, more: int) -> int:
-        """When the newest lesson was put in, in nanoseconds. OSError says that there is no room."""
-        count, size, newest = 0, more, 0
-        for entry in islice(os.scandir(self._directory), MAX_LESSONS + 1):
-            count += 1
-            if self._name_form.fullmatch(entry.name):
-                newest = max(newest, int(entry.name[_TIME_PART]))
-            with suppress(FileNotFoundError):  # learnt just now
-                size += entry.stat(follow_symlinks=False).st_size
-        if count >= MAX_LESSONS or size > _MAX_QUEUE_BYTES:
-            raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
-        return newest
-
 
 def _read_file(path: Path) -> tuple[bytes, int, float]:
     """The bytes of a file, the uid of its owner, and its age, which no owner can set."""
@@ -178,16 +163,3 @@ def _read_file(path: Path) -> tuple[bytes, int, float]:
             raise ValueError("it is no regular file with one name, or too large")
         data = file.read(MAX_LESSON_BYTES + MAX_LESSON_HEADER)  # it may grow meanwhile
     return data, status.st_uid, time.time() - status.st_ctime
-
-
-def split_lesson(data: bytes) -> tuple[LessonHeader, bytes]:
-    """Header and message of a file. Raises ValueError if it is no lesson, or cut off.
-
-    >>> split_lesson(b"TEACH spam 5 anna\\nhello")
-    (LessonHeader(label='spam', length=5, user='anna'), b'hello')
-    """
-    start = data.find(b"\n", 0, MAX_LESSON_HEADER) + 1
-    header = parse_lesson_header(data[:start])
-    if header.length != len(data) - start:
-        raise ValueError("the message is not as long as its first line says")
-    return header, data[start:]

@@ -1,8 +1,6 @@
 """What teaching tells its users by small JSON files in the state directory, for `status` and
-`doctor`: which lessons were refused, and what stands in the way of folders.
-
-The file of the folder watcher also says that it is alive. The file of the learner has only what it
-dropped. Must never stand in the way of learning: what cannot be written now is written later.
+`doctor`: which lessons were refused, and what stands in the way of folders. The file of the folder
+watcher also says that it is alive. What cannot be written now is written later.
 """
 
 from __future__ import annotations
@@ -60,7 +58,6 @@ class RefusalLog:
         return not earlier
 
     def recent(self) -> dict[str, RefusedLessons]:
-        """Those of the last 24 hours; forgets the others."""
         now = time.time()
         self._refused = {
             user: refused
@@ -74,12 +71,10 @@ _DROPPED = StatusFile(DROPPED_FILE, dict[str, RefusedLessons])
 
 
 def read_dropped(state: Path) -> dict[str, RefusedLessons]:
-    """The refusals of the learner; empty when nothing is known."""
     return _DROPPED.read(state) or {}
 
 
 def write_dropped(state: Path, refusals: RefusalLog) -> None:
-    """Write the refusals of the learner."""
     _DROPPED.write(state, refusals.recent())
 
 
@@ -136,7 +131,6 @@ class WatcherFile:
 
     @property
     def next_beat(self) -> float:
-        """When to call `beat` next, on the clock of `time.monotonic`."""
         return self._last_beat + BEAT_SECONDS
 
     def add_refused(self, user: str, folder: str, number: int) -> bool:

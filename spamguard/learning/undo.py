@@ -2,27 +2,20 @@
 
 `undo_votes` takes back what one user has taught since some time, or what one of many nodes has cast
 for the user. For each message, what the user had said before is in force again. Votes are taken
-back by new votes, as all teaching is done, so undoing can be repeated, interrupted and merged:
-doing it twice changes nothing.
+back by new votes, as all teaching is done, so doing it twice changes nothing.
 
-`reextract_votes` is for votes that an older version's extractor has read, after an upgrade that
-reads mail otherwise. Such a vote teaches nothing until its message is read again: features of two
-extractors are never mixed. It is cast once more, with today's features. Label, user, origin and
-time stay, so for counts, lists and undo it is the same vote.
+`reextract_votes` is for votes that an older version's extractor has read. Such a vote teaches
+nothing until its message is read again: features of two extractors are never mixed. It is cast once
+more, with today's features. Label, user, origin and time stay, so for counts, lists and undo it is
+the same vote.
 
-`age_votes` takes back the oldest votes, so that ledger, tables and settling stay bounded: the
-option `keep` says how many stay in force, or for how long. Its tombstones have an origin of their
-own. So undoing neither undoes them nor brings back what is behind them, and a message that is
-taught again is simply taught. Settling compacts the ledger; 30 days after a vote has aged, nothing
-of it is left there. If it comes back later, from an export or another machine, it is as old as
-before, and ages again. A number is exceeded by up to a twentieth before anything ages, because
-forgetting makes settling due. Then the votes of the site go first, and those of users that do not
-count for them alone (`engine.fold`); what counts for one user goes last. A time is a time for every
-vote. Of machines that share a log one may do this at a time.
-
-Undoing must never touch another user's votes, change whose vote one is, or cast one that is not in
-force. Ageing must never take back a vote that was cast after it had looked, or a word about a
-sender or a class.
+`age_votes` takes back the oldest votes, so that ledger, tables and settling stay bounded (`keep`).
+Its tombstones have an origin of their own: undoing neither undoes them nor brings back what is
+behind them. Settling compacts the ledger; 30 days after a vote has aged, nothing of it is left
+there. If it comes back later, from an export or another machine, it ages again. A number is
+exceeded by up to a twentieth before anything ages, because forgetting makes settling due. Then the
+votes of the site go first, and those of users that do not count for them alone (`engine.fold`);
+what counts for one user goes last. Of machines that share a log one may do this at a time.
 """
 
 from __future__ import annotations
@@ -37,16 +30,14 @@ from spamguard.config.values import KeptLessons
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import MAX_VOTES
 from spamguard.engine.prepare import Example
-from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import CLASS_VERSION, SETTLING_VERSION, NewVote
-from spamguard.records import AGEING_ORIGIN, EXTRACTOR, Vote
+from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
+from spamguard.users import Origin
 
-UNDO_ORIGIN = "undo"
-"""Origin of the votes that take back. They are nobody's opinion, and are never undone."""
 _opinion_key = attrgetter("label", "origin", "time")  # the same for a vote and its later copies
 
 
@@ -81,9 +72,8 @@ class UndoneVote(NamedTuple):
 def undo_votes(
     spam_filter: Filter, digests: Sequence[bytes], chosen: VoteSelection, *, dry_run: bool = False
 ) -> Iterator[list[UndoneVote]]:
-    """Take back the chosen votes on these messages, in batches; yields what has changed.
-
-    Does not settle. After a LedgerError or UsageError, batches that were yielded before are undone.
+    """Take back the chosen votes on these messages, in batches; yields what has changed. Does not
+    settle.
     """
     users = spam_filter.ledger.users
     for batch in batches(digests):
@@ -94,13 +84,8 @@ def undo_votes(
             undone: list[UndoneVote] = []
             for digest in batch:
                 votes = users.all_votes(chosen.user, digest)
-                if not votes:
-                    if digest in users.voted_digests(chosen.user, chosen.since):
-                        raise LedgerError(
-                            f"ledger {spam_filter.ledger.path}: it is damaged: restore it from a "
-                            "backup [votes of a user are not there]"
-                        )
-                    continue  # they had aged, and were compacted meanwhile
+                if not votes:  # they had aged, and were compacted meanwhile
+                    continue
                 new = reverse_votes(votes, chosen, int(time.time()))
                 reversals += new
                 if new and new[-1].label != votes[0].label:
@@ -111,19 +96,24 @@ def undo_votes(
 
 
 def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> list[NewVote]:
-    """Votes that leave in force what would be without the chosen ones; none if these have gone.
+    """Votes that leave in force what would be without the chosen ones among all votes of one user
+    on one message; none if these have gone.
 
     They do so for good: no later undoing brings the chosen ones back. A vote that comes back has
     all that it had, its time too.
-
-    Parameters
-    ----------
-    votes
-        All known votes of one user on one message, at least one.
     """
     opinions = _current_opinions(votes)
     if chosen.node:
-        earlier = _current_opinions(_votes_of_others(votes, chosen))
+        # Without what the node said, also where others have cast it again.
+        first: dict[object, Vote] = {}
+        for vote in sorted(votes, key=attrgetter("version")):
+            first.setdefault(_opinion_key(vote), vote)
+        others = [
+            vote
+            for vote in votes
+            if not chosen.matches(vote if _is_end(vote) else first[_opinion_key(vote)])
+        ]
+        earlier = _current_opinions(others)
     else:
         earlier = [vote for vote in opinions if not chosen.matches(vote)]
     if [*map(_opinion_key, earlier)] == [*map(_opinion_key, opinions)]:
@@ -132,21 +122,9 @@ def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> lis
         return [_recast_newest(earlier[-1], votes)]
     # the last opinion stays, or repeats one that stays: all are cast once more
     undo = NewVote(
-        votes[0].digest, chosen.user, None, b"", b"", UNDO_ORIGIN, now, votes[0].extractor
+        votes[0].digest, chosen.user, None, b"", b"", Origin.UNDO, now, votes[0].extractor
     )
     return [undo, *(_recast_newest(vote, votes) for vote in earlier)]
-
-
-def _votes_of_others(votes: Sequence[Vote], chosen: VoteSelection) -> list[Vote]:
-    """Without what the node said, also where others have cast it again."""
-    first: dict[object, Vote] = {}
-    for vote in sorted(votes, key=attrgetter("version")):
-        first.setdefault(_opinion_key(vote), vote)
-    return [
-        vote
-        for vote in votes
-        if not chosen.matches(vote if _is_end(vote) else first[_opinion_key(vote)])
-    ]
 
 
 def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
@@ -165,8 +143,7 @@ def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
 
 
 def _is_end(vote: Vote) -> bool:
-    """Whether what the user said before is gone for good: it was undone, or it has aged."""
-    return vote.origin == UNDO_ORIGIN or vote.has_aged
+    return vote.origin == Origin.UNDO or vote.has_aged
 
 
 def _recast_newest(vote: Vote, votes: Sequence[Vote]) -> NewVote:
@@ -193,13 +170,11 @@ REEXTRACT_REMEDY = (
 
 
 def count_outdated(ledger: SqliteLedger) -> int:
-    """Lessons that teach nothing now, because an older extractor has read all votes for them."""
     lessons, current = ledger.lesson_counts(), ledger.lesson_counts(EXTRACTOR)
     return sum(lessons.values()) - sum(current.values())
 
 
 def describe_outdated(number: int) -> str:
-    """So many outdated lessons, for users; `REEXTRACT_REMEDY` says what to do about them."""
     lessons = "1 lesson" if number == 1 else f"{number:,} lessons"
     return (
         f"{lessons} from before an upgrade that reads mail otherwise: "
@@ -210,9 +185,8 @@ def describe_outdated(number: int) -> str:
 def reextract_votes(
     spam_filter: Filter, examples: Sequence[Example], user: str | None = None
 ) -> list[bytes]:
-    """Cast a user's or everybody's outdated votes on these messages once more, all or none.
-
-    Returns the digest of each.
+    """Cast a user's or everybody's outdated votes on these messages once more, all or none; the
+    digest of each.
     """
     outdated = [example for example in examples if _outdated_votes(spam_filter, example, user)]
     all_scores = spam_filter.first_scores(outdated)
@@ -244,27 +218,23 @@ _SLACK = 20  # a number may be exceeded by this part of it
 def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
     """Take back the votes that are too old, in batches; how many. Does not settle.
 
-    A clock that has jumped ahead is not believed (`trusted_time`). After a LedgerError or
-    TableError some batches may be cast; the next call goes on.
+    A clock that has jumped ahead is not believed (`trusted_time`).
     """
     ledger = spam_filter.ledger
     trusted, upto, moment = ledger.trusted_time(now), ledger.last_seq(), ledger.voting_moment()
     aged = 0
-    for seqs in batches(find_old_votes(ledger, kept, trusted, upto)):
+    if kept.days:
+        old = ledger.ages.oldest_votes(upto, before=trusted - kept.days * _DAY_SECONDS)
+    else:
+        by_user = ledger.users.count_lessons().values()
+        excess = sum(sum(labels.values()) for labels in by_user) - kept.number
+        if excess * _SLACK < kept.number:
+            return 0
+        old = ledger.ages.oldest_votes(upto, number=excess, personal=MAX_VOTES)
+    for seqs in batches(old):
         tombstones = [
-            NewVote(digest, user, None, b"", b"", AGEING_ORIGIN, trusted, extractor)
+            NewVote(digest, user, None, b"", b"", Origin.AGEING, trusted, extractor)
             for digest, user, extractor in ledger.ages.keys_of(seqs)
         ]
         aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=moment))
     return aged
-
-
-def find_old_votes(ledger: SqliteLedger, kept: KeptLessons, now: int, upto_seq: int) -> list[int]:
-    """The numbers of events that are the votes to take back, whatever comes after `upto_seq`."""
-    if kept.days:
-        return ledger.ages.oldest_votes(upto_seq, before=now - kept.days * _DAY_SECONDS)
-    by_user = ledger.users.count_lessons().values()
-    excess = sum(sum(labels.values()) for labels in by_user) - kept.number
-    if excess * _SLACK < kept.number:
-        return []
-    return ledger.ages.oldest_votes(upto_seq, number=excess, personal=MAX_VOTES)

@@ -13,7 +13,7 @@ from typing import Any
 
 from spamguard.database import Schema
 from spamguard.errors import LedgerError
-from spamguard.records import AGEING_ORIGIN
+from spamguard.users import Origin
 
 # ---- the file
 
@@ -79,7 +79,7 @@ _IS_SUPERSEDED = """EXISTS (
     AND (later.clock, later.node) > (events.clock, events.node))"""
 
 # A tombstone of ageing.
-_IS_AGEING = f"(label IS NULL AND origin = '{AGEING_ORIGIN}')"
+_IS_AGEING = f"(label IS NULL AND origin = '{Origin.AGEING}')"
 
 PROVISIONAL = 2**62
 """Numbers of events without a position in the shared log are from this one on."""

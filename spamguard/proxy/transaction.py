@@ -542,9 +542,13 @@ class FilterTransaction:
             if record.action is Action.QUARANTINE:
                 quarantine, listener = self._proxy.judge.context.quarantine, record.listener
                 reason, came = record.label, _listener_name(listener.listen)
-                await run_in_thread(
-                    quarantine.store, record.id, output, envelope, reason, record.time, came
-                )
+                try:
+                    await run_in_thread(
+                        quarantine.store, record.id, output, envelope, reason, record.time, came
+                    )
+                except OSError as error:
+                    _log.error("%s: quarantine: %s", record.id, error)
+                    return [Replies.LOCAL_ERROR]
                 return [Reply.from_text(250, f"2.0.0 Held as {record.id}")]
             if opened is not None:
                 return await opened.send(output)
@@ -556,11 +560,8 @@ class FilterTransaction:
             finally:
                 await transaction.end()
             # An error at the new address is temporary for this client.
-            if redirect_to and not replies[0].is_positive:
-                return [_CANNOT_REDIRECT]
-            return replies
-        except OSError as error:
-            _log.error("%s: quarantine: %s", record.id, error)
+            is_lost = redirect_to and not replies[0].is_positive
+            return [_CANNOT_REDIRECT] if is_lost else replies
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", record.id)
-        return [Replies.LOCAL_ERROR]
+            return [Replies.LOCAL_ERROR]

@@ -384,7 +384,8 @@ class SmtpSession(SMTP):
         """Cancel the task that serves, after a last reply."""
         if not self._is_over:
             self._is_over = True
-            self._write(Replies.SHUTTING_DOWN if self._is_draining else Replies.EVICTED)
+            reply = Replies.SHUTTING_DOWN if self._is_draining else Replies.EVICTED
+            self._unsent += reply.encode()
             self._flush()
         task.cancel()
 
@@ -428,14 +429,11 @@ class SmtpSession(SMTP):
             status = with_enhanced_code(status)
             if not status.is_positive:
                 self.session.refuse(status)
-        self._write(status)
+        self._unsent += status.encode()
         if self.reader.is_empty:
             self._flush()
         elif len(self._unsent) >= _MAX_UNSENT_BYTES:
             await self._send()
-
-    def _write(self, reply: Reply) -> None:
-        self._unsent += reply.encode()
 
     def _flush(self) -> None:
         if self._unsent and self.writer is not None and not self.writer.is_closing():
@@ -457,7 +455,7 @@ class SmtpSession(SMTP):
 
     async def _end_with(self, reply: Reply) -> None:
         """Send a last reply; always raises ConversationEnded."""
-        self._write(reply)
+        self._unsent += reply.encode()
         self._flush()
         self._is_over = True
         self._line_deadline = self._data_deadline = None
@@ -571,7 +569,7 @@ class SmtpSession(SMTP):
                     replies[0].lines[0].decode("ascii"),
                 )
             for reply in repeat_reply(replies, session.accepted if context.lmtp else 1):
-                self._write(reply)
+                self._unsent += reply.encode()
         finally:
             incoming.close()
         self._flush()  # first of all: a client without a reply may send the message again

@@ -24,7 +24,7 @@ from spamguard.mail.message import extract_attached
 from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.smtp.envelope import Client, Networks, Recipient, Replies, Reply, Sender
 from spamguard.storage import Spool
-from spamguard.users import MAIL_ORIGIN, LessonHeader, is_user_name
+from spamguard.users import LessonHeader, Origin, is_user_name
 
 _log = logging.getLogger("spamguard.teaching")
 
@@ -134,7 +134,7 @@ class ForwardTrainingProxy:
             user = user.rpartition("@")[0]
         raw = message.read()
         outcomes = [
-            self._intake.submit(LessonHeader(label, len(each), user), [each], MAIL_ORIGIN)
+            self._intake.submit(LessonHeader(label, len(each), user), [each], Origin.MAIL)
             for each in extract_attached(raw)
         ]
         accepted = outcomes.count(TrainingOutcome.ACCEPTED)

@@ -5,8 +5,7 @@ both from the same types, so the description cannot differ from what the API doe
 checked here, because FastAPI does not: whether a query has parameters that the operation does not
 know, and how long an operation may take.
 
-An operation does nothing but call the service. Errors leave as they are: `app` turns them into
-problems (RFC 9457).
+An operation does nothing but call the service. `app` turns errors into problems (RFC 9457).
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from spamguard.storage import Spool
 from spamguard.times import MAX_TIME, parse_time
 from spamguard.web import models, requests
 from spamguard.web.auth import require_operator
+from spamguard.web.history import Search
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
 from spamguard.web.monitor import HealthReporter
-from spamguard.web.queries import Search
 from spamguard.web.requests import PROBLEM_JSON, RefusalError
 from spamguard.web.service import Service
 
@@ -302,6 +301,22 @@ async def learn_passed(call: Call, verdict_id: VerdictId, label: ClassName) -> m
 )
 async def forget_passed(call: Call, verdict_id: VerdictId) -> models.LessonReceipt:
     return await call.service.forget_passed(call.person, verdict_id)
+
+
+@router.post(
+    "/history/{id}/sender",
+    name="saySender",
+    summary="Say what mail of its sender is, or take that back",
+)
+async def say_sender(
+    call: Call,
+    verdict_id: VerdictId,
+    label: Annotated[
+        str,
+        Query(alias="class", pattern="^(ham|spam)?$", description="ham or spam; empty: take back"),
+    ],
+) -> models.LessonReceipt:
+    return await call.service.say_of_sender(call.person, verdict_id, label)
 
 
 @router.post("/undo", summary="Take back all votes of a user since a time")

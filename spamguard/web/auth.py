@@ -142,7 +142,6 @@ class CredentialStore:
         return cls(Database.open(state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA))
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def create(
@@ -206,11 +205,9 @@ class CredentialStore:
                 self._db.execute(update, (now, credential.id))
 
     def delete(self, identity: str) -> bool:
-        """Delete a credential by its id; False if there was none."""
         return self._delete("id = ?", identity) > 0
 
     def revoke(self, name: str) -> bool:
-        """Delete a token by its name; False if there was none."""
         return self._delete("kind = 'token' AND name = ?", name) > 0
 
     def end_sessions(self, person: str) -> int:
@@ -312,7 +309,6 @@ class SessionManager:
         return credential
 
     def log_out(self, visitor: Visitor | None) -> None:
-        """End the session, if there is one."""
         if visitor is not None and visitor.auth_method is AuthMethod.SESSION:
             self._store.delete(visitor.credential)
 

@@ -28,7 +28,6 @@ Moment = Annotated[float, PlainSerializer(rfc3339, return_type=str)]
 
 
 def to_json(kind: Any, value: Any) -> Any:
-    """Convert a value of a type for JSON."""
     return TypeAdapter(kind).dump_python(value, mode="json", by_alias=True)
 
 
@@ -45,7 +44,6 @@ class WordPart:
 
 
 def word_parts(words: Sequence[Word]) -> list[WordPart]:
-    """Return the words of a verdict."""
     return [WordPart(word.text, word.part) for word in words]
 
 
@@ -89,7 +87,6 @@ class MessageOutcome:
 
 
 def outcome_fields(row: HistoryRow) -> dict[str, Any]:
-    """Return the fields of a `MessageOutcome`, by name."""
     return {field.name: getattr(row, field.name) for field in fields(MessageOutcome)}
 
 
@@ -167,6 +164,8 @@ class LessonReceipt:
     changed: bool
     was: str
     now: Verdict | None = None
+    # not in JSON: it waits in the quarantine all the same, though it was called wanted
+    held: Annotated[bool, Field(exclude=True)] = False
 
 
 @dataclass(frozen=True)

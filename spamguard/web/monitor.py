@@ -2,16 +2,13 @@
 
 `HealthReporter` answers `/healthz` with what the master says of the processes, `/readyz` from the
 filter and the next hops too, and `/metrics` from what the processes have counted and the filter
-knows.
-Answers are cached for some seconds (`AsyncTtlCache`) and have a deadline, so that asking often
-costs nothing. `FilterProbe` opens the filter each time, which also shows that it is usable. It only
-reads, never creates a filter, and counts lessons from where it stopped the last time, so it does
-not take longer the more was taught.
+knows. Answers are cached for some seconds (`AsyncTtlCache`), so that asking often costs nothing.
+`FilterProbe` opens the filter each time, which also shows that it is usable.
 
-`create_monitor_app` makes a small ASGI application of the three pages, and `monitor_config` says
-how uvicorn serves it: one request for each connection, few connections, each for some seconds at
-most. On loopback the pages must be asked by address or as localhost: otherwise a page of another
-site whose name leads here (DNS rebinding) could read the answer in a browser on this machine.
+`monitor_config` and `page_config` say how uvicorn serves this, and page and API: few connections,
+each for some seconds at most, and no waiting for a header without limit. On loopback these pages
+must be asked by address or as localhost: otherwise a page of another site whose name leads here
+(DNS rebinding) could read the answer in a browser on this machine.
 """
 
 from __future__ import annotations
@@ -19,14 +16,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import h11
 import uvicorn
@@ -43,20 +43,69 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spamguard import __version__, log
 from spamguard.config.options import Settings
-from spamguard.counters import BUCKET_BOUNDS, STAGES, Counters, DaemonReport, pairs
+from spamguard.counters import BUCKET_BOUNDS, STAGES, Counters, DaemonReport, Durations, pairs
 from spamguard.delivery.smtp import find_unreachable
 from spamguard.engine.filter import Filter
 from spamguard.errors import BusyError, LedgerError, SpamguardError
 from spamguard.records import Status
 from spamguard.storage import LEDGER_FILE
-from spamguard.users import SUBMITTED_ORIGINS
-from spamguard.web.health import DaemonHealth, check_daemon
-from spamguard.web.workers import AsyncTtlCache
+from spamguard.users import SUBMITTED_ORIGINS, Origin
+from spamguard.web.numbers import DaemonHealth, check_daemon
 
 if TYPE_CHECKING:
     from spamguard.shared.status import SharedStatus
 
 _log = logging.getLogger("spamguard.metrics")
+
+# ---- a cache
+
+Value = TypeVar("Value")
+
+ERROR_TTL_SECONDS = 2.0
+"""The time for which an error is kept, at most."""
+
+
+class AsyncTtlCache(Generic[Value]):
+    """Keeps the result of a slow async call.
+
+    load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
+    good for less. timeout: how many seconds `get` waits. instead: makes a value of an error.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Awaitable[Value]],
+        ttl_seconds: float,
+        timeout: float,
+        instead: Callable[[Exception], Value] | None = None,
+    ) -> None:
+        self._load, self._ttl_seconds, self._timeout = load, ttl_seconds, timeout
+        self._instead = instead
+        self._task: asyncio.Future[Value] | None = None
+        self._expires_at = 0.0
+
+    async def get(self) -> Value:
+        """The result, or the error of the call; BusyError: it takes too long."""
+        error: Exception
+        if self._task is None or (self._task.done() and time.monotonic() >= self._expires_at):
+            self._task = asyncio.ensure_future(self._load())
+            self._task.add_done_callback(self._note_end)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
+        except TimeoutError:
+            error = BusyError("this takes too long now: try again later")
+        except (SpamguardError, OSError) as failure:
+            error = failure
+        if self._instead is None:
+            raise error
+        return self._instead(error)
+
+    def _note_end(self, task: asyncio.Future[Value]) -> None:
+        # `exception` also keeps asyncio from logging an error when nobody waits any more.
+        failed = task.cancelled() or task.exception() is not None
+        limit = ERROR_TTL_SECONDS if failed else self._ttl_seconds
+        self._expires_at = time.monotonic() + min(self._ttl_seconds, limit)
+
 
 # ---- health
 
@@ -90,30 +139,30 @@ class HealthReporter:
         probe = FilterProbe(settings.state, ask, tell)
         # Threads of its own: monitors are answered while the page keeps all others busy.
         self._threads = ThreadPoolExecutor(2, "probe")
-        self._filter_cache = AsyncTtlCache(
+        self._filter = AsyncTtlCache[FilterReport | str](
             lambda: asyncio.get_running_loop().run_in_executor(self._threads, probe.probe),
             _FILTER_CACHE_SECONDS,
             _PROBE_TIMEOUT,
+            lambda error: f"state: {error}",
         )
-        self._daemon_cache = AsyncTtlCache(
+        self._daemon = AsyncTtlCache(
             lambda: asyncio.get_running_loop().run_in_executor(self._threads, ask),
             _DAEMON_CACHE_SECONDS,
             _PROBE_TIMEOUT,
+            lambda _: DaemonReport(),
         )
-        self._hops_cache = AsyncTtlCache(
-            lambda: find_unreachable(hops, log.hostname()), _HOPS_CACHE_SECONDS, _PROBE_TIMEOUT
+        self._hops = AsyncTtlCache(
+            lambda: find_unreachable(hops, log.hostname()),
+            _HOPS_CACHE_SECONDS,
+            _PROBE_TIMEOUT,
+            lambda error: [f"next hops: {error}"],
         )
 
     async def metrics(self, accept: str = "") -> Response:
-        """Answer /metrics. accept: formats that the client accepts, as in its header field."""
-        report = await self._get_filter()
-        readable = None if isinstance(report, str) else report
-        daemon = await self._get_daemon()
-        body, kind = encode_metrics(daemon, readable, accept, self._read_shared())
-        return Response(body, headers={"Content-Type": kind})
+        report = await self._filter.get()
+        return MetricsPage(await self._daemon.get(), report, self._read_shared()).encode(accept)
 
     async def health(self) -> Response:
-        """Answer /healthz: whether all processes are alive."""
         return _health_answer(await self.find_unwell(), "alive")
 
     async def ready(self) -> Response:
@@ -139,11 +188,10 @@ class HealthReporter:
 
     async def find_unwell(self) -> list[str]:
         """Return the lines of /healthz: one for each process that does not work."""
-        daemon = await self._get_daemon()
+        daemon = await self._daemon.get()
         return [*daemon.stuck, *daemon.absent]
 
     async def look(self) -> DaemonHealth:
-        """Look at each part of the daemon, for operators."""
         daemon, report, hops = await self._look_everywhere()
         trouble, last_taught = (report, None) if isinstance(report, str) else ("", report[1])
         return await asyncio.to_thread(
@@ -151,28 +199,7 @@ class HealthReporter:
         )
 
     async def _look_everywhere(self) -> tuple[DaemonReport, FilterReport | str, list[str]]:
-        return await asyncio.gather(
-            self._get_daemon(), self._get_filter(), self._find_unreachable()
-        )
-
-    async def _get_daemon(self) -> DaemonReport:
-        try:
-            return await self._daemon_cache.get()
-        except BusyError:
-            return DaemonReport()
-
-    async def _get_filter(self) -> FilterReport | str:
-        """Return the state of the filter, or what is wrong with it."""
-        try:
-            return await self._filter_cache.get()
-        except (SpamguardError, OSError) as error:
-            return f"state: {error}"
-
-    async def _find_unreachable(self) -> list[str]:
-        try:
-            return await self._hops_cache.get()
-        except BusyError as error:
-            return [f"next hops: {error}"]
+        return await asyncio.gather(self._daemon.get(), self._filter.get(), self._hops.get())
 
 
 def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) -> Response:
@@ -186,7 +213,7 @@ def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) ->
 
 # ---- the filter
 
-PERSON_ORIGINS = ("folder", "quarantine", *SUBMITTED_ORIGINS)
+PERSON_ORIGINS = (Origin.FOLDER, Origin.RELEASE, *SUBMITTED_ORIGINS)
 """First words of the origins of lessons that people gave one by one, not in bulk."""
 _MAX_EVENTS = 20_000  # votes counted in one look
 _MAX_ORIGIN_LENGTH = 12  # letters of an origin's first word
@@ -245,171 +272,191 @@ class FilterProbe:
 # ---- metrics
 
 
-@dataclass(eq=False)
-class _DaemonCollector(Collector):
-    """What the daemon tells Prometheus at one moment."""
+class Gauge(NamedTuple):
+    """A metric: what Prometheus gets and its documentation are made from this.
 
-    daemon: DaemonReport
-    report: FilterReport | None
-    shared: SharedStatus | None
-
-    def collect(self) -> Iterator[Metric]:
-        if self.daemon.began:
-            yield from counter_metrics(self.daemon)
-        yield from filter_metrics(self.report)
-        if self.shared is not None:
-            yield from _shared_metrics(self.shared, time.time())
-
-
-def encode_metrics(
-    daemon: DaemonReport,
-    report: FilterReport | None,
-    accept: str,
-    shared: SharedStatus | None = None,
-) -> tuple[bytes, str]:
-    """Return the page, and its content type, in a format that a client accepts.
-
-    accept: its header field; "": Prometheus' text format 0.0.4. shared: of a node that shares its
-    lessons with others.
+    read: gets its number, None for nothing to tell; with labels, their values and a number for each
+    sample. A histogram has `Durations` for a number.
     """
-    registry = CollectorRegistry()
-    registry.register(_DaemonCollector(daemon, report, shared))
-    try:
-        encode, content_type = choose_encoder(accept)
-    except TypeError:  # the version that the client names is no number
-        encode, content_type = choose_encoder("")
-    return encode(registry), content_type
+
+    name: str
+    about: str
+    read: Callable[[Any], Any]
+    labels: Sequence[str] = ()
+    kind: type[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily] = GaugeMetricFamily
 
 
-def counter_metrics(daemon: DaemonReport) -> Iterator[Metric]:
-    """Yield what the processes of the daemon have counted."""
-    totals = daemon.counters
-    yield _by(
-        GaugeMetricFamily,
+CounterMetric = partial(Gauge, kind=CounterMetricFamily)
+
+DAEMON_METRICS = (
+    Gauge(
         "spamguard_build_info",
         "Version of the program; always 1.",
+        lambda _: [([__version__], 1)],
         ["version"],
-        [(__version__, 1)],
-    )
-    yield GaugeMetricFamily(
+    ),
+    Gauge(
         "spamguard_start_time_seconds",
         "When the daemon started, in seconds since 1970.",
-        daemon.began,
-    )
-    yield GaugeMetricFamily(
+        attrgetter("began"),
+    ),
+    Gauge(
         "spamguard_workers",
         "Processes that speak SMTP, draining ones included.",
-        daemon.workers,
-    )
-    yield _by(
-        CounterMetricFamily,
+        attrgetter("workers"),
+    ),
+    CounterMetric(
         "spamguard_messages_total",
         "Messages handled, by verdict (a class, unsure, not-scanned) and action "
         "(none: not judged).",
-        ("verdict", "action"),
         # Present from the beginning: Prometheus' rates miss the first increase of a new series.
-        {("not-scanned", "none"): 0, **dict(pairs(totals.messages))}.items(),
-    )
-    yield CounterMetricFamily(
+        lambda daemon: {
+            ("not-scanned", "none"): 0,
+            **dict(pairs(daemon.counters.messages)),
+        }.items(),
+        ["verdict", "action"],
+    ),
+    CounterMetric(
         "spamguard_message_bytes_total",
         "Bytes of the messages handled, as received.",
-        totals.bytes,
-    )
-    about = "How long a message took to receive, judge and deliver."
-    stages = HistogramMetricFamily("spamguard_stage_seconds", about, labels=["stage"])
-    bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
-    for stage, durations in zip(STAGES, totals.stages, strict=True):
-        buckets = list(zip(bounds, accumulate(durations.buckets), strict=True))
-        stages.add_metric([stage], buckets, durations.seconds)
-    yield stages
-    yield _by(
-        CounterMetricFamily,
+        attrgetter("counters.bytes"),
+    ),
+    Gauge(
+        "spamguard_stage_seconds",
+        "How long a message took to receive, judge and deliver.",
+        lambda daemon: zip(zip(STAGES, strict=True), daemon.counters.stages, strict=True),
+        ["stage"],
+        HistogramMetricFamily,
+    ),
+    CounterMetric(
         "spamguard_next_hop_errors_total",
         "Failed connections, lost connections and timeouts of next hops; refusals do not count.",
-        ("next_hop", "kind"),
-        pairs(totals.next_hop_errors),
-    )
-    yield _by(
-        CounterMetricFamily,
+        lambda daemon: pairs(daemon.counters.next_hop_errors),
+        ["next_hop", "kind"],
+    ),
+    CounterMetric(
         "spamguard_lessons_total",
         "Lessons since the daemon started, by class and origin, those of commands included.",
-        ("class", "origin"),
-        pairs(totals.lessons),
-    )
+        lambda daemon: pairs(daemon.counters.lessons),
+        ["class", "origin"],
+    ),
+)
+"""Of a `DaemonReport`: what the processes of the daemon have counted."""
 
+STATE_METRICS = (
+    Gauge(
+        "spamguard_state_usable",
+        "Whether ledger and tables could be opened.",
+        lambda report: int(isinstance(report, FilterReport)),
+    ),
+)
+"""Of a `FilterReport`, or of what is wrong with the filter."""
 
-def filter_metrics(report: FilterReport | None) -> Iterator[Metric]:
-    """Yield what the filter knows; None if it could not be read."""
-    usable = int(report is not None)
-    about = "Whether ledger and tables could be opened."
-    yield GaugeMetricFamily("spamguard_state_usable", about, usable)
-    if report is None:
-        return
-    status, person = report
-    yield _by(
-        GaugeMetricFamily,
+FILTER_METRICS = (
+    Gauge(
         "spamguard_class_messages",
         "Messages taught, by class.",
+        lambda report: (([name], number) for name, number in report.status.classes.items()),
         ["class"],
-        status.classes.items(),
-    )
-    yield GaugeMetricFamily(
-        "spamguard_unsettled_events", "Lessons that are not settled yet.", status.unsettled
-    )
-    if person is not None:
-        about = "When a person last taught, not in bulk, in seconds since 1970."
-        yield GaugeMetricFamily("spamguard_last_lesson_by_person_timestamp_seconds", about, person)
-    yield _by(
-        GaugeMetricFamily,
+    ),
+    Gauge(
+        "spamguard_unsettled_events",
+        "Lessons that are not settled yet.",
+        attrgetter("status.unsettled"),
+    ),
+    Gauge(
+        "spamguard_last_lesson_by_person_timestamp_seconds",
+        "When a person last taught, not in bulk, in seconds since 1970.",
+        attrgetter("last_taught"),
+    ),
+    Gauge(
         "spamguard_table_load_ratio",
         "Share of buckets in use.",
+        lambda report: (([name], share) for name, share in report.status.used.items()),
         ["tokens"],
-        status.used.items(),
-    )
-    yield GaugeMetricFamily("spamguard_ledger_bytes", "Size of the ledger.", status.ledger_bytes)
-    yield GaugeMetricFamily(
-        "spamguard_tables_bytes", "Size of the tables on the disk.", status.tables_bytes
-    )
+    ),
+    Gauge("spamguard_ledger_bytes", "Size of the ledger.", attrgetter("status.ledger_bytes")),
+    Gauge(
+        "spamguard_tables_bytes",
+        "Size of the tables on the disk.",
+        attrgetter("status.tables_bytes"),
+    ),
+)
+"""Of a `FilterReport`."""
 
-
-def _shared_metrics(shared: SharedStatus, now: float) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
+SHARED_METRICS = (
+    Gauge(
         "spamguard_shared_log_age_seconds",
         "Time since the shared log could last be read.",
-        shared.age(now),
-    )
-    yield GaugeMetricFamily(
-        "spamguard_shared_pending", "Lessons that other nodes do not have yet.", shared.waiting
-    )
-    yield GaugeMetricFamily(
+        lambda shared: shared.age(time.time()),
+    ),
+    Gauge(
+        "spamguard_shared_pending",
+        "Lessons that other nodes do not have yet.",
+        attrgetter("waiting"),
+    ),
+    Gauge(
         "spamguard_shared_absent_nodes",
         "Other nodes that the shared log was not told of for a minute.",
-        len(shared.absent),
-    )
-    yield GaugeMetricFamily(
+        lambda shared: len(shared.absent),
+    ),
+    Gauge(
         "spamguard_shared_alarms",
         "Troubles of the shared log that an operator must look at.",
-        len(shared.alarms),
-    )
-    yield GaugeMetricFamily(
+        lambda shared: len(shared.alarms),
+    ),
+    Gauge(
         "spamguard_shared_forged_rows",
         "Rows of the shared database that no node wrote, and that are ignored.",
-        shared.forged,
-    )
+        attrgetter("forged"),
+    ),
+)
+"""Of the `SharedStatus` of a node that shares its lessons with others."""
 
 
-def _by(
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
-    name: str,
-    about: str,
-    labels: Sequence[str],
-    samples: Iterable[tuple[str | tuple[str, ...], float]],
-) -> Metric:
-    """Make a metric with a sample for each value of a label, or for several."""
-    metric = kind(name, about, labels=labels)
-    for values, number in samples:
-        metric.add_metric([values] if isinstance(values, str) else values, number)
-    return metric
+@dataclass(eq=False)
+class MetricsPage(Collector):
+    """What the daemon tells Prometheus at one moment. filter: what is wrong with it, or its report.
+
+    shared: of a node that shares its lessons with others.
+    """
+
+    daemon: DaemonReport
+    filter: FilterReport | str
+    shared: SharedStatus | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        for declared, source in (
+            (DAEMON_METRICS, self.daemon if self.daemon.began else None),
+            (STATE_METRICS, self.filter),
+            (FILTER_METRICS, None if isinstance(self.filter, str) else self.filter),
+            (SHARED_METRICS, self.shared),
+        ):
+            for name, about, read, labels, kind in declared if source is not None else ():
+                found = read(source)
+                metric: Any = kind(name, about, labels=labels)
+                for values, number in found if labels else [((), found)]:
+                    if isinstance(number, Durations):
+                        bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
+                        buckets = list(zip(bounds, accumulate(number.buckets), strict=True))
+                        metric.add_metric(values, buckets, number.seconds)
+                    elif number is not None:
+                        metric.add_metric(values, number)
+                if metric.samples or labels:
+                    yield metric
+
+    def encode(self, accept: str) -> Response:
+        """Write the page in a format that a client accepts, as in its header field.
+
+        "" is Prometheus' text format 0.0.4.
+        """
+        registry = CollectorRegistry()
+        registry.register(self)
+        try:
+            encode, kind = choose_encoder(accept)
+        except TypeError:  # the version that the client names is no number
+            encode, kind = choose_encoder("")
+        return Response(encode(registry), headers={"Content-Type": kind})
 
 
 # ---- the application
@@ -422,7 +469,6 @@ MonitorPage = Callable[[str], Awaitable[Response]]
 
 
 def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
-    """Return the pages by path."""
     return {
         "/metrics": reporter.metrics,
         "/healthz": lambda _: reporter.health(),
@@ -431,7 +477,6 @@ def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
 
 
 def create_monitor_app(pages: dict[str, MonitorPage], *, on_loopback: bool) -> ASGIApp:
-    """Make the application that answers GET and HEAD of these pages."""
     listing = PlainTextResponse("".join(f"{path}\n" for path in pages), 404)
     routes = [
         Route(path, partial(_respond, page, on_loopback), methods=["GET"])
@@ -486,7 +531,6 @@ class FewConnections(H11Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether a header is awaited."""
         return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
 
     def watch(self, _: object) -> None:
@@ -506,7 +550,6 @@ plain_config = partial(
 
 
 def monitor_config(app: ASGIApp) -> uvicorn.Config:
-    """Say how uvicorn serves the application."""
     return plain_config(
         app,
         http=FewConnections,
@@ -519,3 +562,47 @@ def monitor_config(app: ASGIApp) -> uvicorn.Config:
         limit_concurrency=MAX_CONNECTIONS + 1,  # answers for clients that have hung up count too
         timeout_graceful_shutdown=0,
     )
+
+
+# ---- how page and API are served
+
+MAX_PAGE_CONNECTIONS = 256
+MAX_EVENT_BYTES = 64 << 10  # of a header; beyond `requests`' own limit, whose answer is a problem
+HEADER_SECONDS = 10.0  # for a whole header; twice that at most
+IDLE_SECONDS = 8  # between two requests
+WRITE_STALL_SECONDS = 30.0  # for a client that does not read its answer
+DRAIN_SECONDS = 1  # to finish answers at the end
+
+
+def page_config(
+    app: ASGIApp, listening: socket.socket, tls: ssl.SSLContext | None = None
+) -> uvicorn.Config:
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it writes about clients only
+    # Connections inherit both options. asyncio forgets the first, and a body must not wait for
+    # ACKs; uvicorn waits without limit for clients that do not read.
+    stall = int(WRITE_STALL_SECONDS * 1000)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall)
+    config = plain_config(
+        app,
+        http=_PageConnection,
+        limit_concurrency=MAX_PAGE_CONNECTIONS,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        h11_max_incomplete_event_size=MAX_EVENT_BYTES,
+    )
+    config.load()
+    config.ssl = tls  # uvicorn would read files; this one changes when there is a new certificate
+    return config
+
+
+class _PageConnection(FewConnections):
+    """One connection, which ends when a header takes too long."""
+
+    def watch(self, last_awaited: object) -> None:
+        """Hang up if the same header was awaited last time. Each request has its own cycle."""
+        awaited = (self.cycle,) if self.is_silent else None
+        if awaited is not None and awaited == last_awaited:
+            self.transport.abort()
+        else:
+            self.timer = self.loop.call_later(HEADER_SECONDS, self.watch, awaited)

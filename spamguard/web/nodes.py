@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 from starlette.requests import Request
@@ -50,12 +50,11 @@ from spamguard.smtp.envelope import client_prefix
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
 from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
-from spamguard.web.context import path_id
-from spamguard.web.models import HeldMessage, HeldMessageDetails, JudgementDetails
-from spamguard.web.queries import Search
+from spamguard.web.history import EVERYTHING, Reader, Search
+from spamguard.web.models import HeldMessage, HeldMessageDetails
+from spamguard.web.pages import path_id
 from spamguard.web.requests import PEER_ROOT, RequestContext, current_person
-from spamguard.web.service import Service
-from spamguard.web.workers import ReadConnection
+from spamguard.web.service import Result, Service
 
 _log = logging.getLogger("spamguard.web")
 
@@ -79,7 +78,6 @@ class PeerRow:
 
     @property
     def id(self) -> str:
-        """Its verdict id."""
         return self.row.id
 
 
@@ -121,7 +119,6 @@ def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tupl
 
 
 def _query(person: Person, search: Search | None = None) -> dict[str, str]:
-    """Return the parameters of a request in the name of a person."""
     query = {"person": person.name, "operator": str(int(person.operator))}
     if search is None:
         return query
@@ -143,14 +140,10 @@ class NodeService(Service):
         self._peers = peers
 
     async def close(self) -> None:
-        """Finish unfinished work, within a moment."""
         await super().close()
         await self._peers.close()
 
     async def history(self, person: Person, search: Search) -> models.JudgementPage:
-        """Return a page of the messages that passed any node."""
-        self._history.check_searchable(person, search)
-
         mine, theirs = await asyncio.gather(
             self.rows_here(person, search),
             self._peers.ask_all(_HISTORY, _query(person, search), _read_page),
@@ -160,16 +153,12 @@ class NodeService(Service):
             [(page.rows, page.following) for page in pages], search.limit
         )
         rows, held = [passed.row for passed in merged], {row.id for row in merged if row.held}
-        judgements = await self._read(
-            lambda reading: self._history.judgements(reading, person, rows, held)
-        )
+        judgements = await self._read(lambda reader: reader.judgements(person, rows, held))
         return models.JudgementPage(judgements, following, theirs.absent)
 
     async def quarantine(
-        self, person: Person, search: Search | None = None
+        self, person: Person, search: Search = EVERYTHING
     ) -> models.QuarantinePage:
-        """Return a page of the messages that any node holds."""
-        search = search or Search()
         mine, theirs = await asyncio.gather(
             super().quarantine(person, search),
             self._peers.ask_all(_QUARANTINE, _query(person, search), _read_held_page),
@@ -179,47 +168,49 @@ class NodeService(Service):
         return models.QuarantinePage(*merged, theirs.absent)
 
     async def rows_here(self, person: Person, search: Search) -> PeerPage:
-        """Return a page of the messages that passed this node."""
-
-        def look(reading: ReadConnection) -> PeerPage:
-            rows, following = self._history.find_rows(reading, person, search)
-            return PeerPage([self._peer_row(person, row) for row in rows], following)
+        def look(reader: Reader) -> PeerPage:
+            rows, following = reader.find_rows(person, search)
+            peer_rows = [
+                PeerRow(reader.as_seen(person, row), reader.is_waiting(row)) for row in rows
+            ]
+            return PeerPage(peer_rows, following)
 
         return await self._read(look)
 
     async def row_here(self, person: Person, verdict_id: str) -> PeerRow:
         """Return one of them, with features and words."""
-        return await self._read(
-            lambda reading: self._peer_row(person, self._history.get(reading, person, verdict_id))
-        )
 
-    def _peer_row(self, person: Person, row: HistoryRow) -> PeerRow:
-        return PeerRow(self._history.as_seen(person, row), self._history.is_held(row))
+        def look(reader: Reader, row: HistoryRow, held: bool) -> PeerRow:
+            return PeerRow(reader.as_seen(person, row), held)
 
-    async def _row(self, person: Person, verdict_id: str) -> tuple[HistoryRow, JudgementDetails]:
+        return await super()._on_row(self._read, person, verdict_id, look)
+
+    async def _on_row(
+        self,
+        run: Callable[[Callable[[Any], Result]], Awaitable[Result]],
+        person: Person,
+        verdict_id: str,
+        act: Callable[[Any, HistoryRow, bool], Result],
+    ) -> Result:
         try:
-            return await super()._row(person, verdict_id)
+            return await super()._on_row(run, person, verdict_id, act)
         except NotThereError:
             _, passed = await self._find(person, verdict_id, _HISTORY, _read_row)
-        row, held = passed.row, [verdict_id] if passed.held else []
-        return row, await self._read(lambda reading: self._describe(reading, person, row, held))
+        return await run(lambda reader: act(reader, passed.row, passed.held))
 
     async def held(self, person: Person, verdict_id: str) -> HeldMessageDetails:
-        """Return a held message, with its header section."""
         try:
             return await super().held(person, verdict_id)
         except NotThereError:
             return (await self._find(person, verdict_id, _QUARANTINE, _read_held))[1]
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
-        """Return its text as a reader sees it, bounded; "" if there is none."""
         try:
             return await super().preview_held(person, verdict_id)
         except NotThereError:
             return await self._act(person, verdict_id, "GET", "/text", _read_text)
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
-        """Have the node that holds a message deliver it and learn it as ham."""
         try:
             return await super().release(person, verdict_id)
         except NotThereError:
@@ -228,7 +219,6 @@ class NodeService(Service):
         return result
 
     async def delete(self, person: Person, verdict_id: str) -> None:
-        """Have the node that holds a message delete it; for operators only."""
         try:
             await super().delete(person, verdict_id)
         except NotThereError:
@@ -259,7 +249,6 @@ class NodeService(Service):
         action: str,
         decode: Callable[[bytes], Answer],
     ) -> Answer:
-        """Have the node that holds a message do something with it."""
         peer, _ = await self._find(person, verdict_id, _QUARANTINE, _read_held)
         path = f"{_QUARANTINE}/{verdict_id}{action}"
         try:

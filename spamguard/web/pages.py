@@ -1,291 +1,779 @@
-"""The views: one for each page, and for each action that a form starts.
+"""How a page is made: values as texts and charts, searches in addresses, notices, rendering.
 
-To add a page, write its view with `page`, its template in `templates`, and a link in
-`context.NAVIGATION` if people are to find it at the top. What a view shows or does comes from
-`service`.
+The server renders whole pages, which work without the script. Templates escape each value, and
+`make_visible` makes each text harmless first: a letter that turns the direction of a line, hides
+text, or breaks out of a field must never get through. A page must never contain a script, a style
+or an address of another host; the security policy of every answer (`requests`) forbids browsers to
+follow any.
 
-Whatever changes something takes POST. One click beside a message says that its verdict was wrong.
-Deleting a held message takes a second click on a page of its own. A one-time link is used up by a
-button, because programs that check mail fetch the links in it.
+Charts are geometry: numbers in, coordinates out; templates draw them as SVG. They are written by
+hand because libraries for charts put scripts and styles into a page. A chart must never be the only
+way to read a number: each has a table beside it.
+
+Between two requests, `PageContext` keeps what a click has done. It is memory of this process:
+bounded, and shown to the person who put it there only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import closing, suppress
+import re
+import secrets
+import unicodedata
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import blake2b
+from importlib.resources import files
+from math import floor, inf, log10
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
-from starlette.background import BackgroundTask
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from spamguard.engine import explain_text
 from spamguard.engine.policy import UNSURE
-from spamguard.errors import BusyError, NotThereError, SharedError, UsageError
-from spamguard.storage import Spool
-from spamguard.web import context, formatting
-from spamguard.web.auth import SESSION_SECONDS
-from spamguard.web.context import (
-    Notice,
-    PageContext,
-    SearchQuery,
-    page,
-    page_number,
-    path_id,
-    redirect,
-)
-from spamguard.web.formatting import build_explanation, day, tone
-from spamguard.web.health import judge_health
+from spamguard.errors import NotThereError, UsageError
+from spamguard.keys import is_id
+from spamguard.ledger.senders import label_class
+from spamguard.mail import headers
+from spamguard.records import Explanation
+from spamguard.times import parse_time, utc_datetime
+from spamguard.web.auth import AuthMethod, Person, SessionManager
+from spamguard.web.history import Search
+from spamguard.web.mail import Mailer
 from spamguard.web.models import (
-    JudgementPage,
+    ConfusionCell,
+    Hour,
+    JudgementDetails,
+    LessonReceipt,
+    ReleaseResult,
+    Waiting,
 )
+from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import (
-    RefusalError,
+    Problem,
     current_person,
     current_visitor,
-    read_form,
     read_form_with_file,
-    set_session_cookie,
+    root_path,
 )
+from spamguard.web.service import Service
 
-# ---- today
+# ---- texts and numbers
 
-TODAY_SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
+# Not printable for Unicode, but harmless: line ends, tabs, and the joiners that Persian, Hindi and
+# emoji need.
+_HARMLESS = frozenset("\n\t\u200c\u200d")
+_ACTIONS = {
+    "tag": "tagged",
+    "quarantine": "held back",
+    "redirect": "redirected",
+    "defer": "deferred",
+    "reject": "refused",
+}
+_TONES = {"unsure": "unsure", "not-scanned": "none"}
+UNDECIDED = list(_TONES)
+"""Labels that are not classes."""
 
 
-@page("GET", "/")
-async def today_page(pages: PageContext, request: Request) -> Response:
-    """Show mail by verdict, lessons and mistakes of the last hours, and what has been learnt."""
-    person, span = current_person(request), request.query_params.get("hours", "")
-    hours = int(span) if span in map(str, TODAY_SPANS) else next(iter(TODAY_SPANS))
-    today = await pages.service.today(person, hours)
-    by_label: Counter[str] = Counter()
-    for hour in today.hours:
-        by_label.update(hour.mail)
-    totals = dict(by_label.most_common())
-    classes = await pages.service.classes(person)
-    tones = {label: tone(label, classes) for label in totals}
-    nothing_decided = list(totals) == [UNSURE]
-    charted = formatting.hours_with_data(today.hours)
-    health = await pages.monitor.look() if person.operator else None
-    model = await pages.service.model(person)
-    return await pages.render(
-        request,
-        "today.html",
-        today=today,
-        hours=hours,
-        spans=TODAY_SPANS,
-        totals=totals,
-        mail=formatting.mail_chart(charted, tones),
-        lessons=formatting.lessons_chart(charted),
-        mistakes=formatting.count_mistakes(today.wrong),
-        classes=classes,
-        since=SearchQuery(since=day(today.hours[0].start)),
-        model=model,
-        health=health,
-        worries=judge_health(health, model) if health or nothing_decided else (),
+def make_visible(value: object) -> object:
+    """Make harmful letters of a text visible; return any other value as it is.
+
+    Templates apply it to everything they put out.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(
+        letter
+        if letter.isprintable() or letter in _HARMLESS
+        else " "
+        if unicodedata.category(letter) == "Zs"
+        else f"⟨U+{ord(letter):04X}⟩"
+        for letter in value
     )
 
 
-# ---- history
+def label_text(label: str) -> str:
+    if side := label_class(label):
+        return f"sender: {side}"
+    return "not scanned" if label == "not-scanned" else label
 
-_MESSAGE_PAGE = "?back=message"  # ends the address of forms on the page of one message
+
+def action_text(action: str) -> str:
+    return _ACTIONS.get(action, action)
 
 
-@page("GET", "/history")
-async def history_page(pages: PageContext, request: Request) -> Response:
-    """Show the history with its search; 204 if the script has already seen these rows."""
-    person, error_text = current_person(request), ""
-    query = SearchQuery.from_parameters(request.query_params)
-    if query.verdict_id:
-        with suppress(NotThereError, BusyError):  # then it may be part of a subject
-            await pages.service.judgement(person, query.verdict_id)
-            return redirect(f"/history/{query.verdict_id}")
-    try:
-        rows = await pages.service.history(person, query.to_search())
-    except UsageError as error:
-        rows, error_text = JudgementPage(()), str(error)
-    # It changes with anything that the rows show.
-    text = "".join(
-        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n"
-        for row in rows.judgements
+def tone(label: str, unwanted: Mapping[str, bool]) -> str:
+    """Return one of `TONES` for a label; each has a colour and a sign. unwanted: of each class."""
+    return _TONES.get(label) or ("unwanted" if unwanted.get(label, label == "spam") else "wanted")
+
+
+def number(value: int) -> str:
+    return f"{value:,}"
+
+
+def plural(value: int, noun: str) -> str:
+    return noun if value == 1 else f"{noun}s"
+
+
+def count_noun(value: int, noun: str) -> str:
+    return f"{value:,} {plural(value, noun)}"
+
+
+def percent(share: float) -> str:
+    """Format a share; 0 % and 100 % only if it is exactly that."""
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{share:.0%}".replace("%", " %") if share in (0, 1) else f"{share * 100:.1f} %"
+
+
+def time_bound(seconds: float) -> str:
+    if seconds < 1:
+        return f"up to {seconds * 1000:g} ms"
+    return f"up to {seconds:g} s" if seconds < inf else "longer than ten minutes"
+
+
+def signed(part: float) -> str:
+    """Format a part of a sum with its sign, a true minus sign."""
+    return f"{part:+.3f}".replace("-", "\u2212")
+
+
+def moment(seconds: float, *, exact: bool = False) -> Markup:
+    """Format a time in UTC, which the script changes to the reader's time zone."""
+    when = utc_datetime(seconds)
+    text = when.strftime("%Y-%m-%d %H:%M:%S UTC" if exact else "%Y-%m-%d %H:%M UTC")
+    return Markup('<time datetime="{}">{}</time>').format(when.strftime("%Y-%m-%dT%H:%M:%SZ"), text)
+
+
+def day(seconds: float) -> str:
+    return utc_datetime(seconds).strftime("%Y-%m-%d")
+
+
+def clock(seconds: float, span: float) -> str:
+    """Format a label of an axis of time, in UTC: hour or day, depending on the span."""
+    return utc_datetime(seconds).strftime("%H:%M" if span < 2 * 86400 else "%d %b")
+
+
+# ---- charts
+
+WIDTH, HEIGHT = 420, 180
+"""Of every chart, in its own units, about a pixel each."""
+LEFT, RIGHT, TOP, BOTTOM = 52, 398, 10, 154
+"""The area of the numbers; labels of the axes stand around it."""
+TONES = ("wanted", "unsure", "unwanted", "none")
+"""The parts of a bar, from bottom to top."""
+_MAX_LABELS = 5  # on an axis of time
+_MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
+
+
+class Bar(NamedTuple):
+    """A rectangle with a tone."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: str
+
+
+class Tick(NamedTuple):
+    """A place on an axis with its text. On an axis of time, the text may come from `seconds`."""
+
+    at: float
+    text: str = ""
+    seconds: float = 0.0
+
+
+class Chart(NamedTuple):
+    """The ticks of both axes, and the bars."""
+
+    across: Sequence[Tick]
+    up: Sequence[Tick]
+    marks: Sequence[Bar]
+
+
+def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
+    """Leave out the hours before the first message or lesson, so that a new page is no blank area.
+
+    At least the last `_MIN_COLUMNS` stay, and three days where there is more than one, so that no
+    label stands there twice; or all hours if none has anything.
+    """
+    first = next(
+        (at for at, hour in enumerate(hours) if hour.lessons or any(hour.mail.values())), 0
     )
-    shown = f"{text}{rows.absent}".encode("utf-8", "replace")
-    digest = blake2b(shown, digest_size=8).hexdigest()
-    if request.query_params.get("seen") == digest:
-        return Response(status_code=204)
-    return await pages.render(
-        request,
-        "history.html",
-        query=query,
-        error_text=error_text,
-        page=rows,
-        rows_digest=digest,
-        classes=await pages.service.classes(person),
+    number = max(len(hours) - first, _MIN_COLUMNS)
+    return hours[-72:] if 24 < number < 72 else hours[-number:]
+
+
+def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
+    columns = []
+    for hour in hours:
+        column = dict.fromkeys(TONES, 0)
+        for label, count in hour.mail.items():
+            column[tones.get(label, "none")] += count
+        columns.append(column)
+    return _bar_chart([hour.start for hour in hours], columns)
+
+
+def lessons_chart(hours: Sequence[Hour]) -> Chart:
+    columns = [
+        {"wanted": max(0, hour.lessons - hour.corrections), "unwanted": hour.corrections}
+        for hour in hours
+    ]
+    return _bar_chart([hour.start for hour in hours], columns)
+
+
+def part_bar(part: float, longest: float) -> Bar:
+    """Draw a part of a sum to the left or right of the middle of a strip, 100 wide and 10 high."""
+    length = 50 * min(1.0, abs(part) / longest) if longest else 0.0
+    x, tone = (50.0, "unwanted") if part >= 0 else (50 - length, "wanted")
+    return Bar(x, 1, max(length, 0.5), 8, tone)
+
+
+def axis_top(maximum: float) -> int:
+    """Return the lowest round and even number that is not below the maximum."""
+    if maximum <= 2:
+        return 2
+    power = int(10 ** floor(log10(maximum)))
+    multiples = (step * power for step in (1, 2, 4, 6, 8, 10, 20))
+    return next(top for top in multiples if top >= maximum and top % 2 == 0)
+
+
+def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) -> Chart:
+    top = axis_top(max((sum(column.values()) for column in columns), default=0))
+    step = (RIGHT - LEFT) / max(1, len(starts))
+    marks = []
+    for number, column in enumerate(columns):
+        x, low = LEFT + number * step, 0
+        for tone in TONES:
+            if count := column.get(tone, 0):
+                y = _y_position((low + count) / top)
+                height = _y_position(low / top) - y
+                marks.append(Bar(x + step * 0.1, y, step * 0.8, height, tone))
+                low += count
+    unit = 24 if len(starts) > 48 else 1  # beyond two days, labels are days, so one for each day
+    every = -(-len(starts) // (_MAX_LABELS * unit)) * unit or unit  # so that labels do not touch
+    places = range(every // 2, len(starts), every)
+    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in places]
+    up = [Tick(_y_position(count / top), f"{count:,}") for count in (0, top // 2, top)]
+    return Chart(across, up, marks)
+
+
+def _y_position(share: float) -> float:
+    return BOTTOM - share * (BOTTOM - TOP)
+
+
+# ---- mistakes
+
+
+class Mistakes(NamedTuple):
+    """How the verdicts compare with what people said. rows: wrong verdicts first."""
+
+    spoken: int
+    wrong: int
+    unsure: int
+    rows: list[ConfusionCell]
+
+
+def count_mistakes(cells: Sequence[ConfusionCell]) -> Mistakes:
+    rows = sorted(
+        cells, key=lambda row: (row.said == row.taught, row.said in UNDECIDED, -row.messages)
+    )
+    return Mistakes(
+        spoken=sum(row.messages for row in rows),
+        wrong=sum(row.messages for row in rows if row.said not in (*UNDECIDED, row.taught)),
+        unsure=sum(row.messages for row in rows if row.said == UNSURE),
+        rows=rows,
     )
 
 
-@page("GET", "/history/{name}")
-async def message_page(pages: PageContext, request: Request) -> Response:
-    """Show one message and why it was judged so; at least as it was when the message passed."""
-    person, verdict_id = current_person(request), path_id(request)
-    explained, unexplained = None, ""
-    try:
-        message, why = await pages.service.why(person, verdict_id)
-        explained = build_explanation(why, message, page_number(request))
-    except UsageError as error:
-        message, unexplained = await pages.service.judgement(person, verdict_id), str(error)
-    return await pages.render(
-        request,
-        "message.html",
-        message=message,
-        explained=explained,
-        unexplained=unexplained,
-        classes=await pages.service.classes(person),
+# ---- explanations
+
+_PAGE_FEATURES = 100  # on every page of features but the first
+_WORD_MARK = "\x00"  # on both sides of a stranger's word in a sentence, which is printable
+
+
+class ExplanationRow(NamedTuple):
+    """One part of the log-odds, rounded so that all parts add up.
+
+    kind: a key of `explain_text.KINDS`, or "". counts: as of `ExplainedFeature`. then: what the
+    word added when the message passed; None if it was not among the strongest words. is_sum: it
+    stands for several features, so that its bar would dwarf all others and is None.
+    """
+
+    name: str
+    part: float
+    kind: str = ""
+    remark: str = ""
+    counts: Mapping[str, int] | None = None
+    then: float | None = None
+    is_sum: bool = False
+    bar: Bar | None = None
+
+
+class ExplanationView(NamedTuple):
+    """An explanation as a sentence and tables, each of which sums to the log-odds.
+
+    sentence: every second part is a word of the message. question: of what it gives the log-odds.
+    features: one page of them, strongest first, and a row for those on other pages.
+    """
+
+    why: Explanation
+    sentence: Sequence[str]
+    question: str
+    groups: Sequence[ExplanationRow]
+    features: Sequence[ExplanationRow]
+    page: int
+    pages: int
+
+
+def build_explanation(
+    why: Explanation, then: JudgementDetails | None, page: int = 1
+) -> ExplanationView:
+    """Arrange an explanation in tables.
+
+    then: the verdict when the message passed. page: of the features. What the first page leaves out
+    holds a third of the log-odds at most.
+    """
+    features = explain_text.list_features(why)
+    groups = explain_text.sum_groups(features)
+    # What rounds to nothing is on no page.
+    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
+    first = explain_text.count_first([feature.part for feature in features], why.log_odds)
+    first = min(first, len(listed))
+    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
+    page = min(max(page, 1), pages)
+    start = first + (page - 2) * _PAGE_FEATURES
+    on_page = listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]
+    before = {word.text: word.part for word in then.words} if then else {}
+    rows = [
+        ExplanationRow(
+            feature.name,
+            feature.part,
+            feature.kind,
+            count_noun(feature.tokens, "feature") if feature.tokens > 1 else "",
+            feature.counts,
+            before.get(feature.text) if feature.text else None,
+            is_sum=feature.tokens > 1,
+        )
+        for feature in on_page
+    ]
+    rest = ExplanationRow(
+        "all other features",
+        why.log_odds - sum(feature.part for feature in on_page),
+        remark=count_noun(len(features) - len(on_page), "feature"),
+        is_sum=True,
+    )
+    return ExplanationView(
+        why,
+        sentence=explain_text.describe_verdict(
+            why, features, label_text, f"{_WORD_MARK}{{}}{_WORD_MARK}".format
+        ).split(_WORD_MARK),
+        question=explain_text.describe_odds(why, label_text),
+        groups=_make_rows(
+            [
+                ExplanationRow(group.title, group.part, remark=f"{group.features:,}")
+                for group in groups
+            ],
+            why.log_odds,
+        ),
+        features=_make_rows([*rows, rest], why.log_odds),
+        page=page,
+        pages=pages,
     )
 
 
-@page("POST", "/history/{name}/teach")
-async def teach_passed(pages: PageContext, request: Request) -> Response:
-    """Teach a message of the history."""
-    person, verdict_id = current_person(request), path_id(request)
-    form = await read_form(request)
-    label, held = form.get("class", ""), ""
-    unwanted = (await pages.service.classes(person)).get(label)
-    if not unwanted and (await pages.service.judgement(person, verdict_id)).held:
-        held = verdict_id
-    # Nothing after the lesson may fail: an error means that nothing was taught.
-    receipt = await pages.service.learn_passed(person, verdict_id, label)
-    undo = f"/history/{verdict_id}/forget{_form_origin(request)}"
-    return _redirect_back(pages, request, context.learnt_notice(receipt, undo, held))
+def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[ExplanationRow]:
+    """Round the parts so that they add up, and draw bars; rows that round to nothing go."""
+    steps = explain_text.round_parts([row.part for row in rows], total)
+    rounded = [
+        row._replace(part=step / explain_text.STEPS_PER_NAT)
+        for row, step in zip(rows, steps, strict=True)
+    ]
+    longest = max((abs(row.part) for row in rounded if not row.is_sum), default=0.0)
+    return [
+        row._replace(bar=None if row.is_sum else part_bar(row.part, longest))
+        for row in rounded
+        if row.part
+    ]
 
 
-@page("POST", "/history/{name}/forget")
-async def forget_passed(pages: PageContext, request: Request) -> Response:
-    """Take back the person's vote on a message of the history."""
-    person, verdict_id = current_person(request), path_id(request)
-    await read_form(request)
-    receipt = await pages.service.forget_passed(person, verdict_id)
-    return _redirect_back(pages, request, context.taken_back_notice(receipt))
+# ---- state between two requests
+
+_MAX_NOTICES = 2000
 
 
-def _redirect_back(pages: PageContext, request: Request, notice: Notice) -> Response:
-    """Lead to the page of the form, which is always a page of ours."""
-    person, verdict_id = current_person(request), path_id(request)
-    origin = _form_origin(request)
-    if origin == _MESSAGE_PAGE:
-        return pages.redirect(person, f"/history/{verdict_id}", notice)
-    return pages.redirect(person, f"/history{origin}", notice, f"m-{verdict_id}")
+class PageContext:
+    """What pages keep between requests; one for each process.
+
+    These are the latest notices, each for one person under a name that nobody can guess.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        monitor: HealthReporter,
+        sessions: SessionManager,
+        mailer: Mailer | None = None,
+    ) -> None:
+        self.service, self.monitor, self.sessions = service, monitor, sessions
+        self.mailer = mailer
+        self._notices: OrderedDict[str, tuple[Person, Notice]] = OrderedDict()
+        templates()  # now, so that an upgrade does not mix two versions in this process
+
+    def keep_notice(self, person: Person, notice: Notice) -> str:
+        name = secrets.token_urlsafe(16)
+        self._notices[name] = person, notice
+        if len(self._notices) > _MAX_NOTICES:
+            self._notices.popitem(last=False)
+        return name
+
+    def requested_notice(self, request: Request) -> Notice | None:
+        visitor, name = current_visitor(request), request.query_params.get("told", "")
+        person, notice = self._notices.get(name, (None, None))
+        return notice if visitor and visitor.person == person else None
 
 
-def _form_origin(request: Request) -> str:
-    """Return the end of the form's address: of the message page, or of a search."""
-    if request.query_params.get("back") == "message":
-        return _MESSAGE_PAGE
-    return SearchQuery.from_parameters(request.query_params).ending()
+class Visit:
+    """One request for a page, and what views work with."""
+
+    def __init__(self, context: PageContext, request: Request) -> None:
+        self.request, self.context, self.service = request, context, context.service
+        self.visitor, self.parameters = current_visitor(request), request.query_params
+
+    @property
+    def person(self) -> Person:
+        return current_person(self.request)
+
+    @property
+    def verdict_id(self) -> str:
+        return path_id(self.request)
+
+    @property
+    def page_number(self) -> int:
+        """The page in a list that the address names (page=), 1 if it names none."""
+        text = self.parameters.get("page", "")
+        return int(text) if re.fullmatch("[0-9]{1,6}", text) else 1
+
+    def query(self) -> SearchQuery:
+        return SearchQuery.from_parameters(self.parameters)
+
+    async def form(self) -> Mapping[str, str]:
+        async with read_form_with_file(self.request) as (texts, _):
+            return texts
+
+    async def render(self, name: str, /, **values: Any) -> HTMLResponse:
+        """Make an answer with a template, and what waits for the person in its navigation.
+
+        error_text: what is wrong with the request (422).
+        """
+        if self.visitor is not None:
+            values["waiting"] = await self.service.waiting(self.visitor.person)
+        return render_page(self.request, name, 422 if values.get("error_text") else 200, **values)
+
+    def redirect(self, path: str, notice: Notice, anchor: str = "") -> Response:
+        """Lead to a page and show a notice there. anchor: an id on the page."""
+        """Lead to a page and show a notice there. anchor: an id on the page."""
+        name = self.context.keep_notice(self.person, notice)
+        return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
 
 
-# ---- teaching a message
-
-_CHUNK_BYTES = 256 << 10
-
-
-@page("GET", "/teach")
-async def teach_page(pages: PageContext, request: Request) -> Response:
-    """Show the form to upload a message."""
-    classes = await pages.service.classes(current_person(request))
-    return await pages.render(request, "teach.html", classes=classes)
+def redirect(path: str) -> Response:
+    return RedirectResponse(path, 303)
 
 
-@page("POST", "/teach")
-async def upload_message(pages: PageContext, request: Request) -> Response:
-    """Teach a message."""
-    person = current_person(request)
-    with closing(Spool(request.scope["state"]["spool"])) as message:
-        async with read_form_with_file(request) as (form, file):
-            if file is not None and file.size:
-                while chunk := await file.read(_CHUNK_BYTES):
-                    message.write(chunk)
+def path_id(request: Request) -> str:
+    """Return the verdict id in the path of a request. NotThereError: it is not one."""
+    verdict_id = str(request.path_params["name"])
+    if not is_id(verdict_id):
+        raise NotThereError("there is no message with that verdict id")
+    return verdict_id
+
+
+# ---- notices
+
+
+class Notice(NamedTuple):
+    """What a click has done, in a sentence.
+
+    undo: address of the form that takes it back, or "". undo_ids: verdict ids of messages, if that
+    form names some. held: verdict id of a held message that was just taught as a wanted class, or
+    "".
+    """
+
+    text: str
+    receipt: LessonReceipt | None = None
+    released: ReleaseResult | None = None
+    undo: str = ""
+    held: str = ""
+    undo_ids: tuple[str, ...] = ()
+
+
+def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> Notice:
+    held = verdict_id if receipt.held else ""
+    label = label_text(receipt.label)
+    if not receipt.changed:
+        text = f"You had already said {label}. Nothing has changed."
+        return Notice(text, receipt, held=held)
+    before = f" You had said {label_text(receipt.was)} before." if receipt.was else ""
+    return Notice(f"Learnt as {label}.{before}", receipt, undo=undo, held=held)
+
+
+def taken_back_notice(receipt: LessonReceipt) -> Notice:
+    if not receipt.changed:
+        text = "You had said nothing about this message, so there is nothing to take back."
+    else:
+        label = label_text(receipt.was)
+        text = f"Taken back: you had said {label}. It counts as if it had never been taught."
+    return Notice(text, receipt)
+
+
+def released_notice(released: ReleaseResult) -> Notice:
+    if not released.recipients:
+        return Notice("This message had been released before.", released=released)
+    if released.released:
+        text = f"Released to {count_noun(len(released.recipients), 'recipient')}."
+    else:
+        text = (
+            "Not all recipients have got the message: "
+            "the replies of the next hop are below. Try again later."
+        )
+    if released.taught:
+        text += " Learnt as ham."
+    return Notice(text, released=released)
+
+
+# ---- addresses
+
+_MAX_FIELD = 200  # characters
+HISTORY_ROWS = 50
+_MAX_WORDS = 20
+SEARCH_TERMS = {
+    "from": "sender",
+    "to": "recipient",
+    "subject": "subject",
+    "verdict": "label",
+    "said": "taught",
+    "since": "since",
+    "until": "until",
+}
+"""What may stand before a colon in the search box, and the field of `SearchQuery` that it sets."""
+_SEARCH_TERM = re.compile(r'(?:([A-Za-z]+):)?(?:"([^"]*)"|(\S+))')
+_VERDICT_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
+
+
+@dataclass(frozen=True)
+class SearchQuery:
+    """A search of the history as an address or a form has it, as texts.
+
+    Addresses are built from these fields alone, never from what a client sent. q: the words of the
+    search box; terms of `SEARCH_TERMS` in it become the fields that they name. since, until: days
+    such as 2026-11-20 in UTC, both included.
+    """
+
+    q: str = ""
+    subject: str = ""
+    sender: str = ""
+    recipient: str = ""
+    label: str = ""
+    taught: str = ""
+    since: str = ""
+    until: str = ""
+    before: str = ""
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> SearchQuery:
+        """Read an address or a form; unknown parameters are ignored."""
+        names = [field.name for field in fields(cls)]
+        values = {name: parameters.get(name, "")[:_MAX_FIELD].strip() for name in names}
+        words = []
+        for term in _SEARCH_TERM.finditer(values["q"]):
+            if name := SEARCH_TERMS.get((term[1] or "").lower()):
+                values[name] = (term[2] or term[3] or "").strip()
             else:
-                source = form.get("source", "").strip("\r\n\ufeff")
-                message.write(source.encode("utf-8", "replace"))
-            if not message.size:
-                raise UsageError(
-                    "there is no message: choose a file, or paste the source of a message"
-                )
-            if b":" not in message.read_start(4096):
-                raise UsageError(
-                    "this is not a message, because it has no header. "
-                    "Mail programs call what is needed “source” or “original”"
-                )
-        receipt = await pages.service.learn(person, message, form.get("class", ""))
-    undo = f"/teach/forget?digest={receipt.digest}"
-    return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
+                words.append(term[0])
+        return cls(**values | {"q": " ".join(words)[:_MAX_FIELD].strip()})
+
+    def to_search(self) -> Search:
+        """Make the search for the service. UsageError: a day is not a day, or too many words."""
+        terms = _SEARCH_TERM.finditer(self.q)
+        words = [term[0] if term[1] else (term[2] or term[3] or "").strip() for term in terms]
+        if len(words) > _MAX_WORDS:
+            raise UsageError(f"these are more than {_MAX_WORDS} words: leave some out")
+        return Search(
+            self.sender,
+            self.recipient,
+            self.subject,
+            self.label,
+            self.taught,
+            _parse_day(self.since) if self.since else 0.0,
+            _parse_day(self.until, is_end=True) if self.until else 0.0,
+            self.before if is_id(self.before) else "",
+            HISTORY_ROWS,
+            tuple(filter(None, words)),
+        )
+
+    @property
+    def text(self) -> str:
+        """The whole search as the search box takes it.
+
+        >>> SearchQuery("solar", sender="Ann Lee", label="spam").text
+        'solar from:"Ann Lee" verdict:spam'
+        """
+        terms = [
+            (term, str(getattr(self, name)).replace('"', "")) for term, name in SEARCH_TERMS.items()
+        ]
+        texts = [
+            f'{term}:"{text}"' if text.split() != [text] else f"{term}:{text}"
+            for term, text in terms
+            if text
+        ]
+        return " ".join(filter(None, [self.q, *texts]))
+
+    @property
+    def verdict_id(self) -> str:
+        """The verdict id that somebody searches for, alone or in a field X-Spamguard; or ""."""
+        match = _VERDICT_ID.fullmatch(self.q)
+        return match[1] if match else ""
+
+    def ending(self, **changes: str) -> str:
+        """Return the query part of an address with its question mark, or "".
+
+        >>> SearchQuery(label="spam").ending(sender="ann")
+        '?sender=ann&label=spam'
+        """
+        values = asdict(replace(self, **changes))
+        encoded = urlencode({name: value for name, value in values.items() if value})
+        return f"?{encoded}" if encoded else ""
 
 
-@page("POST", "/teach/forget")
-async def forget_digest(pages: PageContext, request: Request) -> Response:
-    """Take back the person's vote on a message, by message digest."""
-    person = current_person(request)
-    await read_form(request)
-    receipt = await pages.service.forget(person, request.query_params.get("digest", ""))
-    return pages.redirect(person, "/teach", context.taken_back_notice(receipt))
-
-
-# ---- help
-
-
-@page("GET", "/help")
-async def help_page(pages: PageContext, request: Request) -> Response:
-    """Show what users may want to know."""
-    current_person(request)  # all pages need a login
-    return await pages.render(request, "help.html")
-
-
-# ---- login
-
-
-@page("GET", "/login")
-async def login_page(pages: PageContext, request: Request) -> Response:
-    """Show the login button, or without a link how to get one."""
-    link = request.query_params.get("link", "")
-    if not link and current_visitor(request):
-        return redirect("/")
-    return await pages.render(
-        request, "login.html", link=link, asked="asked" in request.query_params
-    )
-
-
-@page("POST", "/login")
-async def log_in(pages: PageContext, request: Request) -> Response:
-    """Use up a one-time link. Operators get to the numbers, others to their mail."""
-    form = await read_form(request)
+def _parse_day(day: str, *, is_end: bool = False) -> float:
     try:
-        person, secret = await pages.sessions.log_in(form.get("link", ""), current_visitor(request))
-    except SharedError as error:
-        text = "a link cannot be used while the database of all nodes is away: try again later"
-        raise RefusalError(410, text) from error
-    answer = redirect("/" if person.operator else "/history")
-    set_session_cookie(request, answer, secret, SESSION_SECONDS)
+        return parse_time(day, datetime.now(UTC), is_end=is_end)
+    except ValueError:
+        raise UsageError(f"{day} is not a day: write it as in 2026-11-20") from None
+
+
+# ---- rendering
+
+NAVIGATION = (
+    ("/", "Today"),
+    ("/queue", "Unsure"),
+    ("/history", "History"),
+    ("/teach", "Teach"),
+    ("/quarantine", "Quarantine"),
+    ("/help", "Help"),
+)
+"""The links at the top of each page."""
+# Browsers are strict about these, so they do not come from this machine's configuration.
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# Headings for people. Other statuses have the names that HTTP gives them.
+_TITLES = {
+    400: "That did not arrive whole",
+    401: "You are not logged in",
+    403: "That is not allowed",
+    404: "Not found",
+    410: "Not now",
+    413: "That is too large",
+    422: "That does not work",
+    429: "Too many requests",
+    503: "Not now",
+}
+
+
+def render_page(request: Request, name: str, /, status: int, **values: Any) -> HTMLResponse:
+    """Make an answer with a template. Views use `Visit.render`."""
+    visitor = current_visitor(request)
+    common = {
+        "person": visitor.person if visitor else None,
+        "can_log_out": visitor is not None and visitor.auth_method is AuthMethod.SESSION,
+        "root": root_path(request),
+        "here": request.url.path,
+        "offers_links": request.scope["state"].get("offers_links", False),
+        "notice": request.scope["state"].get("notice"),
+        "waiting": Waiting(),
+    }
+    return HTMLResponse(templates().get_template(name).render(common | values), status)
+
+
+def problem_page(request: Request, problem: Problem) -> Response:
+    # Who is logged in already has used a link twice.
+    status = 422 if problem.status == 401 and current_visitor(request) else problem.status
+    heading = _TITLES.get(status, problem.title)
+    answer = render_page(request, "failed.html", problem.status, problem=problem, heading=heading)
+    answer.headers.update(problem.headers)
     return answer
 
 
-@page("POST", "/login/mail")
-async def mail_link(pages: PageContext, request: Request) -> Response:
-    """Send a one-time link by mail; the answer is the same for all addresses."""
-    form = await read_form(request)
-    if pages.mailer is None:
-        raise NotThereError("this filter sends no links by mail")
-    pages.mailer.check_client(request.scope["state"]["client"])
-    answer = redirect("/login?asked")
-    answer.background = BackgroundTask(pages.mailer.request_link, form.get("address", ""))
-    return answer
+async def serve_asset(request: Request) -> Response:
+    """Serve style, script or icon. Browsers may keep them: another version has another address."""
+    file = request.path_params["file"]
+    if file not in _assets():
+        raise HTTPException(404)
+    fields = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(_assets()[file], headers=fields, media_type=_MEDIA_TYPES[Path(file).suffix])
 
 
-@page("POST", "/logout")
-async def log_out(pages: PageContext, request: Request) -> Response:
-    """End the session."""
-    await read_form(request)
-    pages.sessions.log_out(current_visitor(request))
-    answer = redirect("/login")
-    set_session_cookie(request, answer, "", 0)
-    return answer
+@lru_cache(1)
+def _assets() -> dict[str, bytes]:
+    directory = files(__package__).joinpath("static")
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+_TEMPLATE_FUNCTIONS = (
+    action_text,
+    clock,
+    count_noun,
+    day,
+    headers.is_sender,
+    headers.split_author,
+    label_text,
+    moment,
+    number,
+    percent,
+    plural,
+    signed,
+    time_bound,
+    tone,
+)
+_TEMPLATE_VALUES = {
+    "explain_text": explain_text,
+    "pages": NAVIGATION,
+    "UNDECIDED": UNDECIDED,
+    "WIDTH": WIDTH,
+    "HEIGHT": HEIGHT,
+    "LEFT": LEFT,
+    "RIGHT": RIGHT,
+    "BOTTOM": BOTTOM,
+}
+"""What templates may call and use, beside the values of their page."""
+
+
+@lru_cache(1)
+def templates() -> Environment:
+    """Return all templates, read once, with the functions that they call."""
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=make_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.globals |= {each.__name__: each for each in _TEMPLATE_FUNCTIONS}
+    environment.globals |= _TEMPLATE_VALUES | {
+        "version": blake2b(b"".join(sorted(_assets().values())), digest_size=6).hexdigest(),
+    }
+    for name in environment.list_templates():
+        environment.get_template(name)
+    return environment

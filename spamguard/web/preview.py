@@ -21,7 +21,6 @@ _CPU_SECONDS, _MEMORY_BYTES = 4, 1 << 30
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the text in UTF-8."""
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     with Path(arguments[0]).open("rb") as file:

@@ -1,34 +1,45 @@
-"""What the server believes of a request, and what it tells when one fails.
+"""How requests are admitted, what is believed of them, and what is told when one fails.
 
-`RequestReader` reads the head of each request and believes no more of it than it can check. Views
-read forms with `read_form` or `read_form_with_file`, which check that the form is ours.
+Every request passes `AccessMiddleware` first: host name, size, rate, visitor, number of requests at
+once, and whether the request comes from a page of ours. `RequestReader` reads its head, and
+believes no more of it than it can check. Every answer gets security fields and one line in the log.
+No request from another site may change anything: browsers say by `Sec-Fetch-Site` or `Origin` which
+site has made them send it, so forms need no secret of their own.
 
-Raise an error of `spamguard.errors`, or a `RefusalError` with a status of your own: `app` turns
-every error into a `Problem` (RFC 9457), and shows it as JSON or as a page. A problem must never
-tell anything about the inside of the program: file names, SQL, tracebacks.
+`app` turns every error into a `Problem` (RFC 9457). A problem must never tell anything about the
+inside of the program: file names, SQL, tracebacks.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import NamedTuple, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request, cookie_parser
+from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import JSONResponse, Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spamguard import errors
 from spamguard.config.options import Web, WebProxy
 from spamguard.errors import SpamguardError
-from spamguard.smtp.envelope import Networks, normalise_address
-from spamguard.web.auth import Person, UnauthenticatedError, Visitor
+from spamguard.smtp.envelope import Networks, client_prefix, normalise_address
+from spamguard.web.auth import AuthMethod, Person, SessionManager, UnauthenticatedError, Visitor
+
+if TYPE_CHECKING:
+    from spamguard.web.nodes import PeerDoor
+
+_log = logging.getLogger("spamguard.web")
 
 # ---- problems
 
@@ -47,7 +58,6 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """The name of the status."""
         return HTTPStatus(self.status).phrase
 
 
@@ -94,7 +104,6 @@ _ERROR_STATUSES: tuple[tuple[type[SpamguardError], int, dict[str, str]], ...] = 
 
 
 def problem_response(problem: Problem) -> JSONResponse:
-    """Write a problem for programs."""
     members = {
         "type": "about:blank",
         "title": problem.title,
@@ -137,7 +146,6 @@ class RateLimiter:
 
 
 def check_rate(wait_seconds: float, source: str) -> None:
-    """Raise RefusalError if there was no token. source: of the requests, for the visitor."""
     if wait_seconds > 0:
         text = f"too many requests {source}: wait a little"
         raise RefusalError(429, text, Retry_After=str(int(wait_seconds) + 1))
@@ -150,7 +158,6 @@ PEER_ROOT = "/peer/"
 
 
 def current_visitor(request: Request) -> Visitor | None:
-    """Return the visitor, or None for an anonymous request."""
     return cast("Visitor | None", request.scope["state"].get("visitor"))
 
 
@@ -171,12 +178,6 @@ def root_path(request: Request) -> str:
 
 _MAX_FORM_FIELDS = 60  # a list has 50 boxes
 _MAX_FIELD_BYTES = 1 << 20  # of a field that is not a file, such as a pasted message
-
-
-async def read_form(request: Request) -> Mapping[str, str]:
-    """Return the texts of a form by field name. Errors as of `read_form_with_file`."""
-    async with read_form_with_file(request) as (texts, _):
-        return texts
 
 
 @asynccontextmanager
@@ -270,12 +271,10 @@ class RequestContext(NamedTuple):
     fields: Mapping[bytes, bytes]
 
     def header(self, name: bytes) -> str:
-        """Return a header field, "" if there is none."""
         return self.fields.get(name, b"").decode("latin-1")
 
     @property
     def session_secret(self) -> str:
-        """The value of our cookie, or ""."""
         name = _cookie_name(self.root_path, secure=self.secure)
         return cookie_parser(self.header(b"cookie")).get(name, "")
 
@@ -332,7 +331,18 @@ class RequestReader:
             secure = secure or fields.get(b"x-forwarded-proto", b"").lower() == b"https"
             user = self._proxy_user(fields)
             client = self._client_address(peer, fields.get(b"x-forwarded-for", b""))
-        same_origin = _is_same_origin(fields, secure=secure)
+        same_origin: bool | None = None
+        if b"sec-fetch-site" in fields:
+            # none: the person did it, as by restoring a tab. No page can make a browser say so.
+            same_origin = fields[b"sec-fetch-site"] in (b"same-origin", b"none")
+        elif b"origin" in fields:
+            page = _ORIGIN.fullmatch(fields[b"origin"].lower())
+            same_origin = (
+                page is not None
+                and page[2] == fields[b"host"].lower()
+                # Where our page came over HTTPS, one that did not is not ours, whatever its name.
+                and (page[1] == b"https" or not secure)
+            )
         root = self._proxy.path if proxied else ""
         return RequestContext(client, user, secure, same_origin, root, fields)
 
@@ -356,24 +366,239 @@ class RequestReader:
         return peer
 
 
-def _is_same_origin(fields: Mapping[bytes, bytes], *, secure: bool) -> bool | None:
-    """Whether a page of ours sent the request, as browsers say (Sec-Fetch-Site, Origin).
-
-    secure: our page came over HTTPS, so a page that did not is not ours, whatever its name.
-    """
-    if b"sec-fetch-site" in fields:
-        return fields[b"sec-fetch-site"] == b"same-origin"
-    if b"origin" not in fields:
-        return None
-    match = _ORIGIN.fullmatch(fields[b"origin"].lower())
-    if match is None or match[2] != fields[b"host"].lower():
-        return False
-    return not secure or match[1] == b"https"
-
-
 def _plain_address(text: str) -> str:
     """Normalise an address; "" if it is none."""
     try:
         return normalise_address(text.strip("[]"))
     except ValueError:
         return ""
+
+
+# ---- access
+
+MAX_ADDRESS_REQUESTS_PER_MINUTE = 6000
+MAX_REQUESTS = 64  # at once, of visitors
+MAX_REQUESTS_PER_PERSON = 16  # at once, of a person who is not an operator
+MAX_ANONYMOUS = 16  # at once, of clients that are not logged in
+MAX_ANONYMOUS_PER_ADDRESS = 8
+MAX_FAILURES_PER_MINUTE = 20  # wrong tokens from one address; then none is tried
+FORM_OVERHEAD_BYTES = 256 << 10  # of a form, beside the message in it
+_MAX_LOGIN_BYTES = 16 << 10  # of an anonymous request, which can only be a login
+_LOGIN_SECONDS = 10.0
+_CLIENT_CLOSED = 499  # in the log only: the client did not wait for the answer
+_SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+
+
+class AccessMiddleware:
+    """Admits requests to the application.
+
+    show_error: makes the answer that tells of an error. spool: directory for messages. peers: of
+    nodes.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        web: Web,
+        sessions: SessionManager,
+        show_error: Callable[[Request, Exception], Awaitable[Response]],
+        spool: Path,
+        peers: PeerDoor | None,
+    ) -> None:
+        self._app = app
+        self._show_error = show_error
+        self._peers = peers
+        self._reader = RequestReader(web)
+        self._sessions = sessions
+        self._state: dict[str, Any] = {
+            "spool": spool,
+            "visitor": None,
+            "client": "",
+            "secure": False,
+            "root": "",
+            "offers_links": bool(web.mail_from),
+        }
+        self._address_rates = RateLimiter(MAX_ADDRESS_REQUESTS_PER_MINUTE)
+        self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
+        # Requests being answered, by person, or by address for anonymous clients.
+        self._running = Counter[Person | str]()
+        self._discards = asyncio.Semaphore(MAX_ANONYMOUS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = state = self._state.copy()
+        exchange = Exchange(scope, receive, send, self._discards)
+        try:
+            self._admit(scope)
+            with self._count_request(state["visitor"], state["client"]):
+                # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]
+                await self._app({**scope, "method": method}, exchange.receive, exchange.send)
+        except ClientDisconnect:
+            exchange.status = _CLIENT_CLOSED
+        except Exception as error:  # noqa: BLE001  no error may leave as it is
+            response = await self._show_error(Request(scope), error)
+            if exchange.status == 0:
+                await response(scope, exchange.receive, exchange.send)
+        finally:
+            exchange.log()
+
+    def _admit(self, scope: Scope) -> None:
+        """Check the head of a request. RefusalError, UnauthenticatedError, AccessError."""
+        context = self._reader.read(scope)
+        state = scope["state"]
+        state["client"] = context.client
+        state["secure"], state["root"] = context.secure, context.root_path
+        now, prefix = time.monotonic(), client_prefix(context.client)
+        try:
+            if self._peers is not None and scope["path"].startswith(PEER_ROOT):
+                # Nodes act for many people, whose rates the other node limits.
+                state["visitor"] = self._peers.identify(scope, context)
+                return
+            check_rate(self._address_rates.take(prefix, now), "from this address")
+            state["visitor"] = visitor = self._sessions.identify(context, int(time.time()))
+        except UnauthenticatedError:
+            # Only wrong tokens count: nobody can lock out others, and 256 bits cannot be guessed.
+            check_rate(self._failure_rates.take(prefix, now), "with wrong tokens")
+            raise
+        # A request that another site makes a browser send, with our cookie or proxy password, must
+        # not change anything. It must not load anything either, except by following a link: the
+        # time that a search takes would tell whether it finds something.
+        if scope["method"] in _SAFE_METHODS:
+            navigates = context.fields.get(b"sec-fetch-mode", b"navigate") == b"navigate"
+            refused = visitor is not None and context.same_origin is False and not navigates
+        else:
+            refused = not context.same_origin if visitor else context.same_origin is False
+        if refused and (visitor is None or visitor.auth_method is not AuthMethod.TOKEN):
+            raise RefusalError(403, "this was not sent by a page of this server")
+
+    @contextmanager
+    def _count_request(self, visitor: Visitor | None, client: str) -> Iterator[None]:
+        """Keep room for visitors beside anonymous clients, and for each visitor beside others.
+
+        RefusalError: there are too many requests at once.
+        """
+        key = visitor.person if visitor is not None else client_prefix(client)
+        anonymous = sum(n for other, n in self._running.items() if isinstance(other, str))
+        if isinstance(key, str):
+            per_address = self._running[key] >= MAX_ANONYMOUS_PER_ADDRESS
+            full = anonymous >= MAX_ANONYMOUS or per_address
+        else:
+            per_person = not key.operator and self._running[key] >= MAX_REQUESTS_PER_PERSON
+            full = self._running.total() - anonymous >= MAX_REQUESTS or per_person
+        if full:
+            raise RefusalError(503, "too many requests at once", Retry_After="1")
+        self._running[key] += 1
+        try:
+            yield
+        finally:
+            self._running -= Counter((key,))  # and no key with a count of zero remains
+
+
+CHUNK_SECONDS = 20.0  # between two chunks of a body
+BODY_SECONDS = 300.0  # for a whole body
+# Unread bytes are read and dropped, because the peer's kernel would lose the answer otherwise.
+_MAX_DISCARD_BYTES = 8 << 20
+_DISCARD_SECONDS = 2.0
+
+
+class Exchange:
+    """One request and its answer.
+
+    The body is limited in size and time; more tightly before somebody logs in. The answer gets
+    security fields and a line in the log. status: of the answer, 0 before it begins. discards:
+    taken while unread bytes of an anonymous client are dropped. Without a free one its connection
+    ends at once, so that those who are refused leave room for others.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, discards: asyncio.Semaphore
+    ) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._state, self._discards = scope["state"], discards
+        self._size, self._began = 0, time.monotonic()
+        self.status = 0
+        fields = dict(scope["headers"])
+        self._awaits_continue = fields.get(b"expect", b"").lower() == b"100-continue"
+        self._declared = int(fields.get(b"content-length", b"0")[:20])
+        self._more_expected = b"transfer-encoding" in fields or self._declared > 0
+
+    async def receive(self) -> Message:
+        """Receive a message (ASGI). RefusalError: the body is too large (413) or slow (408)."""
+        anonymous = self._state["visitor"] is None
+        limit = _MAX_LOGIN_BYTES if anonymous else MAX_MESSAGE_BYTES + FORM_OVERHEAD_BYTES
+        if self._declared > limit:  # however slowly they would come
+            raise RefusalError(413, f"more than {limit:,} bytes")
+        self._awaits_continue = False
+        if not self._more_expected:  # only the end of the connection can follow, at any time
+            return await self._receive()
+        deadline = self._began + (_LOGIN_SECONDS if anonymous else BODY_SECONDS)
+        wait = min(CHUNK_SECONDS, deadline - time.monotonic())
+        try:
+            message = await asyncio.wait_for(self._receive(), max(wait, 0.0))
+        except TimeoutError:
+            raise RefusalError(408, "the request did not arrive in time") from None
+        self._size += self._count_bytes(message)
+        if self._size > limit:
+            raise RefusalError(413, f"more than {limit:,} bytes")
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a message (ASGI). If too much of the request is unread, the connection ends."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            fields = MutableHeaders(scope=message)
+            for name, value in _SECURITY_FIELDS.items():
+                fields.setdefault(name, value)
+            if self._scope["scheme"] == "https":
+                fields.setdefault("strict-transport-security", "max-age=31536000")
+            if not self._awaits_continue:
+                await self._drop_unread()
+            if self._more_expected:
+                fields["connection"] = "close"
+        await self._send(message)
+
+    async def _drop_unread(self) -> None:
+        anonymous, dropped = self._state["visitor"] is None, 0
+        if anonymous and self._discards.locked():
+            return
+        with suppress(TimeoutError, ClientDisconnect):
+            async with self._discards if anonymous else nullcontext():
+                async with asyncio.timeout(_DISCARD_SECONDS):
+                    while self._more_expected and dropped <= _MAX_DISCARD_BYTES:
+                        dropped += self._count_bytes(await self._receive())
+
+    def _count_bytes(self, message: Message) -> int:
+        self._more_expected = message["type"] == "http.request" and message.get("more_body", False)
+        return len(message.get("body", b""))
+
+    def log(self) -> None:
+        """Log one line without the query; 204 for debugging only, as open pages poll."""
+        level = logging.DEBUG if self.status == 204 else logging.INFO
+        duration = (time.monotonic() - self._began) * 1000
+        client, visitor = self._state["client"] or "-", self._state["visitor"]
+        user = (visitor.person.name if visitor else "") or "-"
+        target = log_target(self._scope)
+        _log.log(level, "%s %s %s %d %.0f ms", client, user, target, self.status, duration)
+
+
+def log_target(scope: Scope) -> str:
+    return f"{scope['method'][:20]} {scope['path'][:200]}"
+
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Pages load our own files and nothing else, and contain no script or style."""
+
+_SECURITY_FIELDS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # Not no-referrer: with that, browsers say `Origin: null` of our own forms.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-store",
+}

@@ -3,8 +3,11 @@
 Each call names the person who makes it. Nobody sees mail that is not theirs, and nobody changes
 anything in another person's name.
 
-Blocking work runs in threads: one thread owns a filter, with which it teaches and explains; two
-threads read history and ledger. Scorer processes read and judge mail.
+Blocking work runs in threads, each of which has its files open: two have a `Reader`, and one has a
+`Desk`, a reader with a filter that teaches and explains. A lesson is one piece of work for the
+desk: it finds the message, checks the rights, casts the vote and judges anew. A thread takes few
+pieces of work, and a caller that waits too long gets BusyError. Scorer processes read and judge
+uploaded mail; this process never parses mail itself.
 
 Errors: UsageError for bad input, NotAllowedError for what the person may not do, NotThereError for
 an unknown id or somebody else's (nobody can tell which), BusyError for "try again in a moment".
@@ -16,64 +19,325 @@ import asyncio
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from spamguard import log
 from spamguard.aio import run_in_thread
+from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.config.options import Policy, Settings, TeachSettings
-from spamguard.delivery.quarantine import QuarantineEntry
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
-from spamguard.engine.policy import UNSURE
+from spamguard.engine.policy import UNSURE, unwanted_classes
 from spamguard.engine.prepare import Example
-from spamguard.errors import NotAllowedError, SpamguardError, UsageError
-from spamguard.learning.lessons import LessonService, NewClass
+from spamguard.errors import (
+    BusyError,
+    HistoryError,
+    LedgerError,
+    NotAllowedError,
+    SpamguardError,
+    TableError,
+    UnknownClassError,
+    UsageError,
+)
+from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, undo_votes
-from spamguard.ledger.senders import label_class, make_sender_vote
+from spamguard.ledger.senders import make_sender_vote
 from spamguard.ledger.votes import NO_STANDING
+from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
 from spamguard.proxy.history import HistoryRow
 from spamguard.proxy.history_search import example_from_row, row_digest
-from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
-from spamguard.storage import BATCH_SIZE, Spool
-from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_NATS, WEB_ORIGIN
-from spamguard.web import models, statistics
+from spamguard.proxy.scorer import NotScanned, ScanOptions
+from spamguard.proxy.scorer_pool import ScorerPool
+from spamguard.records import EXTRACTOR, MAX_WORDS, Explanation, Scan, Verdict, Vote, Word
+from spamguard.storage import BATCH_SIZE, SPOOL_DIRECTORY, Spool
+from spamguard.users import SENDER_NATS, Origin
+from spamguard.web import models, numbers, quarantine
 from spamguard.web.auth import Person, require_operator
+from spamguard.web.history import EVERYTHING, Reader, Search, ensure_filter
 from spamguard.web.models import JudgementDetails, LessonReceipt
-from spamguard.web.quarantine import QuarantineQueries
-from spamguard.web.queries import (
-    HistoryQueries,
-    Search,
-    can_teach,
-    check_class,
-    known_classes,
-    was_learnt,
-)
-from spamguard.web.workers import (
-    WAIT_SECONDS,
-    AsyncTtlCache,
-    ReadConnection,
-    ResourceThread,
-    UploadScanner,
-    Visibility,
-    example_from_scan,
-)
+from spamguard.web.monitor import AsyncTtlCache
 
 _log = logging.getLogger("spamguard.web")
 
+UNSURE_DAYS = 14
 _MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
 _MAX_COUNT_SECONDS = 0.2  # for a number of the navigation: a history may be long
 _MAX_WAIT_SECONDS = 0.5  # of a page for these numbers
-UNSURE_DAYS = 14
 _READ_THREADS = 2
 _MAX_WORDS = 60  # told with a verdict
 _UNDO_BATCH = 4 * BATCH_SIZE  # messages
 _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
 
+# ---- threads
+
+MAX_WAITING = 64  # pieces of work for one thread
+WAIT_SECONDS = 20.0
+# After these errors the resource is opened anew: somebody may have mended or restored a file.
+_BROKEN_ERRORS = (HistoryError, LedgerError, TableError)
+
+ResourceT = TypeVar("ResourceT")
 Result = TypeVar("Result")
+
+
+class ResourceThread(Generic[ResourceT]):
+    """A thread with a resource of its own, which it opens when there is work.
+
+    waiting: pieces of work for which somebody waits.
+    """
+
+    def __init__(self, name: str, open_resource: Callable[[], ResourceT]) -> None:
+        self.waiting = 0
+        self._open = open_resource
+        self._resource: Any = None
+        self._pool = ThreadPoolExecutor(1, name)
+
+    async def run(
+        self, work: Callable[[ResourceT], Result], timeout_seconds: float = WAIT_SECONDS
+    ) -> Result:
+        """Return or raise what the work does in the thread.
+
+        BusyError: too much waits, or the time is up. Work that has begun may still finish.
+        """
+        if self.waiting > MAX_WAITING:
+            raise BusyError("too many requests at once: try again in a moment")
+        self.waiting += 1
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
+            return await asyncio.wait_for(running, timeout_seconds)
+        except TimeoutError:
+            raise BusyError("this takes too long now: try again later") from None
+        finally:
+            self.waiting -= 1
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._close)
+        self._pool.shutdown(wait=False)
+
+    def _work(self, work: Callable[[ResourceT], Result]) -> Result:
+        if self._resource is None:
+            self._resource = self._open()
+        try:
+            return work(self._resource)
+        except Exception as error:
+            if isinstance(error, _BROKEN_ERRORS) or not isinstance(error, SpamguardError):
+                self._close()
+            raise
+
+    def _close(self) -> None:
+        resource, self._resource = self._resource, None
+        if resource is not None:
+            try:
+                resource.close()
+            except SpamguardError as error:
+                _log.error("%s", error)
+
+
+# ---- uploaded messages
+
+_MAX_MESSAGES = 32  # judged at once
+_MAX_MESSAGES_PER_PERSON = 8  # judged at once for a person who is not an operator
+_NEW_FILTER_SECONDS = 5.0  # within which scorers find a filter that has just been created
+_RETRY_SECONDS = 0.2
+# Reasons of `NotScanned` that may be gone when the person tries again.
+_TEMPORARY_REASONS = ("busy", "stopping", "no-model", "unreadable", "crashed", "timeout")
+
+
+class UploadScanner:
+    """Judges uploaded messages in a scorer pool of its own, whose scorers start with the first one.
+
+    spam_threshold: as in `Policy`. settle: called when lessons wait for settling, or when there are
+    no usable tables.
+    """
+
+    def __init__(
+        self, settings: Settings, spam_threshold: float, settle: Callable[[], object]
+    ) -> None:
+        self._pool = ScorerPool(settings.state, settings.scoring)
+        self._options = ScanOptions(spam_threshold, settings.authserv_ids, words=MAX_WORDS)
+        self._settle = settle
+        self._settings = settings
+        self._running = Counter[Person]()
+        self.close = self._pool.close
+
+    async def scan(self, message: Spool, person: Person, users: tuple[str, ...] = ()) -> Scan:
+        """Judge a message as its sender wrote it, without a prefix that we put before its subject.
+
+        UsageError: the message cannot be judged. BusyError: the message cannot be judged now.
+        """
+        max_messages = _MAX_MESSAGES if person.operator else _MAX_MESSAGES_PER_PERSON
+        if self._running.total() >= _MAX_MESSAGES or self._running[person] >= max_messages:
+            raise BusyError("too many messages are being judged: try again in a moment")
+        self._running[person] += 1
+        try:
+            head = message.read_start(PREFIX_SEARCH_BYTES)
+            original_head = remove_subject_prefix(head)
+            if original_head is head:
+                return await self._scan(message, users)
+            with closing(Spool(self._settings.state / SPOOL_DIRECTORY)) as copy:
+
+                def copy_message() -> None:
+                    copy.write(original_head)
+                    for chunk in message.chunks(len(head)):
+                        copy.write(chunk)
+
+                await run_in_thread(copy_message)
+                return await self._scan(copy, users)
+        except OSError as error:
+            raise BusyError(f"the message cannot be stored: {error.strerror}") from error
+        finally:
+            self._running -= Counter((person,))  # and no person with a count of zero remains
+
+    async def _scan(self, message: Spool, users: tuple[str, ...]) -> Scan:
+        await run_in_thread(ensure_filter, self._settings)
+        deadline = time.monotonic() + _NEW_FILTER_SECONDS
+        while True:
+            result = await self._pool.judge(message, users=users, options=self._options)
+            no_model = isinstance(result, NotScanned) and result.reason == "no-model"
+            if not no_model or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_RETRY_SECONDS)
+        if result.settle:
+            self._settle()
+        if not isinstance(result, NotScanned):
+            return result
+        if result.reason in _TEMPORARY_REASONS:
+            raise BusyError(f"messages cannot be judged now ({result.reason}): try again soon")
+        raise UsageError(f"this message cannot be judged ({result.reason})")
+
+
+def example_from_scan(scan: Scan) -> Example:
+    if not scan.packed:
+        raise LedgerError("the scorer returned no features of the message")
+    return Example(scan.digest, unpack_features([scan.packed])[0])
+
+
+# ---- lessons
+
+
+class Desk(Reader):
+    """A reader with a filter, which teaches and explains.
+
+    settle: asks for settling, at once: the person looks at the page.
+    """
+
+    def __init__(
+        self, settings: Settings, spam_threshold: float, settle: Callable[[], object]
+    ) -> None:
+        self.filter = Filter.open(settings.state, spam_threshold=spam_threshold)
+        super().__init__(settings, self.filter.ledger)
+        self.lessons = LessonService(self.filter, settle, pause=0.0, logger=_log)
+        self._max_lessons = (settings.teach or TeachSettings()).lessons_per_day
+
+    def judged_for(self, person: Person) -> str:
+        return person.name if self.settings.personal and not person.operator else ""
+
+    def explain(
+        self, person: Person, example: Example, words: Sequence[Word], sender: bytes
+    ) -> Explanation:
+        texts, user = {word.token: word.text for word in words}, self.judged_for(person)
+        why = self.filter.explain_features(example.features, texts, user, sender)
+        return why if person.operator else numbers.mask_rare_words(why)
+
+    def teach(
+        self,
+        person: Person,
+        example: Example,
+        label: str,
+        origin: str,
+        sender: bytes = b"",
+        *,
+        held: bool = False,
+    ) -> LessonReceipt:
+        """Teach a message. held: it waits in the quarantine."""
+        user, limit = person.voter, self._max_lessons
+        before = self.ledger.get_vote(example.digest, user)
+        try:
+            (outcome,) = self.lessons.submit(
+                [example],
+                label,
+                user,
+                origin,
+                new_class=NewClass.REFUSE,
+                lessons_per_day=limit,
+            )
+        except UnknownClassError as error:
+            raise UsageError(
+                f"{label[:40]!r} is not a class here. There are {', '.join(known_classes(self))}; "
+                "`spamguard learn` makes new classes"
+            ) from error
+        return LessonReceipt(
+            example.digest.hex(),
+            label,
+            self._was_learnt(outcome),
+            _label(before),
+            self.filter.judge_features(example.features, self.judged_for(person), sender),
+            held=held and label not in self.filter.unwanted,
+        )
+
+    def take_back(self, person: Person, digest: bytes, origin: str) -> LessonReceipt:
+        vote = self.ledger.get_vote(digest, person.voter)
+        (changed,) = self.lessons.retract([digest], person.voter, origin, _label(vote))
+        verdict: Verdict | None = None  # without usable features in the receipt
+        if vote is not None and vote.packed and vote.extractor == EXTRACTOR:
+            (features,) = unpack_features([vote.packed])
+            verdict = self.filter.judge_features(features, self.judged_for(person))
+        return LessonReceipt(digest.hex(), "", changed, _label(vote), verdict)
+
+    def say_of_sender(
+        self, person: Person, message: JudgementDetails, sender: bytes, label: str
+    ) -> LessonReceipt:
+        """Keep what the person says of a sender, by the digest of the address."""
+        if not message.authenticated:
+            raise UsageError("nobody has authenticated this sender, so no word about it counts")
+        nats, now = SENDER_NATS.get(label), int(time.time())
+        vote = make_sender_vote(sender, person.voter, nats, Origin.HISTORY, now)
+        outcome = self.lessons.submit_vote(vote, self._max_lessons if label else 0)
+        return LessonReceipt(sender.hex(), label, self._was_learnt(outcome), message.sender_word)
+
+    def undo(
+        self, digests: Sequence[bytes], chosen: VoteSelection, *, dry: bool
+    ) -> list[LessonReceipt]:
+        batches = undo_votes(self.filter, digests, chosen, dry_run=dry)
+        votes = [vote for undone in batches for vote in undone]
+        if votes and not dry:
+            self.lessons.changed += len(votes)
+            _log.info("undo user=%s messages=%d", log.quote_value(chosen.user), len(votes))
+        return [
+            LessonReceipt(vote.digest.hex(), vote.new_label or "", True, vote.old_label or "")
+            for vote in votes
+        ]
+
+    def _was_learnt(self, outcome: LessonOutcome) -> bool:
+        """Whether a lesson has changed anything. NotAllowedError: one too many for today."""
+        if outcome is LessonOutcome.OVER_QUOTA:
+            raise NotAllowedError(
+                f"you have given {self._max_lessons:,} lessons within 24 hours, which is the limit "
+                "(lessons_per_day): come again tomorrow"
+            )
+        return outcome is LessonOutcome.LEARNT
+
+
+def known_classes(reader: Reader) -> Mapping[str, bool]:
+    """Return whether each class that can be taught is unwanted, *spam* and *ham* first."""
+    classes = reader.ledger.classes()
+    unwanted = unwanted_classes(classes)
+    names = (*BASE_CLASSES, *sorted(classes.keys() - set(BASE_CLASSES)))
+    return {name: name in unwanted for name in names}
+
+
+def _label(vote: Vote | None) -> str:
+    return vote.label or "" if vote is not None else ""
+
+
+# ---- the service
 
 
 class Service:
@@ -86,21 +350,14 @@ class Service:
     def __init__(
         self, settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
     ) -> None:
-        first = settings.listeners[0] if settings.listeners else Policy()
-        open_filter = partial(Filter.open, settings.state, spam_threshold=first.spam_threshold)
-        open_reading = partial(ReadConnection.open, settings)
-        self.keep_held = settings.quarantine.keep  # days
-        self._authserv_ids, self._personal = settings.believed_servers, settings.personal
-        self._settle = settle
+        threshold = (settings.listeners[0] if settings.listeners else Policy()).spam_threshold
+        self.settings = settings
         self._ask_daemon = ask_daemon
-        self._filter = ResourceThread("filter", open_filter)
-        self._readers = ResourceThread("reading", open_reading, _READ_THREADS)
-        self._scanner = UploadScanner(settings, first.spam_threshold, settle)
-        self._visibility = Visibility(settings.aliases)
-        self._quarantine = QuarantineQueries(settings, self._visibility)
-        is_held = self._quarantine.is_waiting
-        self._history = HistoryQueries(self._visibility, settings.history, is_held)
-        self._max_lessons = (settings.teach or TeachSettings()).lessons_per_day
+        self._desk = ResourceThread("desk", partial(Desk, settings, threshold, settle))
+        self._readers = [
+            ResourceThread("reader", partial(Reader.open, settings)) for _ in range(_READ_THREADS)
+        ]
+        self._scanner = UploadScanner(settings, threshold, settle)
         self._text_previews = asyncio.Semaphore(2)
         self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
         self._clear_cache()
@@ -110,28 +367,32 @@ class Service:
         if self._releases:
             await asyncio.wait(self._releases, timeout=_DRAIN_SECONDS)
         await self._scanner.close()
-        resources = (self._filter, self._readers)
-        await asyncio.gather(*(asyncio.to_thread(r.close, _DRAIN_SECONDS) for r in resources))
+        threads: Sequence[ResourceThread[Any]] = (self._desk, *self._readers)
+        tasks = [asyncio.create_task(thread.close()) for thread in threads]
+        await asyncio.wait(tasks, timeout=_DRAIN_SECONDS)
 
-    async def _read(self, work: Callable[[ReadConnection], Result]) -> Result:
-        """Run work that depends on what mail a person may see."""
+    async def _read(self, work: Callable[[Reader], Result]) -> Result:
+        return await min(self._readers, key=lambda thread: thread.waiting).run(work)
 
-        def look(reading: ReadConnection) -> Result:
-            self._visibility.refresh(reading.ledger.users)
-            return work(reading)
+    async def _change(self, work: Callable[[Desk], Result]) -> Result:
+        def change(desk: Desk) -> Result:
+            result = work(desk)
+            desk.lessons.request_settling()
+            return result
 
-        return await self._readers.run(look)
+        result = await self._desk.run(change)
+        self._clear_cache()
+        return result
 
     # ---- uploaded messages
 
     async def judge(self, person: Person, message: Spool) -> models.Opinion:
-        """Judge a message."""
         scan = await self._scan(person, message)
-        standings = await self._readers.run(
-            lambda reading: reading.ledger.users.find_standings([scan.digest], person.voter)
+        standings = await self._read(
+            lambda reader: reader.ledger.users.find_standings([scan.digest], person.voter)
         )
         standing = standings.get(scan.digest, NO_STANDING)
-        verdict = scan.personal.get(self._verdict_user(person), scan.verdict)
+        verdict = scan.personal.get("" if person.operator else person.name, scan.verdict)
         return models.Opinion(
             **asdict(verdict),
             digest=scan.digest.hex(),
@@ -143,14 +404,18 @@ class Service:
     async def explain(self, person: Person, message: Spool) -> Explanation:
         """Explain the verdict on a message; counts of rare words are for operators only."""
         scan = await self._scan(person, message)
-        lesson = example_from_scan(scan)
-        return await self._explain(person, lambda _: lesson, scan.words, scan.sender)
+        example = example_from_scan(scan)
+        return await self._desk.run(
+            lambda desk: desk.explain(person, example, scan.words, scan.sender)
+        )
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         """Teach a message in the person's name; an operator teaches for the site (user "")."""
         scan = await self._scan(person, message)
-        lesson = example_from_scan(scan)
-        return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN, scan.sender)
+        example = example_from_scan(scan)
+        return await self._change(
+            lambda desk: desk.teach(person, example, label, Origin.WEB, scan.sender)
+        )
 
     async def forget(self, person: Person, digest: str) -> LessonReceipt:
         """Take back the person's vote on a message. An earlier vote does not come back.
@@ -159,163 +424,104 @@ class Service:
         """
         if not re.fullmatch("[0-9A-Fa-f]{32}", digest):
             raise UsageError("this is not a message digest, which has 32 hexadecimal digits")
-        return await self._forget(person, lambda _: bytes.fromhex(digest), WEB_ORIGIN)
+        return await self._change(
+            lambda desk: desk.take_back(person, bytes.fromhex(digest), Origin.WEB)
+        )
 
     async def _scan(self, person: Person, message: Spool) -> Scan:
-        user = self._verdict_user(person)
-        return await self._scanner.scan(message, person, (user,) if user else ())
-
-    async def _explain(
-        self,
-        person: Person,
-        lesson: Callable[[Filter], Example],
-        words: Sequence[Word],
-        sender: bytes,
-    ) -> Explanation:
-        texts, user = {word.token: word.text for word in words}, self._verdict_user(person)
-        why = await self._filter.run(
-            lambda spam_filter: spam_filter.explain_features(
-                lesson(spam_filter).features, texts, user, sender
-            )
-        )
-        return why if person.operator else statistics.mask_rare_words(why)
-
-    def _verdict_user(self, person: Person) -> str:
-        return person.name if self._personal and not person.operator else ""
+        is_personal = self.settings.personal and not person.operator
+        return await self._scanner.scan(message, person, (person.name,) if is_personal else ())
 
     # ---- messages that passed
 
     async def history(self, person: Person, search: Search) -> models.JudgementPage:
-        """Return a page of the messages that passed."""
+        return await self._read(lambda reader: reader.page(person, search))
 
-        def look(reading: ReadConnection) -> models.JudgementPage:
-            rows, following = self._history.find_rows(reading, person, search)
-            return models.JudgementPage(self._history.judgements(reading, person, rows), following)
-
-        return await self._read(look)
-
-    async def unsure(self, person: Person, search: Search | None = None) -> models.JudgementPage:
+    async def unsure(self, person: Person, search: Search = EVERYTHING) -> models.JudgementPage:
         """Return the unsure mail of the last days that nobody has spoken about."""
-        search = search or Search()
         since = search.since or time.time() - UNSURE_DAYS * 86_400
         search = replace(search, label=UNSURE, since=since, limit=models.MAX_ROWS)
         page = await self.history(person, search)
         rows = [row for row in page.judgements if row.can_teach and not row.taught]
         return replace(page, judgements=rows)
 
+    async def find_user(self, address: str, mail_from: str) -> tuple[str, str]:
+        return await self._read(lambda reader: reader.find_user(address, mail_from))
+
     async def judgement(self, person: Person, verdict_id: str) -> JudgementDetails:
         """Return one of them, with its words."""
-        return (await self._row(person, verdict_id))[1]
 
-    async def find_user(self, address: str, mail_from: str) -> tuple[str, str]:
-        """Return user and own address of the user whose mail an address has, as of `queries`."""
-        return await self._read(
-            lambda reading: self._history.find_user(reading, address, mail_from)
-        )
+        def describe(reader: Reader, row: HistoryRow, held: bool) -> JudgementDetails:
+            return reader.describe(person, row, held=held)
+
+        return await self._on_row(self._read, person, verdict_id, describe)
 
     async def why(self, person: Person, verdict_id: str) -> tuple[JudgementDetails, Explanation]:
         """Return a message that passed, and why it would get its verdict now."""
-        row, judgement = await self._row(person, verdict_id)
-        held = await self._read_held(person, verdict_id) if judgement.held else None
+        judgement = await self.judgement(person, verdict_id)
+        held: Scan | None = None
+        if judgement.held:
+            # It may be gone meanwhile, or too many messages are being judged.
+            with suppress(SpamguardError, OSError):
+                entry = await self._read(
+                    lambda reader: quarantine.find_entry(reader, person, verdict_id)
+                )
+                held = await self._scan_held(person, entry)
 
-        def lesson(spam_filter: Filter) -> Example:
+        def explain(desk: Desk, row: HistoryRow, _: bool) -> Explanation:
             if held and not judgement.can_teach:
-                return example_from_scan(held)
-            return example_from_row(spam_filter, row)
+                example = example_from_scan(held)
+            else:
+                example = example_from_row(desk.filter, row)
+            words = row.words + (held.words if held else ())
+            return desk.explain(person, example, words, row.sender_digest)
 
-        words = row.words + (held.words if held else ())
-        return judgement, await self._explain(person, lesson, words, row.sender_digest)
-
-    async def _read_held(self, person: Person, verdict_id: str) -> Scan | None:
-        with suppress(SpamguardError, OSError):  # gone meanwhile, or too many are being judged
-            entry = await self._read(lambda _: self._quarantine.entry(person, verdict_id))
-            with closing(self._quarantine.open_message(entry)) as message:
-                return await self._scan(person, message)
-        return None
+        return judgement, await self._on_row(self._desk.run, person, verdict_id, explain)
 
     async def learn_passed(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
         """Teach a message that passed, with the features that the history has stored."""
-        row, _ = await self._row(person, verdict_id)
-        lesson = partial(example_from_row, row=row)
-        return await self._learn(person, lesson, label, HISTORY_ORIGIN, row.sender_digest)
+
+        def teach(desk: Desk, row: HistoryRow, held: bool) -> LessonReceipt:
+            example, sender = example_from_row(desk.filter, row), row.sender_digest
+            return desk.teach(person, example, label, Origin.HISTORY, sender, held=held)
+
+        return await self._on_row(self._change, person, verdict_id, teach)
 
     async def forget_passed(self, person: Person, verdict_id: str) -> LessonReceipt:
         """Take back the person's vote on a message that passed."""
-        row, _ = await self._row(person, verdict_id)
-        return await self._forget(person, partial(row_digest, row=row), HISTORY_ORIGIN)
+
+        def take_back(desk: Desk, row: HistoryRow, _: bool) -> LessonReceipt:
+            return desk.take_back(person, row_digest(desk.filter, row), Origin.HISTORY)
+
+        return await self._on_row(self._change, person, verdict_id, take_back)
 
     async def say_of_sender(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
         """Keep what the person says of the sender of a message; label "": take that back."""
-        row, message = await self._row(person, verdict_id)
-        if not message.authenticated:
-            raise UsageError("nobody has authenticated this sender, so no word about it counts")
-        digest, nats = row.sender_digest, SENDER_NATS.get(label)
-        vote = make_sender_vote(digest, person.voter, nats, HISTORY_ORIGIN, int(time.time()))
-        limit = self._max_lessons if label else 0
 
-        def work(_: Filter, service: LessonService) -> LessonReceipt:
-            changed = was_learnt(service.submit_vote(vote, limit), limit)
-            return LessonReceipt(digest.hex(), label, changed, message.sender_word)
+        def say(desk: Desk, row: HistoryRow, held: bool) -> LessonReceipt:
+            message = desk.describe(person, row, held=held)
+            return desk.say_of_sender(person, message, row.sender_digest, label)
 
-        return await self._change_filter(work)
+        return await self._on_row(self._change, person, verdict_id, say)
 
-    async def _row(self, person: Person, verdict_id: str) -> tuple[HistoryRow, JudgementDetails]:
-        def look(reading: ReadConnection) -> tuple[HistoryRow, JudgementDetails]:
-            row = self._history.get(reading, person, verdict_id)
-            return row, self._describe(reading, person, row)
-
-        return await self._read(look)
-
-    def _describe(
-        self, reading: ReadConnection, person: Person, row: HistoryRow, held: Sequence[str] = ()
-    ) -> JudgementDetails:
-        details = self._history.judgements(reading, person, [row], held)[0]
-        is_ours = row.fingerprint == reading.ledger.fingerprint and self._authserv_ids
-        if row.sender_digest and is_ours and (self._personal or person.operator):
-            label = reading.ledger.standing_label(row.sender_digest, person.voter)
-            details = replace(details, authenticated=True, sender_word=label_class(label))
-        return details
-
-    # ---- lessons
-
-    async def _learn(
+    async def _on_row(
         self,
+        run: Callable[[Callable[[Any], Result]], Awaitable[Result]],
         person: Person,
-        lesson: Callable[[Filter], Example],
-        label: str,
-        origin: str,
-        sender: bytes = b"",
-    ) -> LessonReceipt:
-        user, judged_for = person.voter, self._verdict_user(person)
+        verdict_id: str,
+        act: Callable[[Any, HistoryRow, bool], Result],
+    ) -> Result:
+        """Find a message that passed, and do something with it, in one thread.
 
-        def work(spam_filter: Filter, service: LessonService) -> LessonReceipt:
-            example, limit = lesson(spam_filter), self._max_lessons
-            check_class(spam_filter.ledger, label)
-            before = spam_filter.ledger.get_vote(example.digest, user)
-            (outcome,) = service.submit(
-                [example], label, user, origin, new_class=NewClass.REFUSE, lessons_per_day=limit
-            )
-            changed = was_learnt(outcome, limit)
-            verdict = spam_filter.judge_features(example.features, judged_for, sender)
-            return LessonReceipt(example.digest.hex(), label, changed, _label(before), verdict)
+        run: runs work with a reader or the desk. act: gets that, the message, and whether the
+        message waits in the quarantine.
+        """
 
-        return await self._change_filter(work)
+        def work(reader: Reader) -> Result:
+            row = reader.row(person, verdict_id)
+            return act(reader, row, reader.is_waiting(row))
 
-    async def _forget(
-        self, person: Person, digest: Callable[[Filter], bytes], origin: str
-    ) -> LessonReceipt:
-        user, judged_for = person.voter, self._verdict_user(person)
-
-        def work(spam_filter: Filter, service: LessonService) -> LessonReceipt:
-            message = digest(spam_filter)
-            vote = spam_filter.ledger.get_vote(message, user)
-            (changed,) = service.retract([message], user, origin, _label(vote))
-            verdict = None  # without usable features in the receipt
-            if vote is not None and vote.packed and vote.extractor == EXTRACTOR:
-                verdict = spam_filter.judge_features(unpack_features([vote.packed])[0], judged_for)
-            return LessonReceipt(message.hex(), "", changed, _label(vote), verdict)
-
-        return await self._change_filter(work)
+        return await run(work)
 
     async def undo(
         self, person: Person, user: str, since: float, *, dry: bool = False
@@ -324,104 +530,73 @@ class Service:
         if not person.operator and user != person.name:
             raise NotAllowedError("only operators may take back lessons of other people")
         chosen = VoteSelection(user, int(since))
-        digests = await self._filter.run(
-            lambda spam_filter: spam_filter.ledger.users.voted_digests(chosen.user, chosen.since)
+        digests = await self._read(
+            lambda reader: reader.ledger.users.voted_digests(chosen.user, chosen.since)
         )
-
-        def work(
-            spam_filter: Filter, service: LessonService, batch: Sequence[bytes]
-        ) -> list[LessonReceipt]:
-            batches = undo_votes(spam_filter, batch, chosen, dry_run=dry)
-            votes = [vote for undone in batches for vote in undone]
-            if votes and not dry:
-                service.changed += len(votes)
-                _log.info("undo user=%s messages=%d", log.quote_value(user), len(votes))
-            return [
-                LessonReceipt(vote.digest.hex(), vote.new_label or "", True, vote.old_label or "")
-                for vote in votes
-            ]
-
         receipts: list[LessonReceipt] = []
         for start in range(0, len(digests), _UNDO_BATCH):  # other work waits for each batch
             batch = digests[start : start + _UNDO_BATCH]
-            receipts += await self._change_filter(partial(work, batch=batch))
+            receipts += await self._change(
+                partial(Desk.undo, digests=batch, chosen=chosen, dry=dry)
+            )
         return receipts
-
-    async def _change_filter(self, work: Callable[[Filter, LessonService], Result]) -> Result:
-        def teach(spam_filter: Filter) -> Result:
-            # It asks for settling at once: the person looks at the page.
-            service = LessonService(spam_filter, self._settle, pause=0.0, logger=_log)
-            result = work(spam_filter, service)
-            service.request_settling()
-            return result
-
-        result = await self._filter.run(teach)
-        self._clear_cache()
-        return result
 
     async def classes(
         self,
         person: Person,  # noqa: ARG002  every method of the API has it
     ) -> Mapping[str, bool]:
-        """Return whether each class that can be taught is unwanted."""
-        return await self._readers.run(lambda reading: known_classes(reading.ledger))
+        return await self._read(known_classes)
 
     # ---- numbers
 
     def _clear_cache(self) -> None:
         """Drop the numbers of the ledger, so that a lesson shows at once."""
         self._users = AsyncTtlCache(
-            lambda: self._readers.run(statistics.summarize_users), _MODEL_SECONDS, WAIT_SECONDS
+            lambda: self._read(numbers.summarize_users), _MODEL_SECONDS, WAIT_SECONDS
         )
 
     async def today(self, person: Person, hours: int = 24) -> models.Today:
-        """Return numbers of the last hours."""
-        self._history.check_searchable(person, Search())
-        return await self._read(
-            lambda reading: statistics.summarize_hours(reading, self._visibility, person, hours)
-        )
+        return await self._read(lambda reader: numbers.summarize_hours(reader, person, hours))
 
     async def waiting(self, person: Person) -> models.Waiting:
         """Count what waits for the person; what is not known at once is left out."""
         unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
-        held = self.quarantine(person)
-        counts = asyncio.gather(_count_page(unsure), _count_page(held))
+        counts = asyncio.gather(_count_page(unsure), _count_page(self.quarantine(person)))
         try:
             return models.Waiting(*await asyncio.wait_for(counts, _MAX_WAIT_SECONDS))
         except TimeoutError:
             return models.Waiting()
 
     async def model(self, person: Person) -> models.Model:
-        """Return what has been learnt."""
         users = await self._users.get()
-        return await self._filter.run(
-            partial(statistics.summarize_model, users=users, person=person)
-        )
+        status = await self._desk.run(lambda desk: desk.filter.status())
+        return numbers.summarize_model(status, users, person)
 
     async def status(self, person: Person) -> Mapping[str, Any]:
         """Return the status of filter and daemon (`spamguard status --json`); for operators."""
         require_operator(person)
-        filter_status = await self._filter.run(statistics.filter_status)
-        return {**filter_status, "daemon": await run_in_thread(self._ask_daemon)}
+        status = await self._desk.run(lambda desk: desk.filter.status())
+        return numbers.filter_status(status) | {"daemon": await run_in_thread(self._ask_daemon)}
 
     # ---- quarantine
 
     async def quarantine(
-        self, person: Person, search: Search | None = None
+        self, person: Person, search: Search = EVERYTHING
     ) -> models.QuarantinePage:
-        """Return a page of the held messages, newest first."""
-        found = search or Search()
-        return await self._read(lambda reading: self._quarantine.list_page(reading, person, found))
+        return await self._read(lambda reader: quarantine.list_held(reader, person, search))
 
     async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
-        """Return one of them, with its header section."""
-        return await self._read(lambda reading: self._quarantine.get(reading, person, verdict_id))
+        return await self._read(lambda reader: quarantine.get_held(reader, person, verdict_id))
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
         """Return its text as a reader sees it, bounded; "" if there is none."""
-        entry = await self._read(lambda _: self._quarantine.entry(person, verdict_id))
+
+        def find_file(reader: Reader) -> Path:
+            return reader.quarantine.file(quarantine.find_entry(reader, person, verdict_id).id)
+
+        file = await self._read(find_file)
         async with self._text_previews:
-            return await run_in_thread(self._quarantine.preview, entry)
+            return await run_in_thread(quarantine.preview, file)
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
         """Deliver a held message to the recipients that lack it, and learn it as ham.
@@ -429,15 +604,16 @@ class Service:
         A person who is not an operator may do so only if all of these are theirs. It is finished
         even if the person hangs up.
         """
-        entry = await self._read(lambda _: self._quarantine.entry(person, verdict_id))
-        self._quarantine.check_release(person, entry)
+        entry = await self._read(
+            lambda reader: quarantine.find_releasable(reader, person, verdict_id)
+        )
         task = asyncio.create_task(self._release(person, entry))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
         return await asyncio.shield(task)
 
     async def _release(self, person: Person, entry: QuarantineEntry) -> models.ReleaseResult:
-        now, released = await self._quarantine.release(person, entry)
+        now, released = await quarantine.release(self.settings, person, entry)
         if not now.delivered:
             return released
         try:
@@ -449,23 +625,27 @@ class Service:
     async def _learn_held(self, person: Person, entry: QuarantineEntry) -> bool:
         """Learn a message as ham, from its features in the history or by judging it again."""
 
-        def find_row(reading: ReadConnection) -> HistoryRow | None:
-            row = reading.history.find(entry.id)
-            return row if row and can_teach(row, reading.ledger.fingerprint) else None
+        def find_row(reader: Reader) -> HistoryRow | None:
+            row = reader.history.find(entry.id)
+            return row if row and reader.can_teach(row) else None
 
-        row = await self._readers.run(find_row)
+        row = await self._read(find_row)
         if row is None:
-            with closing(self._quarantine.open_message(entry)) as message:
-                scanned = example_from_scan(await self._scan(person, message))
+            scanned = example_from_scan(await self._scan_held(person, entry))
 
-        def lesson(spam_filter: Filter) -> Example:
-            return example_from_row(spam_filter, row) if row else scanned
+        def teach(desk: Desk) -> LessonReceipt:
+            example = example_from_row(desk.filter, row) if row else scanned
+            return desk.teach(person, example, "ham", Origin.RELEASE)
 
-        return (await self._learn(person, lesson, "ham", RELEASE_ORIGIN)).changed
+        return (await self._change(teach)).changed
+
+    async def _scan_held(self, person: Person, entry: QuarantineEntry) -> Scan:
+        held = Quarantine(self.settings.state / DIRECTORY)
+        with closing(held.open(entry.id).spool) as message:
+            return await self._scan(person, message)
 
     async def delete(self, person: Person, verdict_id: str) -> None:
-        """Delete a held message; for operators only."""
-        await self._read(lambda _: self._quarantine.delete(person, verdict_id))
+        await self._read(lambda reader: quarantine.delete(reader, person, verdict_id))
 
 
 async def _count_page(look: Awaitable[models.JudgementPage | models.QuarantinePage]) -> str:
@@ -478,7 +658,3 @@ async def _count_page(look: Awaitable[models.JudgementPage | models.QuarantinePa
     else:
         number = len(page.judgements)
     return f"{number:,}{'+' if page.following or page.absent else ''}" if number else ""
-
-
-def _label(vote: Vote | None) -> str:
-    return vote.label or "" if vote is not None else ""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spamguard.errors import LedgerError
 from spamguard.ledger.votes import Lesson, NewVote
-from spamguard.records import AGEING_ORIGIN, Vote
+from spamguard.records import Vote
 from tests.contract.ledgers import fixed, fold, foreign_vote, lessons, new_vote, packed
 
 # Folding
@@ -287,7 +287,7 @@ def test_compact_drops_what_was_superseded_and_keeps_tombstones(ledger):
 @compacting
 def test_compact_drops_what_has_aged_with_its_tombstone(ledger):
     """Unless an event of its key is not folded yet, or is the last of all."""
-    ageing = new_vote(None)._replace(origin=AGEING_ORIGIN, time=100)
+    ageing = new_vote(None)._replace(origin="ageing", time=100)
     ledger.append([new_vote("spam"), new_vote("ham")._replace(time=50), ageing])
     ledger.append([new_vote("ham", digest=b"e")])
     tables = {}

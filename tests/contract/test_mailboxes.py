@@ -19,7 +19,7 @@ from spamguard import process
 from spamguard.config.options import Watch
 from spamguard.folders import broker, changes
 from spamguard.folders.broker import BrokerSession, Mailboxes, RemoteMailboxes
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Changes,
     Folder,
     LocalMailboxes,

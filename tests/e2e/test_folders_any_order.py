@@ -15,7 +15,7 @@ import pytest
 
 from spamguard.config.options import Settings, Watch
 from spamguard.engine.filter import Filter
-from spamguard.folders.mailboxes import Changes, LocalMailboxes
+from spamguard.folders.maildir import Changes, LocalMailboxes
 from spamguard.folders.roles import encode_utf7
 from spamguard.folders.watcher import Watcher
 from tests.e2e import dovecot

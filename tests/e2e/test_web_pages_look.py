@@ -13,8 +13,8 @@ import pytest
 from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.web.auth import CredentialKind, Person
+from spamguard.web.history import Search
 from spamguard.web.models import JudgementPage, LessonReceipt, ReleaseResult
-from spamguard.web.queries import Search
 from tests.support.browser import (
     DESK,
     PHONE,

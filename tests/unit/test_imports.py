@@ -165,7 +165,7 @@ def test_only_the_page_loads_fastapi() -> None:
     modules = (
         *("daemon.master", "daemon.worker", "daemon.doors", "daemon.learner", "proxy.scorer"),
         "cli.ask",
-        *("web.models", "web.statistics", "web.monitor", "daemon.web"),
+        *("web.models", "web.numbers", "web.monitor", "daemon.web"),
     )
     names = ", ".join(f"spamguard.{module}" for module in modules)
     line = [sys.executable, "-c", f"import sys, {names}; print('fastapi' in sys.modules)"]

@@ -13,7 +13,6 @@ from spamguard.config.options import Action
 from spamguard.errors import LedgerError
 from spamguard.keys import (
     id_time,
-    is_id,
     new_id,
     sign_verdict,
     verify_verdict,
@@ -119,11 +118,6 @@ def test_rubbish_is_no_signature(value: bytes) -> None:
 
 TIMES = st.floats(0, 2**48 / 1000 - 1)
 RANDOM = st.binary(min_size=4, max_size=4)
-
-
-@given(TIMES, RANDOM)
-def test_every_name_has_the_form_of_one(now: float, random: bytes) -> None:
-    assert is_id(new_id(now, random))
 
 
 @given(TIMES, TIMES, RANDOM, RANDOM)

@@ -16,19 +16,6 @@ from spamguard.engine.filter import Filter
 
 # of each language: what parts words and sentences, words of one topic, of another, of every text
 LANGUAGES = {
-    "english": (
-        " ",
-        ". ",
-        (
-            "loan free advert member discount prize casino profit invest offer limited transfer "
-            "million bank bonus"
-        ),
-        (
-            "meeting school family dinner journey weather pictures friends music library walk "
-            "birthday train garden doctor"
-        ),
-        "and in the for we you is this it with",
-    ),
     "chinese": (
         "",
         "。",
@@ -75,23 +62,6 @@ LANGUAGES = {
             "прогулка поезд парк книга"
         ),
         "и в на мы вы это для если когда будет",
-    ),
-    "arabic": (
-        " ",
-        ". ",
-        "قرض مجاني إعلان عضوية خصم جائزة كازينو ربح استثمار عرض محدود اشتراك تحويل مليون بنك وراثة",
-        "اجتماع مدرسة عائلة عشاء رحلة طقس صور أصدقاء موسيقى مكتبة نزهة ميلاد قطار حديقة كتاب طبيب",
-        "في من على إلى هذا نحن أن مع كان",
-    ),
-    "hindi": (
-        " ",
-        "। ",
-        "ऋण मुफ्त विज्ञापन सदस्यता छूट इनाम कैसीनो लाभ निवेश प्रस्ताव सीमित लॉटरी करोड़ बैंक खाता बोनस",
-        (
-            "बैठक विद्यालय परिवार भोजन यात्रा मौसम तस्वीरें मित्र संगीत पुस्तकालय सैर जन्मदिन रेलगाड़ी बगीचा "
-            "किताब चिकित्सक"
-        ),
-        "और में के लिए है हम यह से को",
     ),
 }
 HEAD = (

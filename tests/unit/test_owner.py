@@ -106,17 +106,6 @@ def test_a_journal_beside_a_database_deletes_nothing_of_root_s(state, treasure, 
     assert os.geteuid() == 0
 
 
-def test_the_journal_would_delete_it(state, treasure):
-    """What the test above is about: SQLite as root, without further ado."""
-    import sqlite3
-
-    journal_that_deletes(state / "ledger.sqlite", treasure)
-    db = sqlite3.connect(state / "ledger.sqlite")
-    db.execute("SELECT * FROM meta").fetchall()
-    db.close()
-    assert not treasure.exists()
-
-
 @pytest.mark.parametrize("mode", [0o755, 0o700])
 def test_what_was_restored_belongs_to_the_owner(state, mode):
     command(state, "backup", state.parent / "backup")

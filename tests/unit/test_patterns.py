@@ -92,21 +92,3 @@ def test_no_possessive_group_may_fail_with_something_taken() -> None:
         for where, pattern in found.items()
         if unsafe(parser.parse(pattern.pattern, pattern.flags))
     ] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (r"(?:ab?c)*+", True),
-        (r"(?:ab?c|)*+", False),
-        (r"x((?:[^-]++|-(?!-))*+)", True),
-        (r"x((?:[^-]++|-(?!-)|)*+)", False),
-        (r"(?:(?:=(a+))?+|y)", True),
-        (r"(?:\n[ \t][^\n]*+)*+", False),
-        (r"(?:a|bc|[de])*+[f-h]++", False),
-        (r"(?>ab?c)", True),
-        (r"(?=(?:a(?=b)){2,}+)", True),
-    ],
-)
-def test_those_that_may_are_told_from_others(text: str, expected: bool) -> None:
-    assert unsafe(parser.parse(text)) is expected

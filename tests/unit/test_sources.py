@@ -69,16 +69,6 @@ def test_a_file_of_any_size_is_read_whole_and_no_further_than_asked(
             assert raws(place, limit=limit) == [long[:limit]]
 
 
-def test_a_big_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
-    assert raws(write(tmp_path / "m", MAIL * 1000), limit=100) == [(MAIL * 1000)[:100]]
-    assert [
-        len(raw)
-        for raw in raws(
-            write(tmp_path / "n", (FROM + MAIL + b"long\n" * 1000 + b"\n") * 2), limit=50
-        )
-    ] == [50, 50]
-
-
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -253,22 +243,6 @@ def test_a_path_that_is_not_there(tmp_path: Path, path: str) -> None:
         raws(tmp_path / path)
     assert "\n" not in str(caught.value)
     assert "\0" not in str(caught.value)
-
-
-def test_a_directory_without_mail(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no mail in this directory"):
-        raws(tmp_path)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable(tmp_path: Path) -> None:
-    write(tmp_path / "t" / "m", MAIL).chmod(0)
-    with pytest.raises(SourceError, match=r"t/m: cannot be read \(Permission denied\)"):
-        raws(tmp_path / "t")
-    (tmp_path / "t").chmod(0)
-    with pytest.raises(SourceError, match=r"t: cannot be read \(Permission denied\)"):
-        raws(tmp_path / "t")
-    (tmp_path / "t").chmod(0o700)
 
 
 # ---- compressed files

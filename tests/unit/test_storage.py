@@ -95,26 +95,6 @@ def test_a_kill_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_system_without_unnamed_files(
-    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        os, "O_TMPFILE", os.O_DIRECTORY
-    )  # EISDIR, as from a kernel that does not know the flag
-    spool.write(LARGE)
-    assert list(tmp_path.iterdir()) == []
-    assert spool.read() == LARGE
-    assert spool.descriptor is not None
-    assert os.fstat(spool.descriptor).st_mode & 0o777 == 0o600
-
-
-def test_a_directory_that_is_missing(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "missing")
-    with pytest.raises(FileNotFoundError):
-        spool.write(LARGE)
-    unusable(spool)
-
-
 def unusable(spool: Spool) -> None:
     """Neither a part of the message nor a message without its middle can be had."""
     for use in (

@@ -80,14 +80,6 @@ def test_no_room_to_restore_into(file, tmp_path, capsys):
             assert names(disk / "new") == []
 
 
-def test_a_file_has_no_room_for_a_filter(file, capsys):
-    assert command(file, "restore", file) == 2
-    assert (
-        capsys.readouterr().err
-        == f"spamguard: {file}: is no directory: choose a state directory you may write to\n"
-    )
-
-
 def test_a_disk_that_cannot_be_written(state, tmp_path, capsys):
     """Nobody's rights would change that."""
     with small_disk(tmp_path / "disk", "64k,ro") as disk:

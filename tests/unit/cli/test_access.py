@@ -68,11 +68,6 @@ def test_a_token_name_is_unique(run, state):
     assert run(state, "token", "create", "x", "--user", "anna").failed("already")
 
 
-def test_a_token_needs_a_state_directory(run, tmp_path):
-    assert run(tmp_path / "nowhere", "token", "list").failed("no filter there")
-    assert not (tmp_path / "nowhere").exists()
-
-
 def test_a_link_for_the_page_that_the_daemon_serves(run, state):
     with saying(
         state,

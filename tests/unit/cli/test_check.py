@@ -97,12 +97,6 @@ def test_other_commands_print_each_mistake_on_a_line_too(run, tmp_path, command)
     assert [line.split(": ")[1] for line in done.err.splitlines()] == [f"{file}:2:1", f"{file}:3:1"]
 
 
-def test_a_missing_file(run, tmp_path):
-    assert run(None, "check", tmp_path / "nowhere").failed(
-        "nowhere: cannot be read (No such file or directory)"
-    )
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root starts the daemon as somebody else")
 def test_root_is_warned_if_the_daemon_could_not_start(run, taught, tmp_path):
     """This is no error, because the file may be for another machine."""

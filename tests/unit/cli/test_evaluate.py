@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 
 import pytest
 
-from spamguard.errors import UsageError
-
 pytestmark = pytest.mark.slow
-
-PROTOCOL = ("--protocol", "split", "--share", "0.5")
 
 
 @pytest.fixture
@@ -46,18 +41,6 @@ def test_unwritable_files_are_reported_before_the_work(
         "scores.csv",
         "state",
     ]
-
-
-def test_figures_are_printed_even_if_a_file_cannot_be_written(
-    evaluate, corpus, tmp_path, monkeypatch
-):
-    def fail(*_, **__):
-        raise UsageError("the disk is full")
-
-    monkeypatch.setattr("spamguard.engine.evaluate.write_scores", fail)
-    done = evaluate(corpus / "index", *PROTOCOL, "--scores", tmp_path / "scores.csv")
-    assert done.status == 2
-    assert "1-ROCA" in done.out
 
 
 @pytest.mark.parametrize("label", ["News", "unsure"])
@@ -108,10 +91,3 @@ def test_the_existing_filter_knows_which_classes_are_unwanted(
     )
     done = evaluate(three, "--json")
     assert counted(done) == (held["ham"], held["spam"] + held["fraud"])
-
-
-def test_without_a_filter_other_classes_are_wanted(run, three, tmp_path):
-    assert counted(run(tmp_path / "none", "evaluate", three, "--json"))[0] == len(
-        re.findall(r"(?m)^(?:ham|fraud) ", three.read_text())
-    )
-    assert not (tmp_path / "none").exists()

@@ -37,28 +37,8 @@ def test_no_words_at_all(run, taught, message):
     assert sum(parts) == whole
 
 
-def test_a_negative_number_of_words(run, taught, message):
-    with pytest.raises(SystemExit) as stop:
-        run(taught, "explain", "--words", "-1", message)
-    assert stop.value.code == 2
-
-
-def test_a_filter_that_knows_nothing(run, state, message):
-    done = run(state, "explain", message)
-    assert done.status == 0
-    assert "unsure" in done.out
-
-
 def test_only_of_the_default_profile(run, taught, message):
     assert run(taught, "--profile", "bernoulli", "explain", message).failed("--profile")
-
-
-def test_a_third_class(run, taught, message, corpus):
-    run(taught, "learn", "--as", "newsletter", corpus / "data" / "00001", corpus / "data" / "00002")
-    done = run(taught, "explain", message)
-    _, (by_expert, first), (by_feature, second) = tables(done.out)
-    assert (sum(by_expert), sum(by_feature)) == (first, second)
-    assert "newsletter" in done.out
 
 
 def test_for_a_user_there_is_one_more_part(run, taught, clear, tmp_path):

@@ -125,10 +125,6 @@ def test_a_directory_that_is_not_there(run, taught, tmp_path):
     assert run(taught, "backup", tmp_path).failed("Is a directory: name a file")
 
 
-def test_a_file_is_no_state_directory(run, keyed):
-    assert run(keyed, "import", keyed).failed(f"{keyed}: is no directory: choose a state directory")
-
-
 def test_a_device_is_written_to_and_not_replaced(run, taught):
     assert run(taught, "export", "/dev/null").status == 0
     assert Path("/dev/null").is_char_device()

@@ -73,12 +73,6 @@ def test_a_message_that_was_not_scanned(run, taught):
         assert run(taught, *command, "--id", ID).failed(ID, "not scanned")
 
 
-@pytest.mark.parametrize("command", [["learn", "--as", "ham", "--id"], ["forget", "--id"]])
-def test_a_text_that_is_no_id(run, taught, command):
-    remember(taught)
-    assert run(taught, *command, "../x\x1b").failed(r"../x\x1b", "no message with that id")
-
-
 OTHER = new_id(1.7e9, b"othr")
 
 
@@ -207,20 +201,3 @@ def test_what_history_looks_for(run, taught, words, expected):
 def test_a_verdict_that_there_is_not_is_an_error(run, taught):
     remember(taught)
     assert run(taught, "history", "--verdict", "spm").failed("'spm'", "spam", "not-scanned")
-
-
-def test_the_newest_rows_come_first(run, taught):
-    for number in range(5):
-        remember(taught, id=new_id(1.7e9 + number, b"abcd"), time=1.7e9 + number)
-    ids = [row["id"] for row in run(taught, "history", "--json").lines]
-    assert ids == [new_id(1.7e9 + number, b"abcd") for number in reversed(range(5))]
-
-
-def test_history_where_there_is_none(run, taught):
-    assert run(taught, "history").failed("no history there")
-
-
-def test_control_characters_in_the_list_are_replaced(run, taught):
-    remember(taught, subject="\x1b[31m\u202e", sender="\x9b1m", author="\x1b]0;x\x07")
-    out = run(taught, "history").out
-    assert all(letter.isprintable() or letter == "\n" for letter in out)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from spamguard.cli import common
-from spamguard.engine.filter import Filter
 from tests.unit.cli.conftest import lessons, new_mail
 
 
@@ -15,17 +14,6 @@ def test_a_new_class_is_wanted_unless_declared_unwanted(run, status_of, state, c
     classes = status_of(state)["classes"]
     assert (classes["newsletter"]["unwanted"], classes["fraud"]["unwanted"]) == (False, True)
     assert run(state, "judge", corpus / "spam").status == 1
-
-
-@pytest.mark.parametrize("label", ["Spam", "unsure", "", "a b", "x" * 40, "é"])
-def test_impossible_class_names(run, taught, corpus, label):
-    assert run(taught, "learn", "--as", label, corpus / "spam").failed("cannot be a class")
-
-
-def test_ham_stays_wanted(run, taught, corpus):
-    assert run(taught, "learn", "--as", "ham", "--unwanted", corpus / "spam").failed(
-        "always wanted"
-    )
 
 
 def test_a_message_of_no_class(run, state, corpus):
@@ -112,37 +100,12 @@ def test_a_dry_run_fails_as_teaching_would(run, tmp_path, corpus, words, reason)
     assert not (tmp_path / "new").exists()
 
 
-def test_a_dry_run_makes_no_filter(run, tmp_path, corpus, counts):
-    done = run(tmp_path / "new", "learn", "--dry-run", corpus)
-    assert (done.status, done.err) == (0, "")
-    assert done.out.startswith(f"would teach {counts['ham']} messages as ham, ")
-    assert not (tmp_path / "new").exists()
-
-
 def test_what_was_taught_before_a_failure_stays(run, tmp_path, corpus):
     lines = [f"ham {corpus}/data/{path.name}" for path in sorted((corpus / "data").iterdir())]
     (tmp_path / "index").write_text("\n".join([*lines * 6, "ham /nowhere\n"]))
     done = run(tmp_path / "new", "learn", tmp_path / "index")
     assert done.status == 2
     assert lessons(tmp_path / "new")["ham"] > 0
-
-
-def test_a_new_filter_that_another_process_opened_stays(run, tmp_path, corpus, monkeypatch):
-    state = tmp_path / "new"
-    original = Filter.check_class
-    others = []
-
-    def open_another(self, *words, **settings):
-        others.append(Filter.open(state))
-        return original(self, *words, **settings)
-
-    monkeypatch.setattr(Filter, "check_class", open_another)
-    assert run(state, "learn", "--as", "spma", corpus / "spam").status == 2
-    monkeypatch.undo()
-    for other in others:
-        assert other.learn(new_mail("spam")[0], "spam")
-        other.close()
-    assert lessons(state)["spam"] == 1
 
 
 def test_another_filter_of_the_service_is_told(run, taught, tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.cli import main
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
@@ -99,33 +98,17 @@ def test_messages_are_not_released_to_the_daemon_itself(run, held):
 
 def test_releasing_hands_on_once_and_teaches(run, held, counts, tmp_path):
     where = f"maildir:{tmp_path / 'Maildir'}"
+    run(held, "quarantine", "release", "--no-learn", SECOND, "--next-hop", where)
+    assert lessons(held) == counts
     done = run(held, "quarantine", "release", FIRST, "--next-hop", where)
     assert (done.status, done.out) == (0, f"{FIRST} released to 2 recipients, learned as ham\n")
-    assert len(delivered(tmp_path / "Maildir")) == 2
+    assert len(delivered(tmp_path / "Maildir")) == 4
     assert lessons(held) == {**counts, "ham": counts["ham"] + 1}
     again = run(held, "quarantine", "release", FIRST, "--next-hop", where)
     assert (again.status, again.out) == (0, f"{FIRST} had been released before\n")
-    assert len(delivered(tmp_path / "Maildir")) == 2
-    assert [entry["released"] for entry in run(held, "quarantine", "list", "--json").lines] == [
-        False,
-        True,
-    ]
-
-
-def test_releasing_without_teaching(run, held, counts, tmp_path):
-    done = run(
-        held,
-        "quarantine",
-        "release",
-        "--no-learn",
-        FIRST,
-        SECOND,
-        "--next-hop",
-        f"maildir:{tmp_path / 'Maildir'}",
-    )
-    assert "learned" not in done.out
     assert len(delivered(tmp_path / "Maildir")) == 4
-    assert lessons(held) == counts
+    entries = run(held, "quarantine", "list", "--json").lines
+    assert all(entry["released"] for entry in entries)
 
 
 def test_a_next_hop_that_is_down(run, held, counts, tmp_path):
@@ -133,16 +116,6 @@ def test_a_next_hop_that_is_down(run, held, counts, tmp_path):
     assert done.status == 1
     assert done.out.startswith(f"{FIRST} not released to 2 recipients\n  <b@x>: 451 ")
     assert lessons(held) == counts
-    (tmp_path / "file").touch()
-    done = run(
-        held,
-        "quarantine",
-        "release",
-        FIRST,
-        "--next-hop",
-        f"maildir:{tmp_path / 'file' / 'Maildir'}",
-    )
-    assert (done.status, "<b@x>: 451 " in done.out) == (1, True)
 
 
 def test_deleting(run, held):
@@ -160,23 +133,3 @@ def test_an_unknown_id_is_an_error_before_anything_is_done(run, held, tmp_path, 
     assert run(held, "quarantine", action, "../../key", *more).failed("../../key", "is no id")
     assert len(list((held / DIRECTORY).iterdir())) == 4
     assert not (tmp_path / "Maildir").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["look"],
-        ["list", FIRST],
-        ["show"],
-        ["release"],
-        ["delete"],
-        ["release", FIRST],
-        ["release", FIRST, "--next-hop", "smtp:25"],
-    ],
-)
-def test_wrong_usage(held, capsys, arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["--state", str(held), "quarantine", *arguments])
-    assert stop.value.code == 2
-    assert "usage: spamguard" in capsys.readouterr().err

@@ -80,17 +80,6 @@ def test_the_command_line_overrides_the_file(tmp_path, port):
     assert len(list((tmp_path / "mail" / "new").iterdir())) == 1
 
 
-def test_mistakes_of_the_configuration_have_a_status_of_their_own(tmp_path):
-    file = tmp_path / "x.yaml"
-    file.write_text("state: x\nworkers: x\nlisteners: []\n")
-    status, stderr = fails("run", "--config", file)
-    assert status == 78
-    assert f"{file}:2:1: workers: " in stderr
-    assert len(stderr.splitlines()) == 3
-    assert fails("run", "--config", tmp_path / "nowhere")[0] == 78
-    assert fails("run", "--listen", "smtp://0.0.0.0:2525")[0] == 78
-
-
 def test_an_address_in_use(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -103,17 +92,6 @@ def test_an_address_in_use(tmp_path):
         "stop what listens there, or choose another address of this machine; a port below 1024 "
         "needs root, and the directory of a path must belong to us\n"
     )
-
-
-def test_an_impossible_state_directory(tmp_path, port):
-    (tmp_path / "file").write_text("x")
-    status, stderr = fails(
-        "--state", tmp_path / "file" / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
-    )
-    assert status == 2
-    assert "Not a directory" in stderr
-    assert stderr.count("\n") <= 2
-    assert "Traceback" not in stderr
 
 
 def limited(mebibytes: int, *arguments: object) -> subprocess.CompletedProcess[bytes]:

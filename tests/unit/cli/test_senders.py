@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import selectors
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from spamguard.daemon.status import StatusSocket
 from tests.unit.cli.conftest import Run
+from tests.unit.cli.test_status_daemon import saying
 
 SENDER = "news@example.org"
-COUNTS = {"authserv_ids": ["mx.example.org"], "personal": True}
-
-
-@contextmanager
-def daemon(state: Path, answer: object) -> Iterator[None]:
-    """A daemon that says this of itself."""
-    stopping = threading.Event()
-    with selectors.DefaultSelector() as selector:
-        status = StatusSocket(selector, lambda: answer)
-        status.open(state)
-
-        def serve() -> None:
-            while not stopping.is_set():
-                for key, _ in selector.select(0.05):
-                    key.data()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopping.set()
-            thread.join()
-            status.close()
+COUNTS = {"pid": 1, "authserv_ids": ["mx.example.org"], "personal": True}
 
 
 def test_undo_takes_a_word_back_and_lessons_are_as_before(run: Run, taught: Path) -> None:
     before = run(taught, "status", "--json").json["classes"]
-    with daemon(taught, COUNTS):
+    with saying(taught, COUNTS):
         run(taught, "learn", "--as", "spam", "--sender", SENDER, "--user", "anna")
     assert run(taught, "status", "--json").json["classes"] == before
     assert run(taught, "undo", "--user", "anna").status == 0
@@ -63,9 +36,9 @@ def test_undo_takes_a_word_back_and_lessons_are_as_before(run: Run, taught: Path
 def test_a_word_counts_or_is_refused(
     run: Run, taught: Path, settings: dict[str, object] | None, user: list[str], missing: list[str]
 ) -> None:
-    usual = {"authserv_ids": [], "personal": False}
+    usual = {"pid": 1, "authserv_ids": [], "personal": False}
     answer = {"pid": 1} if settings is None else usual | settings
-    with daemon(taught, answer):
+    with saying(taught, answer):
         done = run(taught, "learn", "--as", "ham", "--sender", SENDER, *user)
     assert done.failed(*missing) if missing else done.status == 0
     said = run(taught, "forget", "--sender", SENDER, *user).out

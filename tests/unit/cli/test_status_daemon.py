@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import threading
-import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -61,16 +60,6 @@ def values(state, **changes):
         return status.daemon_values(state)
 
 
-def test_all_is_well(tmp_path):
-    report = values(tmp_path, began=int(time.time()) - 11_000)
-    assert (report["ready"], report["not_ready"]) == (True, [])
-    head, scanners, workers, messages = status.daemon_lines(report)
-    assert scanners.strip() == "judges for other servers on spamd://127.0.0.1:783"
-    assert head == "daemon     ready, pid 7, for 3 h 3 min"
-    assert workers.strip() == "1 worker: 8"
-    assert messages.strip() == "0 messages"
-
-
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -102,30 +91,6 @@ def test_each_problem_is_named(tmp_path, changes, line):
     assert report["not_ready"][0].startswith(line)
     assert status.daemon_lines(report)[0].startswith("daemon     NOT READY, pid 7")
     assert status.daemon_lines(report)[1].strip().startswith(f"not ready: {line}")
-
-
-def test_messages_and_errors(tmp_path):
-    report = values(
-        tmp_path,
-        metrics="127.0.0.1:9110",
-        messages=[
-            {"verdict": "spam", "action": "tag", "number": 1000},
-            {"verdict": "spam", "action": "quarantine", "number": 234},
-            {"verdict": "ham", "action": "tag", "number": 2},
-        ],
-        next_hop_errors=[{"next_hop": "smtp://a:1", "kind": "lost", "number": 2}],
-        last_errors=[{"time": 0, "text": "smtp://a:1: gone \x1b[2J"}],
-        workers=[
-            {"pid": 8, "ready": True, "draining": True, "silent": 0},
-            {"pid": 9, "ready": False, "draining": False, "silent": 0},
-        ],
-    )
-    text = "\n".join(status.daemon_lines(report))
-    assert "1,236 messages: 1,234 spam, 2 ham" in text
-    assert "2 workers: 8, 9" in text
-    assert "2 errors of next hops" in text
-    assert "smtp://a:1: gone" in text
-    assert "\x1b" not in text
 
 
 def test_a_daemon_of_another_version(tmp_path):

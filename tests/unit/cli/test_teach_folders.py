@@ -46,16 +46,6 @@ def teach(run, state, monkeypatch):
     return lambda *arguments: run(state, "teach-folders", *arguments)
 
 
-def test_a_dry_run_counts_and_teaches_nothing(teach, state, home):
-    done = teach("--dry-run", f"{home}/*/Maildir")
-    assert done.out == (
-        "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 3 in Junk as "
-        "spam\nben: would teach 1 in Junk as spam\n"
-    )
-    with Filter.open(state) as spam_filter:
-        assert spam_filter.ledger.last_seq() == 0
-
-
 def test_a_dry_run_needs_no_filter_and_makes_none(run, home, tmp_path):
     assert (
         run(tmp_path / "none", "teach-folders", "--dry-run", f"{home}/b*/Maildir").out

@@ -9,7 +9,6 @@ import pytest
 from spamguard.config import schema
 from spamguard.config.load import load_settings
 from spamguard.config.options import (
-    Certificate,
     Endpoint,
     Protocol,
     Scanner,
@@ -18,7 +17,6 @@ from spamguard.config.options import (
 from spamguard.config.schema import dump_settings, to_plain
 from spamguard.config.shared import DatabaseTls
 from spamguard.errors import ConfigError
-from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.config.files import SHIPPED, listener
 
 
@@ -49,13 +47,6 @@ def test_a_node_of_several_machines(load, tmp_path):
         "mx1",
     )
     assert load(dump_settings(settings)) == settings
-
-
-@needs_openssl
-def test_a_certificate_that_is_there(load, tmp_path):
-    pem, key = self_signed(tmp_path), tmp_path / "localhost.key"
-    (one,) = load(listener(f"    tls: {{certificate: {pem}, key: {key}}}\n")).listeners
-    assert one.tls == Certificate(pem, key)
 
 
 # ---- scanners

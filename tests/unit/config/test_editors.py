@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from jsonschema import Draft202012Validator
 
-from spamguard.cli import main
 from spamguard.config.load import parse_yaml
 from spamguard.config.schema import schema_for_editors, to_plain
 from tests.unit.config.files import listener
@@ -71,8 +69,3 @@ def test_lists_and_parts_that_may_be_left_out_have_defaults_too() -> None:
     ] == [None, [], None, []]
     assert "default" not in described[".listeners"]
     assert SCHEMA["$defs"]["Watch"]["properties"]["we_file"]["anyOf"][0] == {"type": "boolean"}
-
-
-def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--schema"]) == 0
-    assert json.loads(capsys.readouterr().out) == SCHEMA

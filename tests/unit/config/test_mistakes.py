@@ -83,6 +83,7 @@ IN_A_LISTENER = {
     "password: geheim": "6:1 unknown key 'password'",
     "web: 8080": "6:1 web",
     "watch: [5]": "6:9 watch",
+    "watch: [[x]]": "6:9 watch",
     "rules: []": "6:1 unknown key 'rules'",
     "    workers: 2": "6:5 unknown key 'workers'",
     "scoring: {message_size: 5}": "6:11 unknown key 'message_size'",

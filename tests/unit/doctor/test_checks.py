@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socketserver
-import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -172,44 +170,3 @@ def test_dovecot_is_there_and_has_nothing_to_do_with_what_is_watched(state, tmp_
     )
     ours = settings(state, f"maildir:{tmp_path}/not/yet", watch=(Watch(f"{tmp_path}/not/yet"),))
     assert doctor.check_dovecot(ours).outcome is StepOutcome.SKIPPED
-
-
-@pytest.fixture
-def welcoming(tmp_path):
-    """The addresses of two servers that greet every client, and end the session."""
-
-    class Greeting(socketserver.StreamRequestHandler):
-        def handle(self):
-            for line in (b"220 x\r\n", b"250 x\r\n", b"221 x\r\n"):
-                self.wfile.write(line)
-                self.rfile.readline()
-
-    with (
-        socketserver.TCPServer(("127.0.0.1", 0), Greeting) as one,
-        socketserver.UnixStreamServer(str(tmp_path / "s"), Greeting) as other,
-    ):
-        threads = [
-            threading.Thread(target=server.serve_forever, args=(0.01,)) for server in (one, other)
-        ]
-        for thread in threads:
-            thread.start()
-        yield f"smtp://127.0.0.1:{one.server_address[1]}", f"lmtp:{tmp_path}/s"
-        for server, thread in zip((one, other), threads, strict=True):
-            server.shutdown()
-            thread.join()
-
-
-def test_next_hops(state, tmp_path, welcoming):
-    found = list(
-        doctor.check_next_hops(
-            settings(
-                state,
-                *welcoming,
-                f"maildir:{tmp_path}/not/yet",
-                f"lmtp:{tmp_path}/none",
-                welcoming[0],
-            )
-        )
-    )
-    assert [str(step.outcome) for step in found] == ["ok", "ok", "ok", "failed"]
-    assert not (tmp_path / "not").exists()

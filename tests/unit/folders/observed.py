@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.config.options import Action
-from spamguard.folders.mailboxes import base_name_key, file_key, parse_file_name
+from spamguard.folders.maildir import base_name_key, file_key, parse_file_name
 from spamguard.folders.reconcile import (
     Arrival,
     FileKey,

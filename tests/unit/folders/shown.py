@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spamguard.folders.mailboxes import Changes
+from spamguard.folders.maildir import Changes
 from tests.unit.folders.watched import Watched
 
 DAY = 86_400.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.folders import mailbox_scan
-from spamguard.folders.mailboxes import Changes
+from spamguard.folders import scan
+from spamguard.folders.maildir import Changes
 from spamguard.folders.sightings import Sightings
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
@@ -97,7 +97,7 @@ def killed_while_resting(
 @pytest.mark.parametrize("seed", range(4))
 def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
     chance = random.Random(seed)
-    monkeypatch.setattr(mailbox_scan, "RECONCILE_BATCH_SIZE", 1)
+    monkeypatch.setattr(scan, "STEP_MESSAGES", 1)
     one = Watched(
         tmp_path,
         answered_is_ham=True,

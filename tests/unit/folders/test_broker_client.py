@@ -15,15 +15,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from spamguard import process
-from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
-from spamguard.engine.filter import Filter
+from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession, RemoteMailboxes
-from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
-from spamguard.folders.watcher import Watcher
+from spamguard.folders.maildir import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
 from tests.unit.folders.maildirs import deliver, maildir
-from tests.unit.folders.watched import rest
 
 
 class Opener:
@@ -165,37 +162,3 @@ def test_files_that_come_with_an_answer_that_makes_no_sense_are_closed(opener, a
     os.close(given)
     with closing(os.fdopen(ours, "wb", buffering=0)) as pipe, pytest.raises(BrokenPipeError):
         pipe.write(b"x")  # somebody could still read it
-
-
-def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
-    """One warning while it is not there; then all mailboxes are scanned, and nothing was lost."""
-    box = maildir(tmp_path / "anna", ".Junk")
-    message = deliver(box, b"Subject: offer\n\ncheap watches for you\n", "cur", "S")
-    watches = [Watch(str(box), "anna")]
-    hop = Hop(Endpoint(Protocol.MAILDIR, path=tmp_path / "none"))
-    listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, hop)
-    watch = (Watch(str(box), "anna"),)
-    settings = Settings(tmp_path / "state", (listener,), watch=watch, watch_socket=opener.path)
-    with (
-        Filter.open(settings.state, _bits=8, _durable=False) as spam_filter,
-        closing(RemoteMailboxes(opener.path, watches)) as mailboxes,
-    ):
-        with closing(Watcher(spam_filter, settings, mailboxes, lambda: None, 0.01)) as watcher:
-            for _ in range(3):
-                watcher.run_once(0.1)
-            opener.start(watches)
-            rest(watcher)
-            assert spam_filter.ledger.last_seq() == 0
-            opener.end()
-            message.rename(box / ".Junk" / "cur" / message.name)
-            for _ in range(3):
-                watcher.run_once(0.1)
-            opener.start(watches)
-            rest(watcher)
-        assert spam_filter.ledger.last_seq() == 1
-    told = [
-        record.getMessage()
-        for record in caplog.records
-        if "no mailbox broker" in record.getMessage()
-    ]
-    assert len(told) == 2

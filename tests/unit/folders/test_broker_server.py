@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spamguard.config.options import Watch
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
-from spamguard.folders.mailboxes import (
+from spamguard.folders.maildir import (
     Changes,
     FileText,
     Folder,
@@ -174,9 +174,3 @@ def test_nonsense_is_an_error_and_nothing_else(line: bytes):
     for kind in kinds:
         with suppress(ValueError):
             broker.parse(broker.unpack_answer(line), kind)
-
-
-@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
-def test_a_text_that_can_be_no_name_is_refused(text: str):
-    with pytest.raises(ValueError, match="matching"):
-        broker.parse([text, "x"], MessageFile)

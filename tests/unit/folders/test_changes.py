@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from spamguard.folders import changes
-from spamguard.folders.changes import DirectoryMonitor, InotifyEvents
+from spamguard.folders.changes import DirectoryMonitor
 from tests.support.waiting import PATIENCE
 
 NOBODY = 65534
-
-
-class Reader(InotifyEvents):
-    """With the keys of its watches, as `DirectoryMonitor` has them."""
-
-    def __init__(self) -> None:
-        self.keys: set[object] = set()
-        super().__init__(self.keys)
-
-    def watch(self, path: Path) -> int:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            key = self.add(descriptor, str(path), object())
-        finally:
-            os.close(descriptor)
-        self.keys.add(key)
-        return key
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    with closing(Reader()) as one:
-        yield one
 
 
 def add(monitor: DirectoryMonitor, path: Path, **options: object) -> None:
@@ -44,15 +20,6 @@ def add(monitor: DirectoryMonitor, path: Path, **options: object) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     monitor.add(descriptor, str(path), path.name, **options)
     os.close(descriptor)
-
-
-# ---- Linux
-
-
-def test_a_file_cannot_be_watched(reader, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NotADirectoryError):
-        reader.watch(tmp_path / "file")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -17,9 +17,7 @@ from tests.unit.folders.watched import MAIL, Watched
 def look_again(watched: Watched) -> None:
     """It is time to look at everything."""
     watched.watcher._search_due = 0.0
-    for box in watched.watcher._schedule.mailboxes.values():
-        box.next_rescan = 0.0
-        watched.watcher._schedule.plan(box)
+    watched.watcher._queue.rescan_all()
 
 
 def troubles(watched: Watched) -> list[str]:

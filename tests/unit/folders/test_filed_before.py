@@ -13,9 +13,9 @@ import pytest
 from corpora import synthetic
 from spamguard.config.options import Watch
 from spamguard.engine.filter import Filter
-from spamguard.folders.mailboxes import LocalMailboxes, Mailbox
+from spamguard.folders.maildir import LocalMailboxes, Mailbox
 from spamguard.folders.roles import role_lookup
-from spamguard.folders.scan import FolderScanner, find_filed, initial_lessons
+from spamguard.folders.scan import FolderReader, find_filed, initial_lessons
 from tests.unit.folders.maildirs import deliver, forbid, maildir
 
 MAIL = [raw for _, raw in synthetic.generate(12, 8)]
@@ -34,14 +34,14 @@ def lessons(spam_filter: Filter, box: Path) -> list[tuple[str, str, int]]:
         found = find_filed(
             mailboxes, Mailbox("anna", str(box), 0), role_lookup(Watch(str(box)), {})
         )
-        scanner = FolderScanner(mailboxes, spam_filter.key)
+        scanner = FolderReader(mailboxes, spam_filter.key)
         taught = list(initial_lessons(scanner, found, spam_filter.unwanted))
         assert len(taught) == len(found)
     return [
         (
             one.folder.directory,
             one.label,
-            numbers[found.message.raw[found.message.raw.find(b"Message-ID") :]],
+            numbers[found.raw[found.raw.find(b"Message-ID") :]],
         )
         for one, found in taught
         if found is not None

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spamguard.folders.mailboxes import Changes
+from spamguard.folders.maildir import Changes
 from spamguard.folders.sightings import Sightings
 from spamguard.ledger.sqlite import SqliteLedger
 from tests.support.killing import in_child

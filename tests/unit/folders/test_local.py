@@ -9,8 +9,7 @@ from contextlib import closing
 import pytest
 
 from spamguard.config.options import Watch
-from spamguard.folders import mailboxes
-from spamguard.folders.mailboxes import LocalMailboxes
+from spamguard.folders.maildir import LocalMailboxes
 from tests.unit.folders.maildirs import maildir
 
 
@@ -18,7 +17,7 @@ def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, mo
     """Otherwise a user with a million folders takes all watches of the machine, and the memory of a
     process with more rights.
     """
-    monkeypatch.setattr(mailboxes, "_MAX_DIRECTORIES", 5)
+    monkeypatch.setattr("spamguard.folders.maildir._MAX_DIRECTORIES", 5)
     box = maildir(tmp_path / "anna", *(f".f{number}" for number in range(4)))
     (box / "empty" / "deeper" / "deepest").mkdir(parents=True)
     with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as local:
@@ -46,7 +45,7 @@ def test_a_folder_with_more_names_than_can_be_told_costs_itself_alone(
     tmp_path, monkeypatch, name, count, much
 ):
     """Otherwise one user's names take all memory of the broker."""
-    monkeypatch.setattr(mailboxes, "_MAX_LISTING", 1000)
+    monkeypatch.setattr("spamguard.folders.maildir._MAX_LISTING", 1000)
     box = maildir(tmp_path / "anna", ".Junk")
     for number in range(count):
         (box / ".Junk/cur" / f"{name}{number:02}").touch()

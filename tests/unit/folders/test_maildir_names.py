@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.folders.mailboxes import base_name_key, parse_file_name
+from spamguard.folders.maildir import base_name_key, parse_file_name
 from spamguard.folders.roles import decode_utf7, encode_utf7, folder_parts
 
 

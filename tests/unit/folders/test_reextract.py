@@ -101,27 +101,3 @@ def test_what_was_killed_is_finished(watched, monkeypatch):
     watched.rest()
     assert lessons(watched) == 4
     assert watched.filter.ledger.last_seq() == end
-
-
-def test_what_was_read_anew_takes_no_room_twice(watched):
-    taught(watched)
-    upgraded(watched)
-    watched.rest()
-    assert watched.filter.ledger.last_seq() == 8
-    watched.filter.settle()
-    assert [vote.extractor for vote in watched.filter.ledger.all_votes()] == [EXTRACTOR] * 4
-
-
-def test_trouble_passes(watched, monkeypatch):
-    taught(watched)
-    upgraded(watched)
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            watcher, "reextract_votes", lambda *_: (_ for _ in ()).throw(LedgerError("no"))
-        )
-        for _ in range(5):
-            watched.watcher.run_once(0.01)
-    assert lessons(watched) == 0
-    watched.watcher._reextractor.due = 0.0
-    watched.rest()
-    assert lessons(watched) == 4

@@ -83,17 +83,7 @@ def daily(start: int, end: int) -> list[int]:
 def missed(
     sightings: Sightings, there: set[str], times: list[int], closed: Collection[str] = ()
 ) -> list[str]:
-    return [name for now in times for name in sightings.forget_missing(there, now, closed)]
-
-
-def test_mailboxes_that_are_missing_are_forgotten_after_a_while(tmp_path: Path) -> None:
-    with opened(tmp_path) as sightings:
-        for name in ("anna", "ben", "carl"):
-            sightings.mark_scanned(name)
-        assert sightings.forget_missing({"anna"}, 10**9) == []
-        assert missed(sightings, {"anna", "ben"}, daily(10**9, 10**9 + MAX_GONE_SECONDS)) == []
-        assert sightings.forget_missing({"anna"}, 10**9 + MAX_GONE_SECONDS + 1) == ["carl"]
-        assert sightings.mailboxes() == ["anna", "ben"]
+    return [name for now in times for name in sightings.forget_old(there, now, closed)]
 
 
 def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> None:
@@ -104,4 +94,4 @@ def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> N
         assert missed(sightings, set(), times, {"/home/anna"}) == ["/home/ben/Maildir"]
         assert sightings.mailboxes() == ["/home/anna/Maildir"]
         # it counts from when it can be looked for
-        assert sightings.forget_missing(set(), 10**9 + MAX_GONE_SECONDS + 2) == []
+        assert sightings.forget_old(set(), 10**9 + MAX_GONE_SECONDS + 2) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 
@@ -10,7 +9,7 @@ import pytest
 
 from spamguard.folders import watcher
 from spamguard.learning import status_files
-from spamguard.learning.status_files import WatcherFile, WatcherStatus
+from spamguard.learning.status_files import WatcherFile
 from spamguard.log import WarnOnce
 from tests.unit.folders.maildirs import forbid, maildir
 
@@ -51,21 +50,3 @@ def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path, once, cap
     (tmp_path / "none").mkdir()
     one.beat(1)
     assert status_files.read_watcher_status(tmp_path / "none") is not None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"refused": []}',
-        '{"began": 1, "seen": 2, "mailboxes": 0, "refused": {"a": {}}, "troubles": []}',
-    ],
-)
-def test_what_is_no_such_file_says_nothing(tmp_path, text):
-    (tmp_path / status_files.WATCHER_FILE).write_text(text)
-    assert status_files.read_watcher_status(tmp_path) is None
-    status_file(tmp_path, WarnOnce(logging.getLogger("spamguard.folders"))).beat(0)
-    assert json.loads((tmp_path / status_files.WATCHER_FILE).read_text())["refused"] == {}
-    assert isinstance(status_files.read_watcher_status(tmp_path), WatcherStatus)

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import pytest
 
-from spamguard.folders import lessons, mailbox_scan, scan, watcher
-from spamguard.folders.mailboxes import Changes
+from spamguard.folders import scan, watcher
+from spamguard.folders.maildir import Changes
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, signed_by
@@ -145,31 +145,29 @@ def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, capl
     assert sum("is encrypted" in text for text in told) == 1
 
 
-@pytest.mark.parametrize(
-    ("folder", "votes"),
-    [(".Junk", {"anna 0": "spam"}), (".Archive", {"anna 0": "ham"}), ("", {}), (".Trash", {})],
-)
-def test_what_is_called_otherwise_or_moves_on_before_it_is_taught_is_looked_for_again(
-    watched, monkeypatch, folder, votes
-):
-    """Such as one of too many messages to keep. No event needs to tell."""
-    monkeypatch.setattr(scan, "MAX_EXAMPLE_BYTES", 0)
+def test_what_moves_on_before_it_is_taught_is_looked_for_again(watched, monkeypatch):
+    """A message that waited, because it lay in folders of two classes. No event needs to tell."""
     message = deliver(watched.box, MAIL[0], "cur", "S")
     watched.rest()
-    read = watched.watcher._scanner.read_example
+    moved = move(message, watched.box / ".Junk")
+    copy = watched.box / ".Archive" / "cur" / f"1{moved.name}"
+    copy.hardlink_to(moved)
+    watched.rest()
+    assert watched.votes() == {}
+    read = watched.watcher._reader.read_example
 
     def late(place, file, digest):
-        monkeypatch.setattr(watched.watcher._scanner, "read_example", read)
-        moved.rename(watched.box / folder / "cur" / f"{file.name}a")
+        monkeypatch.setattr(watched.watcher._reader, "read_example", read)
+        moved.rename(f"{moved}a")
         return read(place, file, digest)
 
-    monkeypatch.setattr(watched.watcher._scanner, "read_example", late)
+    monkeypatch.setattr(watched.watcher._reader, "read_example", late)
     monkeypatch.setattr(watched.mailboxes, "wait_for_changes", lambda _: Changes())
-    moved = move(message, watched.box / ".Junk")
+    copy.unlink()
     watched.watcher.take_changes(Changes(everything=True))
     watched.rest()
     assert not moved.exists()
-    assert watched.votes() == votes
+    assert watched.votes() == {"anna 0": "spam"}
 
 
 def damage(sightings: Sightings) -> None:
@@ -198,36 +196,12 @@ def test_damaged_sightings_ask_for_a_restart_after_which_moves_teach_again(
     assert watched.votes() == {"anna 1": "spam"}
 
 
-def test_a_crash_between_lesson_and_sighting_changes_nothing(watched, monkeypatch):
-    message = deliver(watched.box, MAIL[0])
-    watched.rest()
-
-    class CrashError(Exception):
-        pass
-
-    def crash(*_: object) -> None:
-        raise CrashError
-
-    monkeypatch.setattr(watched.watcher._sightings, "drop_pending", crash)
-    move(message, watched.box / ".Junk")
-    with pytest.raises(CrashError):
-        watched.rest()
-    assert watched.votes() == {"anna 0": "spam"}
-    events = watched.filter.ledger.last_seq()
-    watched.stop()
-    watched.start()
-    watched.rest()
-    assert watched.votes() == {"anna 0": "spam"}
-    assert watched.filter.ledger.last_seq() == events
-
-
 def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch):
     """Such as small files that are large once they are unpacked."""
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     many = [deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(40)]
     watched.rest()
-    for name in (mailbox_scan, lessons):
-        monkeypatch.setattr(name, "STEP_SECONDS", -1.0)
+    monkeypatch.setattr(scan, "STEP_SECONDS", -1.0)
     for one in many:
         move(one, ben / ".Junk")
     steps = [(0, 0)]  # files read and lessons taught by then
@@ -251,17 +225,17 @@ def test_spam_in_a_renamed_folder_was_not_put_there_by_anybody(watch):
 
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
-    monkeypatch.setattr(mailbox_scan, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(scan, "STEP_SECONDS", 0.0)
     monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     for number in range(200):
         deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1])
-    states = watched.watcher._schedule.mailboxes
-    watched.turn_until(lambda: any(box.is_new for box in states.values()))
+    sightings = watched.watcher._sightings
+    watched.turn_until(lambda: str(ben) in sightings.mailboxes())
     move(message, watched.box / ".Junk")
     watched.turn_until(lambda: time.sleep(DEBOUNCE / 4) or watched.votes())
-    assert any(box.is_new for box in states.values())
+    assert not sightings.is_scanned(str(ben))
     watched.rest()
-    assert watched.watcher._sightings.is_scanned(str(ben))
+    assert sightings.is_scanned(str(ben))

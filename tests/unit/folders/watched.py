@@ -11,7 +11,7 @@ from corpora import synthetic
 from spamguard import keys
 from spamguard.config.options import Action, Listener, Settings, Watch
 from spamguard.engine.filter import Filter
-from spamguard.folders.mailboxes import Folder, LocalMailboxes, MessageFile
+from spamguard.folders.maildir import Folder, LocalMailboxes, MessageFile
 from spamguard.folders.watcher import Watcher
 from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import maildir

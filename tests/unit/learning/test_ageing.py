@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from spamguard.config.values import KeptLessons
 from spamguard.engine import fold
 from spamguard.engine.filter import Filter
-from spamguard.learning import undo
 from spamguard.learning.undo import (
     VoteSelection,
     age_votes,
@@ -73,10 +72,6 @@ def test_a_number_may_be_exceeded_by_a_twentieth(tmp_path: Path) -> None:
         assert age(spam_filter, number=40) == 2
         assert numbers_in_force(spam_filter) == list(range(2, 42))
         assert spam_filter.is_settling_due()
-
-
-def test_as_many_votes_of_a_user_are_spared_as_count() -> None:
-    assert undo.MAX_VOTES == fold.MAX_VOTES
 
 
 def test_a_users_model_forgets_what_was_compacted_since(tmp_path: Path) -> None:

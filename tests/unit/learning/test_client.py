@@ -25,14 +25,6 @@ def teach_pipe(
     )
 
 
-def test_it_is_left_in_the_directory_also_again(tmp_path):
-    (tmp_path / "left").mkdir()
-    for _ in range(2):
-        assert teach_pipe(tmp_path, "--as", "ham").returncode == 0
-    for file in (tmp_path / "left").iterdir():
-        assert file.read_bytes() == b"TEACH ham 16\nSubject: x\n\nbuy\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "raw", "status", "told"),
     [

@@ -77,11 +77,6 @@ def test_files_that_are_no_lessons(place, make):
         box.take(NAME)
 
 
-def test_unfinished_lessons_wait(place):
-    (place / NAME).write_bytes(b"TEACH spam 500\nhello")
-    assert LessonSpool(place, owner).take(NAME) is None
-
-
 def test_files_that_cannot_be_removed_hold_up_no_lesson(place, monkeypatch):
     """Anybody can make directories there, of which none can be removed as a file."""
     monkeypatch.setattr("spamguard.learning.queue.MAX_LESSONS", 5)

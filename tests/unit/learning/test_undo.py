@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 
 from spamguard.engine import filter  # noqa: A004  the module is called so
 from spamguard.engine.filter import Filter
-from spamguard.errors import LedgerError
 from spamguard.learning.undo import (
     VoteSelection,
     reverse_votes,
@@ -143,27 +140,3 @@ def test_what_a_forgetting_had_taken_back_comes_with_it(tmp_path):
         said(spam_filter, ("ham", "page"), (None, "cli"), ("spam", "folder Junk"))
         assert take_back(spam_filter, VoteSelection("anna", origin="folder")) == [("spam", None)]
         assert take_back(spam_filter, VoteSelection("anna", origin="cli")) == [(None, "ham")]
-
-
-def test_a_ledger_whose_index_is_damaged_is_told(tmp_path):
-    """The index of users tells of a message, that of keys does not."""
-    with opened(tmp_path) as spam_filter:
-        said(spam_filter, ("ham", "page"))
-    ledger, keys = tmp_path / "ledger.sqlite", "sqlite_autoindex_events_1"
-    unique = "UNIQUE (digest, user, clock, node)"
-    with closing(sqlite3.connect(ledger)) as db, db:
-        db.execute("PRAGMA writable_schema = ON")
-        (rows,) = db.execute("SELECT * FROM sqlite_master WHERE name = ?", (keys,))
-        change = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'events'"
-        db.execute(change, (unique, "CHECK (1)"))
-        db.execute("DELETE FROM sqlite_master WHERE name = ?", (keys,))
-    with closing(sqlite3.connect(ledger)) as db, db:
-        db.execute("UPDATE events SET digest = x'00'")
-    with closing(sqlite3.connect(ledger)) as db, db:
-        db.execute("PRAGMA writable_schema = ON")
-        db.execute(change, ("CHECK (1)", unique))
-        db.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", rows)
-    with opened(tmp_path, load=False) as spam_filter:
-        digests = spam_filter.ledger.users.voted_digests("anna", 0)
-        with pytest.raises(LedgerError, match="it is damaged: restore it"):
-            list(undo_votes(spam_filter, digests, VoteSelection("anna")))

@@ -48,6 +48,7 @@ def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
             subject="secretsubject",
             recipients=("secretrecipient@x",),
             client="secret",
+            line="secret text",
         )
     )
     assert writer.close(30)
@@ -55,10 +56,7 @@ def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
     assert b"secret" not in b"".join(path.read_bytes() for path in place.parent.iterdir())
 
 
-@pytest.mark.parametrize("private", [True, False])
-def test_a_line_of_the_text_is_kept_unless_it_is_private(
-    tmp_path: Path, place: Path, private: bool
-) -> None:
+def test_a_line_of_the_text_is_kept(tmp_path: Path, place: Path) -> None:
     """Of what readers see, in one line that no terminal acts on."""
     raw = (
         b"Subject: offer\nContent-Type: text/html\n\n"
@@ -71,16 +69,13 @@ def test_a_line_of_the_text_is_kept_unless_it_is_private(
     record = DeliveryRecord(before_queue(), Envelope(Sender("a@x"), (), Client()), 9)
     assert isinstance(scan, Scan)
     record.split(decide_copies(scan, [], Policy(), separate_copies=False))
-    writer = HistoryWriter(place, 64 << 20, 30, private=private)
+    writer = HistoryWriter(place, 64 << 20, 30)
     assert writer.put(record.row("0123456789abcdef"))
     assert writer.close(30)
     with HistorySearch.open(place, 64 << 20, 30) as history:
         (found,) = history.find_page(HistoryFilter(), 1, with_words=True).rows
-    if private:
-        assert found.line == ""
-    else:
-        assert found.line.startswith("cheap\ufffd[2j roofs, <b> today and so on")
-        assert len(found.line) == MAX_LINE
+    assert found.line.startswith("cheap\ufffd[2j roofs, <b> today and so on")
+    assert len(found.line) == MAX_LINE
 
 
 def test_closing_writes_what_waits_and_then_takes_no_more(

@@ -32,44 +32,6 @@ OWN = {
 }
 
 
-@repeatable
-@given(
-    st.floats(0, 1),
-    st.floats(-1000, 1000),
-    st.dictionaries(
-        st.from_regex(r"[a-z][a-z0-9_-]{0,31}", fullmatch=True), st.floats(0, 1), max_size=5
-    ),
-    st.binary(min_size=16, max_size=16),
-    st.binary(max_size=100),
-    st.lists(
-        st.builds(Word, st.integers(0, 2**32 - 1), st.text(max_size=30), st.floats(-50, 50)),
-        max_size=20,
-    ),
-    st.booleans(),
-)
-def test_a_scan_comes_as_it_was(
-    probability, log_odds, shares, digest, packed, words, settle
-) -> None:
-    scan = Scan(
-        Verdict("unsure", probability, log_odds, shares),
-        digest,
-        packed,
-        tuple(words),
-        0.9871,
-        settle,
-    )
-    assert decode_answer(encode_answer(scan)) == scan
-    names = ["anna", "grüße", "ben@example.org"]
-    own = {
-        name: Verdict(
-            "ham", probability, -log_odds, {name: 1 - share for name, share in shares.items()}
-        )
-        for name in names
-    }
-    personal = replace(scan, personal=own)
-    assert decode_answer(encode_answer(personal), [*names, "carl"]) == personal
-
-
 def test_an_answer_comes_in_pieces() -> None:
     data = encode_answer(SCAN)
     assert {decode_answer(data[:end]) for end in range(len(data))} == {None}

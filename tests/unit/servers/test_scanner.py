@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from spamguard import keys
-from spamguard.config.options import Action, Protocol
-from spamguard.engine.policy import REQUIRED_SCORE
+from spamguard.config.options import Protocol
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
 from spamguard.proxy.scorer import NotScanned
@@ -18,8 +16,8 @@ from spamguard.proxy.transaction import DeliveryRecord
 from spamguard.servers.scanner import ScanRequest, ScanResult, ScanService
 from spamguard.smtp.envelope import Client
 from spamguard.storage import Spool
-from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson, UserResolver
-from tests.support.scanners import KEY, ScriptedJudge, scan_service, scanner
+from spamguard.users import LessonHeader, QueuedLesson, UserResolver
+from tests.support.scanners import ScriptedJudge, scan_service, scanner
 from tests.unit.filters import opened
 
 MAIL = (
@@ -65,48 +63,6 @@ class ServiceCase:
     def lessons(self) -> list[QueuedLesson]:
         queue = LessonQueue(self.state / QUEUE_DIRECTORY)
         return [lesson for name in queue.names() if (lesson := queue.take(name))]
-
-
-def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
-    case = ServiceCase(tmp_path)
-    result = case.judged(
-        sender="a@x.example",
-        recipients=["b@y.example"],
-        client=Client(address=ELSEWHERE),
-        queue_id="Q1",
-    )
-    assert (result.label, result.is_unwanted, result.action, result.symbol) == (
-        "spam",
-        True,
-        Action.TAG,
-        "SPAMGUARD_SPAM",
-    )
-    assert result.score > REQUIRED_SCORE
-    flag, status, signed = result.fields
-    assert flag == b"X-Spam-Flag: YES"
-    assert (
-        status == b"X-Spam-Status: Yes, score=%.1f required=5.0 tests=SPAMGUARD_SPAM" % result.score
-    )
-    (entry,) = case.entries
-    assert entry.copy is not None
-    verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], entry.copy.scan.digest)
-    assert verified is not None
-    assert (verified.id, verified.label) == (result.id, "spam")
-    row = entry.row("f")
-    assert (row.id, row.label, row.subject, row.client, row.sender) == (
-        result.id,
-        "spam",
-        "some thíng",
-        ELSEWHERE,
-        "a@x.example",
-    )
-    assert row.author == "Ánna <anna@z.example>"
-    assert (row.listener, row.recipients, row.action) == (
-        "rspamd://127.0.0.1:0",
-        ("b@y.example",),
-        "tag",
-    )
-    assert "queue=Q1" in str(entry)
 
 
 def test_whom_it_comes_from_counts_where_the_client_is_trusted(tmp_path: Path) -> None:
@@ -156,7 +112,7 @@ def test_what_waits_by_other_ways_may_be_about_this(tmp_path: Path) -> None:
         pass
     assert case.taught("", user="anna") is TrainingOutcome.UNCHANGED
     LessonQueue(tmp_path / QUEUE_DIRECTORY).put(
-        LessonHeader("spam", len(MAIL), "anna"), PIPE_ORIGIN, [MAIL]
+        LessonHeader("spam", len(MAIL), "anna"), "teach-pipe", [MAIL]
     )
     assert [case.taught("", user="anna"), case.taught("", user="anna")] == [
         TrainingOutcome.ACCEPTED,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
 
+from spamguard.config.values import KeptLessons
+from spamguard.daemon.settle import settle_if_due
 from spamguard.engine import store
 from spamguard.engine.snapshot import SNAPSHOT_KEY
 from spamguard.engine.store import disown_tables, is_settler_wanted
 from spamguard.errors import LedgerError
 from spamguard.ledger import sqlite
 from spamguard.ledger.schema import PROVISIONAL, Query
+from spamguard.shared.status import NodeStatus, SharedStatus, write_status
 from tests.support.postgres import needs_postgres
-from tests.unit.filters import mail, opened, teach
+from tests.unit.filters import READER, mail, opened, teach
 from tests.unit.shared.nodes import Site, set_back
 
 pytestmark = needs_postgres
@@ -208,6 +212,28 @@ def test_what_a_command_wants_settled_all_settle(nodes: Site) -> None:
     assert first.stamp().lineage == second.stamp().lineage
     assert sum(first.filter.status().classes.values()) == 62
     assert not is_settler_wanted(first.filter.ledger)
+
+
+def test_one_node_forgets_the_oldest_lessons_and_all_settle(nodes: Site) -> None:
+    first, second = nodes.node(), nodes.node()
+    now = time.time()
+    for label, raw in MAIL[:30]:
+        (vote,) = first.filter.make_votes([READER.read_example(raw)], label)
+        first.filter.cast_votes([vote._replace(time=int(now) - 40 * 86_400)])
+    teach(second.filter, MAIL[30:60])
+    nodes.converge()
+    rows = [NodeStatus(node.ledger.node, "", "", "", 0, 0, now, "") for node in nodes.nodes]
+    for node in nodes.nodes:
+        status = SharedStatus(node=node.ledger.node, written=now, nodes=tuple(rows))
+        write_status(node.filter.directory, status)
+        settle_if_due(node.filter.directory, KeptLessons(days=30))
+    nodes.converge()
+    for node in nodes.nodes:
+        settle_if_due(node.filter.directory)
+        assert sum(node.filter.status().classes.values()) == 30
+    assert first.log.head().position == 60 + 30 + 1, "one has forgotten, and asked for settling"
+    assert first.stamp().settled == second.stamp().settled == 91
+    assert first.stamp().lineage == second.stamp().lineage
 
 
 def test_mail_is_judged_while_events_move(nodes: Site, monkeypatch: pytest.MonkeyPatch) -> None:

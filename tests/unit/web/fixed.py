@@ -16,8 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-import spamguard.web.pages
-import spamguard.web.review  # noqa: F401  registers its views
+from spamguard.config.options import Settings
 from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool
@@ -28,8 +27,7 @@ from spamguard.web.auth import (
     Visitor,
     require_operator,
 )
-from spamguard.web.context import PageContext, page_routes, problem_page
-from spamguard.web.health import DaemonHealth, PartHealth, StageTimes
+from spamguard.web.history import Search
 from spamguard.web.models import (
     Class,
     ConfusionCell,
@@ -49,9 +47,11 @@ from spamguard.web.models import (
     Waiting,
     WordPart,
 )
-from spamguard.web.queries import Search
+from spamguard.web.numbers import DaemonHealth, PartHealth, StageTimes
+from spamguard.web.pages import PageContext, problem_page
 from spamguard.web.requests import problem_from_error
 from spamguard.web.service import Service
+from spamguard.web.views import page_routes
 
 NOW = 1_790_000_000.0
 NAME = "06gvk961gretkbe9"
@@ -147,7 +147,7 @@ class Fixed:
     taught_classes: Mapping[str, bool] = field(default_factory=lambda: {"ham": False, "spam": True})
     failure: SpamguardError | None = None
     empty: bool = False
-    keep_held: int | None = 30
+    settings: Settings = field(default_factory=lambda: Settings(Path("/nonexistent"), ()))
     monitor: Monitor = field(default_factory=Monitor)
 
     def _may(self) -> None:
@@ -196,7 +196,8 @@ class Fixed:
 
     async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
         self.calls.append(("learn_passed", person.name, name, label))
-        return LessonReceipt(DIGEST, label, self.changed, "", SPAM)
+        held = label == "ham" and any(row.held for row in self.judgements)
+        return LessonReceipt(DIGEST, label, self.changed, "", SPAM, held)
 
     async def forget_passed(self, person: Person, name: str) -> LessonReceipt:
         self.calls.append(("forget_passed", person.name, name))

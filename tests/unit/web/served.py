@@ -20,8 +20,9 @@ from starlette.types import ASGIApp
 
 from spamguard.config.options import HostPort, Web
 from spamguard.daemon.web import serve_http
-from spamguard.web.app import create_app, server_config
+from spamguard.web.app import create_app
 from spamguard.web.auth import CredentialKind, CredentialStore, Person
+from spamguard.web.monitor import page_config
 from tests.support.waiting import PATIENCE
 from tests.unit.web.fixed import Fixed, Monitor
 
@@ -135,7 +136,7 @@ def running(
         try:
             async with app(store) as made:
                 began.set()
-                await serve_http(server_config(made, listening, tls), listening, ends)
+                await serve_http(page_config(made, listening, tls), listening, ends)
         finally:
             store.close()
 

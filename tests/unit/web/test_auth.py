@@ -10,7 +10,7 @@ import pytest
 
 from spamguard.config.options import HostPort, Web, WebProxy
 from spamguard.errors import LedgerError
-from spamguard.web import app
+from spamguard.web import requests
 from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, ROOT, Served, served
 
@@ -49,14 +49,31 @@ def test_an_old_link_does_not(server: Served) -> None:
 # ---- forged requests
 
 
-def test_the_api_takes_cookies_from_our_pages_only(server: Served) -> None:
+@pytest.mark.parametrize(
+    ("fields", "with_cookie", "at_login"),
+    [
+        ({"Sec-Fetch-Site": "same-origin"}, 200, 401),
+        ({"Sec-Fetch-Site": "none"}, 200, 401),  # no page made the browser send it
+        ({"Sec-Fetch-Site": "same-site"}, 403, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"}, 403, 403),
+        ({"Origin": "http://localhost:{port}"}, 200, 401),
+        ({"Origin": "http://localhost:1"}, 403, 403),
+        ({"Origin": "null"}, 403, 403),
+        ({}, 403, 401),  # a program may log in, and has no cookie
+    ],
+)
+def test_only_our_pages_change_anything(
+    server: Served, fields: dict[str, str], with_cookie: int, at_login: int
+) -> None:
+    """No form of another site acts in anybody's name, or logs anybody in under another name."""
+    fields = {name: text.format(port=server.port) for name, text in fields.items()}
     browser = server.browser(ANNA)
-    given = {"content": LETTER, "headers": MESSAGE}
-    assert browser.post(f"{ROOT}/judge", **given).status_code == 200
-    given["headers"] = MESSAGE | {"Sec-Fetch-Site": "cross-site"}
-    assert problem(browser.post(f"{ROOT}/judge", **given)) == 403
-    del browser.headers["Sec-Fetch-Site"]
-    assert problem(browser.post(f"{ROOT}/judge", content=LETTER, headers=MESSAGE)) == 403
+    browser.headers.pop("Sec-Fetch-Site")
+    given = {"content": LETTER, "headers": MESSAGE | fields}
+    assert browser.post(f"{ROOT}/judge", **given).status_code == with_cookie
+    logged_in = server.client().post("/login", data={"link": "wrong"}, headers=fields)
+    assert logged_in.status_code == at_login
+    assert server.client(ANNA).post(f"{ROOT}/judge", **given).status_code == 200  # by its token
 
 
 @pytest.mark.parametrize(
@@ -116,7 +133,7 @@ def test_a_proxy_names_people(tmp_path) -> None:
 
 
 def test_an_address_may_ask_so_often(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(app, "MAX_ADDRESS_REQUESTS_PER_MINUTE", 5)
+    monkeypatch.setattr(requests, "MAX_ADDRESS_REQUESTS_PER_MINUTE", 5)
     with served(tmp_path) as running:
         assert [problem(running.client().get(CLASSES)) for _ in range(6)] == [401] * 5 + [429]
 
@@ -124,7 +141,9 @@ def test_an_address_may_ask_so_often(tmp_path, monkeypatch) -> None:
 def test_only_a_guessing_client_is_slowed_down(tmp_path) -> None:
     with served(tmp_path) as running:
         client = running.client(Authorization="Bearer x")
-        found = [client.get(CLASSES).status_code for _ in range(app.MAX_FAILURES_PER_MINUTE + 5)]
+        found = [
+            client.get(CLASSES).status_code for _ in range(requests.MAX_FAILURES_PER_MINUTE + 5)
+        ]
         assert found[-1] == 429
         assert set(found) == {401, 429}
         assert running.client(ANNA).get(CLASSES).status_code == 200

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from spamguard.errors import UsageError
-from spamguard.web import context
+from spamguard.web import pages
 from spamguard.web.auth import AuthMethod, Person, Visitor
-from spamguard.web.context import Notice, PageContext, SearchQuery
+from spamguard.web.pages import Notice, PageContext, SearchQuery
 
 # ---- searches
 
@@ -45,18 +45,17 @@ def test_an_invalid_day_gets_an_error(day: str) -> None:
 ANNA, BEN = Person("anna"), Person("ben")
 
 
-def put(pages: PageContext, text: str) -> str:
-    return pages.redirect(ANNA, "/", Notice(text)).headers["location"].partition("told=")[2]
-
-
-def told(pages: PageContext, person: Person, name: str) -> Notice | None:
+def told(context: PageContext, person: Person, name: str) -> Notice | None:
     state = {"visitor": Visitor(person, AuthMethod.SESSION)}
     query = f"told={name}".encode()
-    return pages.requested_notice(Request({"type": "http", "query_string": query, "state": state}))
+    return context.requested_notice(
+        Request({"type": "http", "query_string": query, "state": state})
+    )
 
 
 def test_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "_MAX_NOTICES", 2)
-    pages = PageContext(Any, Any, Any)
-    names = [put(pages, thing) for thing in "abc"]
-    assert [told(pages, ANNA, name) for name in names] == [None, Notice("b"), Notice("c")]
+    monkeypatch.setattr(pages, "_MAX_NOTICES", 2)
+    context = PageContext(Any, Any, Any)
+    names = [context.keep_notice(ANNA, Notice(thing)) for thing in "abc"]
+    assert [told(context, ANNA, name) for name in names] == [None, Notice("b"), Notice("c")]
+    assert told(context, BEN, names[2]) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.web import app
+from spamguard.web import monitor, requests
 from tests.support.waiting import eventually
 from tests.unit.web.served import ANNA, ROOT, Served, served
 
@@ -37,8 +37,8 @@ def connections(running: Served, number: int, content: bytes) -> Iterator[list[s
 
 def test_strangers_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though they are being answered, slowly, since they send slowly."""
-    monkeypatch.setattr(app, "MAX_CONNECTIONS", 12)
-    monkeypatch.setattr(app, "MAX_ANONYMOUS", 3)
+    monkeypatch.setattr(monitor, "MAX_PAGE_CONNECTIONS", 12)
+    monkeypatch.setattr(requests, "MAX_ANONYMOUS", 3)
     with served(tmp_path) as running, connections(running, 12, LOGIN):
         client = running.client(ANNA)
         eventually(lambda: client.get(CLASSES).status_code == 200, "most are gone")
@@ -59,7 +59,7 @@ def test_nonsense_after_a_refusal_is_not_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever is turned away may send what it likes."""
-    monkeypatch.setattr(app, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(monitor, "MAX_PAGE_CONNECTIONS", 1)
     begin = LOGIN.partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
     with served(tmp_path) as running, connections(running, 1, begin) as (one,):
         assert one.recv(100).startswith(b"HTTP/1.1 503")

@@ -12,15 +12,15 @@ import pytest
 from spamguard.config.options import DigestPeriod, HostPort, Web
 from spamguard.database import Database
 from spamguard.smtp.envelope import Reply
-from spamguard.web.digest import (
+from spamguard.web.mail import (
     DIGEST_FILE,
     DIGEST_SCHEMA,
     MAX_LINES,
     DigestSender,
+    Mailer,
     last_hour,
     write_digest,
 )
-from spamguard.web.mailer import Mailer
 from spamguard.web.models import HeldMessage
 from tests.unit.filters import opened, teach
 from tests.unit.web.office import MAIL, NOW, PASSED, hold, name, passed, remember, serving, settings
@@ -85,7 +85,7 @@ def run(state: Path, box: Box, *times: float) -> list[str]:
     async def work() -> None:
         async with serving(settings(state)) as service:
             for now in times:
-                sender = DigestSender(state, WEB, DigestPeriod.DAILY, box, service)
+                sender = DigestSender(WEB, DigestPeriod.DAILY, box, service)
                 await sender.send_due(now)
 
     asyncio.run(work())

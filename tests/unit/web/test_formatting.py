@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.web import formatting
+from spamguard.web import pages
 from spamguard.web.models import Hour
 
 # ---- texts and numbers
@@ -16,34 +16,9 @@ BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c
 
 @given(st.text(st.characters() | st.sampled_from(BIDI + "\x00\x1b\x7f\ud800\ufeff")))
 def test_nothing_that_acts_comes_through(text: str) -> None:
-    shown = str(formatting.make_visible(text))
+    shown = str(pages.make_visible(text))
     assert all(letter.isprintable() or letter in "\n\t\u200c\u200d" for letter in shown)
     shown.encode()
-
-
-@pytest.mark.parametrize(
-    ("share", "shown"),
-    [
-        (0, "0 %"),
-        (1e-9, "< 0.1 %"),
-        (0.5, "50.0 %"),
-        (0.98765, "98.8 %"),
-        (0.99949, "99.9 %"),
-        (0.9999999, "> 99.9 %"),
-        (1, "100 %"),
-        (1.0, "100 %"),
-    ],
-)
-def test_percentages(share: float, shown: str) -> None:
-    assert formatting.percent(share) == shown
-
-
-def test_numbers() -> None:
-    assert (formatting.number(12345), formatting.signed(-1.25)) == ("12,345", "\u22121.250")
-    assert (formatting.count_noun(1, "message"), formatting.count_noun(1200, "message")) == (
-        "1 message",
-        "1,200 messages",
-    )
 
 
 # ---- charts
@@ -53,7 +28,7 @@ TONES = {"ham": "wanted", "spam": "unwanted", "unsure": "unsure"}
 
 @given(st.floats(0, 1e12))
 def test_an_axis_ends_above_everything(most: float) -> None:
-    end = formatting.axis_top(most)
+    end = pages.axis_top(most)
     assert end >= most
     assert end % 2 == 0
     assert end <= max(2, 2.5 * most)
@@ -66,15 +41,15 @@ def test_an_axis_ends_above_everything(most: float) -> None:
 )
 def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, int]]) -> None:
     hours = [Hour(1e9 + 3600 * number, one, 0, 0) for number, one in enumerate(mail)]
-    drawn = formatting.mail_chart(hours, TONES)
-    end = formatting.axis_top(max((sum(hour.values()) for hour in mail), default=0))
+    drawn = pages.mail_chart(hours, TONES)
+    end = pages.axis_top(max((sum(hour.values()) for hour in mail), default=0))
     area = sum(mark.height for mark in drawn.marks)
     assert area == pytest.approx(
-        (formatting.BOTTOM - formatting.TOP) * sum(sum(hour.values()) for hour in mail) / end
+        (pages.BOTTOM - pages.TOP) * sum(sum(hour.values()) for hour in mail) / end
     )
     for mark in drawn.marks:
-        assert formatting.LEFT <= mark.x <= mark.x + mark.width <= formatting.RIGHT + 1e-6
-        assert formatting.TOP - 1e-6 <= mark.y <= mark.y + mark.height <= formatting.BOTTOM + 1e-6
+        assert pages.LEFT <= mark.x <= mark.x + mark.width <= pages.RIGHT + 1e-6
+        assert pages.TOP - 1e-6 <= mark.y <= mark.y + mark.height <= pages.BOTTOM + 1e-6
     assert len(drawn.across) <= 7
 
 
@@ -82,7 +57,7 @@ def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, i
 def test_no_label_stands_there_twice(number: int) -> None:
     """Whatever hour the data begin in."""
     hours = [Hour(3600 * at, {"ham": int(at >= 168 - number)}, 0, 0) for at in range(168)]
-    across = formatting.mail_chart(formatting.hours_with_data(hours), TONES).across
+    across = pages.mail_chart(pages.hours_with_data(hours), TONES).across
     span = across[-1].seconds - across[0].seconds
-    labels = [formatting.clock(tick.seconds, span) for tick in across]
+    labels = [pages.clock(tick.seconds, span) for tick in across]
     assert len(set(labels)) == len(labels) >= 2

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,8 @@ from spamguard import storage
 from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
 from spamguard.counters import DaemonReport
 from spamguard.learning.status_files import WATCHER_FILE, WatcherStatus, WatcherTrouble
-from spamguard.web.auth import Person
-from spamguard.web.health import DaemonHealth, check_daemon, judge_health
-from spamguard.web.models import Class, Model, User
-from tests.unit.web.fixed import NOW, OPERATOR, Fixed
-from tests.unit.web.test_views import get
+from spamguard.web.numbers import DaemonHealth, check_daemon
+from tests.unit.web.fixed import NOW
 
 
 class Running:
@@ -78,39 +74,3 @@ def test_each_part_tells_its_problem(running: Running, monkeypatch: pytest.Monke
     ]  # fmt: skip
     assert "folders: anna: no Junk" in health.problems
     assert health.problems[-1].endswith("to build the tables again: make room on that disk")
-
-
-def model(**changes: Any) -> Model:
-    usual = Model(
-        {"ham": Class(600, unwanted=False), "spam": Class(400, unwanted=True)},
-        "", 1000, 4, 1, "key",
-        (User("anna", {"ham": 3}, NOW),),
-    )  # fmt: skip
-    return replace(usual, **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"missing": "much good mail is unsure: 5 of 500"}, "Much good mail is unsure"),
-        ({"unsettled": 300}, "300 lessons wait for settling"),
-    ],
-)
-def test_a_worry_is_a_sentence(changes: dict[str, Any], words: str) -> None:
-    (text,) = judge_health(None, model(**changes))
-    assert text.startswith(words)
-
-
-@pytest.mark.parametrize("problems", [[], ["next hop smtp://127.0.0.1:10026: refused"]])
-@pytest.mark.parametrize("missing", ["", "much good mail is unsure: 5 of 500"])
-def test_today_gives_one_verdict(tmp_path: Path, problems: list[str], missing: str) -> None:
-    class Lopsided(Fixed):
-        async def model(self, person: Person) -> Model:
-            return model(missing=missing)
-
-    service = Lopsided()
-    service.monitor.found = problems
-    (page,) = get(service, tmp_path, "/", person=OPERATOR)
-    assert ("All is well" in page.text) == (not problems and not missing)
-    assert ("refused" in page.text) == bool(problems)
-    assert ("Much good mail is unsure" in page.text) == bool(missing)

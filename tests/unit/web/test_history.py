@@ -13,10 +13,10 @@ import pytest
 
 from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
-from spamguard.web import workers
+from spamguard.web import history
 from spamguard.web.auth import Person
+from spamguard.web.history import Search
 from spamguard.web.models import JudgementPage
-from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import opened
 from tests.unit.web.office import (
@@ -88,7 +88,7 @@ def test_the_first_known_recipient_owns_it(state: Path, monkeypatch: pytest.Monk
     """As with `personal`. While no user before has voted, the message may be theirs, and they may
     vote.
     """
-    monkeypatch.setattr(workers, "_REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(history, "_REFRESH_SECONDS", 0.0)
     whole, other = Person("anna@example.org"), Person("anna@example.net")
     to_org, to_net = (
         [number for number in range(len(PASSED)) if number % 3 == rest] for rest in (0, 1)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spamguard.web import app
+from spamguard.web import monitor, requests
 from spamguard.web.auth import CredentialKind
 from tests.support.waiting import PATIENCE
 from tests.unit.web.served import ANNA, ROOT, Served, served
@@ -100,7 +100,7 @@ def test_slow_clients_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Slowloris: a header that never ends, one byte now and then; also as the second request of a
     connection.
     """
-    monkeypatch.setattr(app, "HEADER_SECONDS", 1.0)
+    monkeypatch.setattr(monitor, "HEADER_SECONDS", 1.0)
     with served(tmp_path) as running:
         first = b"GET /login HTTP/1.1\r\n" + HOST + b"\r\n"
         for begin in (b"", b"G", first + b"G"):
@@ -112,7 +112,7 @@ def test_slow_clients_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_body_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "CHUNK_SECONDS", 0.5)
+    monkeypatch.setattr(requests, "CHUNK_SECONDS", 0.5)
     with served(tmp_path) as running:
         token = running.secret(CredentialKind.TOKEN, ANNA).encode()
         fields = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ import pytest
 
 from spamguard.config.options import Scoring
 from spamguard.errors import BusyError, UsageError
-from spamguard.learning.undo import UNDO_ORIGIN
 from spamguard.mail.message import rewrite_header
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
-from spamguard.storage import MAX_MEMORY_BYTES
-from spamguard.web import workers
+from spamguard.web import service as services
+from spamguard.web.history import Search
 from spamguard.web.models import Opinion
-from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import opened
 from tests.unit.proxy.scorers import ODD_COMMAND
@@ -63,14 +60,6 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
         }
 
     asked(state, work)
-
-
-def test_in_a_file_too(state: Path) -> None:
-    long = NEW[0] + b"\n" + b"x " * MAX_MEMORY_BYTES
-    with closing(spooled(state, long)) as message:
-        opinion = asked(state, lambda service: service.judge(ANNA, message))
-    with opened(state) as spam_filter:
-        assert verdict_of(opinion) == spam_filter.judge(long)
 
 
 def test_our_subject_prefix_does_not_change_the_message(state: Path) -> None:
@@ -117,7 +106,7 @@ def test_no_message_and_no_class(state: Path) -> None:
 def test_a_judgement_that_took_too_long_may_go_well_next_time(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
+    monkeypatch.setattr(services, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
     configuration = settings(state, scoring=Scoring(0.05, 1))
 
     async def work(service: Service) -> None:
@@ -134,7 +123,7 @@ def test_a_judgement_that_took_too_long_may_go_well_next_time(
 def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_again(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
+    monkeypatch.setattr(services, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
 
     async def work(service: Service) -> None:
         with pytest.raises(BusyError, match=r"cannot be judged now \(crashed\)"):
@@ -197,7 +186,7 @@ def test_undo_takes_back_the_votes_of_one_user(state: Path) -> None:
             vote.origin
             for vote in spam_filter.ledger.all_votes()
             if vote.label is None and vote.user == "anna"
-        } == {UNDO_ORIGIN}
+        } == {"undo"}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +208,7 @@ def test_operations_for_operators_only(state: Path, call: Callable[[Service], An
 
 def test_damaged_tables_request_a_rebuild(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only page and API judge, no other process would ask for it."""
-    monkeypatch.setattr(workers, "_NEW_FILTER_SECONDS", 0.0)
+    monkeypatch.setattr(services, "_NEW_FILTER_SECONDS", 0.0)
     for table in state.glob("tables-*.bin"):
         table.write_bytes(b"damaged")
     settled: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,9 +16,9 @@ from typing import cast
 import pytest
 
 from spamguard.config.options import HostPort, Web
-from spamguard.web import mailer
+from spamguard.web import mail
 from spamguard.web.auth import CredentialKind, CredentialStore
-from spamguard.web.mailer import LINKS_OF_CLIENT, LINKS_OF_USER, Mailer
+from spamguard.web.mail import LINKS_OF_CLIENT, LINKS_OF_USER, Mailer
 from tests.support.hops import FakeHop, Script
 from tests.support.waiting import eventually, until
 from tests.unit.filters import opened, teach
@@ -93,7 +94,7 @@ def test_links_for_users_alone_and_few_of_them(state: Path) -> None:
     text = parsed(hop.messages[-1].data).get_content()
     secret = text.partition("/login?link=")[2].split()[0]
     store = CredentialStore.open(state)
-    link = store.redeem(secret, int(mailer.time.time()))
+    link = store.redeem(secret, int(time.time()))
     store.close()
     assert link is not None
     assert (link.kind, link.person.name, link.person.operator) == (
@@ -177,7 +178,7 @@ class Listed:
     def __init__(self) -> None:
         self.addresses: list[str] = []
         self.check_client = Mailer(
-            settings(Path("/")), WEB, cast("mailer.Service", None)
+            settings(Path("/")), WEB, cast("mail.Service", None)
         ).check_client
 
     def request_link(self, address: str) -> None:

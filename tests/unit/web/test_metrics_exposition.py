@@ -1,56 +1,32 @@
-"""Prometheus's own parser reads the metrics, with the values that were put in."""
+"""Prometheus' own parser reads the metrics, in each of its formats; and their documentation."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from spamguard.counters import Counters, DaemonReport
-from spamguard.records import Status
 from spamguard.web import monitor
-from spamguard.web.monitor import FilterReport
+from spamguard.web.monitor import MetricsPage
 
-STATUS = Status(
-    {"ham": 7, "spam": 5},
-    frozenset({"spam"}),
-    1 << 20,
-    {"words": 9},
-    {"words": 0.25},
-    12,
-    3,
-    4096,
-    8192,
-    1,
-    "abc",
-)
+README = Path(__file__).parents[3] / "systemd" / "README.md"
 
 
 def whole(accept: str = "") -> str:
     counters = Counters()
-    counters.count_message("spam", "tag", 500)
     counters.count_message("not-scanned", "none", 20)
-    counters.add_seconds(1, 0.003)
     counters.add_seconds(1, 700.0)
     counters.count_next_hop_error('lmtp:/odd "path"\\\n', "unreachable", "no", 1)
-    counters.count_lessons("spam", "folder", 4)
-    daemon = DaemonReport(1000, 2, counters)
-    return monitor.encode_metrics(daemon, FilterReport(STATUS, 5_000), accept)[0].decode()
-
-
-def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    families = list(parsed(whole()))
-    assert len({family.name for family in families}) == len(families)
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in families
-        for sample in family.samples
-    }
+    page = MetricsPage(DaemonReport(1000, 2, counters), "state: unreadable")
+    return page.encode(accept).body.decode()
 
 
 def test_an_unreadable_state_gives_no_other_filter_metrics():
-    assert [
-        sample.value for metric in monitor.filter_metrics(None) for sample in metric.samples
-    ] == [0]
+    families = {family.name: family for family in parsed(whole())}
+    assert [sample.value for sample in families["spamguard_state_usable"].samples] == [0]
+    assert not families.keys() & {metric.name for metric in monitor.FILTER_METRICS}
 
 
 @pytest.mark.parametrize(
@@ -67,10 +43,24 @@ def test_an_unreadable_state_gives_no_other_filter_metrics():
     ],
 )
 def test_the_client_chooses_the_format(accept, content_type):
-    page, chosen = monitor.encode_metrics(DaemonReport(), None, accept)
-    assert chosen == content_type
-    assert page.endswith(b"# EOF\n") == ("openmetrics" in chosen)
+    page = MetricsPage(DaemonReport(), "").encode(accept)
+    assert page.headers["content-type"] == content_type
+    assert page.body.endswith(b"# EOF\n") == ("openmetrics" in content_type)
 
 
 def test_no_series_says_when_it_was_created():
     assert "_created" not in whole() + whole("application/openmetrics-text")
+
+
+def test_the_documentation_has_each_metric_as_it_is_declared():
+    declared = (
+        *monitor.DAEMON_METRICS,
+        *monitor.STATE_METRICS,
+        *monitor.FILTER_METRICS,
+        *monitor.SHARED_METRICS,
+    )
+    rows = [
+        f"| `{metric.name}` | {', '.join(metric.labels)} | {metric.about} |" for metric in declared
+    ]
+    table = "\n".join(["| metric | labels | |", "| --- | --- | --- |", *rows, ""])
+    assert table in README.read_text(), f"the table of metrics should be:\n{table}"

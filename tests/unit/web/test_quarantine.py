@@ -17,8 +17,8 @@ from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.web import quarantine
 from spamguard.web.auth import Person
+from spamguard.web.history import Search
 from spamguard.web.preview import MAX_CHARACTERS
-from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened
 from tests.unit.web.office import (

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from spamguard.errors import BusyError, LedgerError
-from spamguard.web import workers
-from spamguard.web.workers import ResourceThread
+from spamguard.web import service
+from spamguard.web.service import ResourceThread
 from tests.support.waiting import PATIENCE, until
 
 
@@ -37,7 +37,7 @@ def thread() -> Iterator[ResourceThread[Tool]]:
     Tool.opened = Tool.open_now = 0
     resource_thread = ResourceThread("test", Tool)
     yield resource_thread
-    resource_thread.close()
+    asyncio.run(resource_thread.close())
     assert Tool.open_now == 0
 
 
@@ -56,7 +56,7 @@ def test_a_failed_open_is_retried() -> None:
             with pytest.raises(LedgerError, match="not yet"):
                 await trying.run(lambda _: 1)
         assert await trying.run(lambda _: 1) == 1
-        trying.close()
+        await trying.close()
 
     asyncio.run(run())
 
@@ -70,14 +70,14 @@ def test_no_more_waits_than_may(
         await until(lambda: Tool.opened)
         waiting = [
             asyncio.create_task(thread.run(lambda _, number=number: number))
-            for number in range(workers.MAX_WAITING)
+            for number in range(service.MAX_WAITING)
         ]
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="too many"):
             await thread.run(lambda _: None)
         go_on.set()
         assert await first
-        assert await asyncio.gather(*waiting) == list(range(workers.MAX_WAITING))
+        assert await asyncio.gather(*waiting) == list(range(service.MAX_WAITING))
 
     asyncio.run(run())
 

@@ -6,15 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spamguard.errors import NotAllowedError
 from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.web.auth import Person
 from spamguard.web.models import JudgementDetails, LessonReceipt
-from spamguard.web.review import QUEUE_GROUPS, group_messages
-from tests.unit.web.fixed import NOW, OPERATOR, Fixed, judgement
-from tests.unit.web.test_views import get, post, shown
+from spamguard.web.views import group_messages
+from tests.unit.web.fixed import NOW, Fixed, judgement
+from tests.unit.web.test_views import post, shown
 
 HOUR = 3600.0
 
@@ -49,52 +47,6 @@ def test_messages_alike_are_one_group() -> None:
     assert [group.messages for group in rest] == [[other] for other in others]
 
 
-def test_a_page_is_bounded(tmp_path: Path) -> None:
-    service = Fixed([unsure(number) for number in range(QUEUE_GROUPS + 1)])
-    (page, all_selected) = get(service, tmp_path, "/queue", "/queue?all=1")
-    assert page.text.count('type="checkbox"') == QUEUE_GROUPS
-    assert "There is more" in page.text
-    assert page.text.count(" checked>") == 0
-    assert all_selected.text.count(" checked>") == QUEUE_GROUPS
-
-
-def test_one_word_teaches_the_group_and_all_that_is_selected(tmp_path: Path) -> None:
-    first, second, third = (unsure(number).id for number in range(3))
-    service = Fixed()
-    form = {first: f"{first} {second}", third: third, "class": "ham"}
-    page = post(service, tmp_path, "/queue?q=solar", form, follow=True)
-    assert page.history[0].headers["location"].startswith("/queue?q=solar&told=")
-    taught = [(call[0], call[2], call[3]) for call in service.calls]
-    assert taught == [("learn_passed", name, "ham") for name in (first, second, third)]
-    assert "Learnt as ham: 3 messages." in shown(page)
-    assert f'name="ids" value="{first} {second} {third}"' in page.text
-    service.calls.clear()
-    post(service, tmp_path, "/queue", {third: third, "spam": f"{first} {second}"})  # of a row
-    assert [(call[2], call[3]) for call in service.calls] == [(first, "spam"), (second, "spam")]
-    service.calls.clear()
-    undone = post(service, tmp_path, "/queue/undo", {"ids": f"{first} {second}"}, follow=True)
-    assert [call[0] for call in service.calls] == ["forget_passed"] * 2
-    assert "Taken back: 2 lessons." in shown(undone)
-
-
-@pytest.mark.parametrize(
-    ("form", "words"),
-    [
-        ({"class": "spam"}, "nothing is selected"),
-        ({"class": "spam", "x": "y"}, "nothing is selected"),
-        ({"class": "newsletter", unsure(1).id: unsure(1).id}, "choose spam or ham"),
-        ({"spam": f"{unsure(1).id} " * 501}, "more than 500 messages"),
-    ],
-)
-def test_a_form_that_names_no_message_or_class_teaches_nothing(
-    tmp_path: Path, form: dict[str, str], words: str
-) -> None:
-    service = Fixed()
-    answer = post(service, tmp_path, "/queue", form)
-    assert (answer.status_code, words in answer.text.lower()) == (422, True)
-    assert service.calls == []
-
-
 def test_what_was_taught_before_an_error_is_told_and_can_be_undone(tmp_path: Path) -> None:
     class Limited(Fixed):
         async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
@@ -109,37 +61,3 @@ def test_what_was_taught_before_an_error_is_told_and_can_be_undone(tmp_path: Pat
 
 
 # ---- the quarantine
-
-
-def test_held_mail_is_searched_and_selected(tmp_path: Path) -> None:
-    service = Fixed()
-    (page, all_selected) = get(
-        service, tmp_path, "/quarantine?q=roof+from:ann+verdict:ham", "/quarantine?all=1"
-    )
-    assert (service.searches[0].words, service.searches[0].sender) == (("roof",), "ann")
-    assert "99.9 %" in page.text
-    assert (page.text.count(" checked>"), all_selected.text.count(" checked>")) == (0, 1)
-    (wrong,) = get(service, tmp_path, "/quarantine?q=since:tomorrow")
-    assert (wrong.status_code, "is not a day" in wrong.text) == (422, True)
-
-
-def test_selected_held_mail_is_released_or_deleted_after_a_second_click(tmp_path: Path) -> None:
-    first, second = unsure(1).id, unsure(2).id
-    service, chosen = Fixed(), {first: first, second: second}
-    page = post(service, tmp_path, "/quarantine", {**chosen, "do": "release"}, follow=True)
-    assert "Released: 2 messages." in shown(page)
-    assert service.calls == [("release", "anna", first), ("release", "anna", second)]
-    service.calls.clear()
-    ask = post(service, tmp_path, "/quarantine", {**chosen, "do": "ask"})
-    assert "Delete 2 messages for good?" in shown(ask)
-    assert [f'name="{name}" value="{name}"' in ask.text for name in chosen] == [True, True]
-    assert service.calls == []
-    form = {**chosen, "do": "delete"}
-    gone = post(service, tmp_path, "/quarantine", form, follow=True, person=OPERATOR)
-    assert "Deleted: 2 messages" in shown(gone)
-    assert service.calls == [("delete", "", first), ("delete", "", second)]
-    service.changed = False
-    page = post(service, tmp_path, "/quarantine", {first: first, "do": "release"}, follow=True)
-    assert "Released: 0 messages. The next hop has not taken 1 message" in shown(page)
-    for form in ({"do": "release"}, {**chosen, "do": "burn"}):
-        assert post(service, tmp_path, "/quarantine", form).status_code == 422

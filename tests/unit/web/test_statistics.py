@@ -11,8 +11,8 @@ import pytest
 from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError
 from spamguard.web.auth import Person
+from spamguard.web.history import Search
 from spamguard.web.models import ConfusionCell
-from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import opened, teach
 from tests.unit.web.office import (

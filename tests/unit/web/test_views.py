@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,13 @@ import httpx
 import pytest
 from jinja2 import PackageLoader
 
-from spamguard.engine.policy import missing_lessons
 from spamguard.errors import HistoryError
-from spamguard.web import context
-from spamguard.web.auth import Person
-from spamguard.web.context import VIEWS
-from spamguard.web.models import Model
+from spamguard.web import pages
+from spamguard.web.views import VIEWS
 from tests.unit.web.fixed import (
     ANNA,
     NAME,
     OPERATOR,
-    OTHER,
     Fixed,
     Gate,
     asking,
@@ -74,44 +68,12 @@ def post(
     return pages[0]
 
 
-def followed(
-    service: Fixed,
-    spool: Path,
-    steps: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]],
-    **more: Any,
-) -> httpx.Response:
-    """The page after several steps of one person, redirects followed."""
-    found: list[httpx.Response] = []
-
-    async def work(client: httpx.AsyncClient) -> None:
-        client.follow_redirects = True
-        found.append(await steps(client))
-
-    asking(work, service, spool, **more)
-    return found[0]
-
-
-@pytest.mark.parametrize("empty", [False, True])
-@pytest.mark.parametrize("person", [ANNA, OPERATOR])
-def test_every_page_is_there(tmp_path: Path, person: Any, empty: bool) -> None:
-    service = Fixed(empty=empty)
-    if empty:
-        service.judgements, service.held_back = [], []
-    wanted = [path for path in PAGES if not empty or NAME not in path]
-    for path, page in zip(wanted, get(service, tmp_path, *wanted, person=person), strict=True):
-        assert page.status_code == 200, path
-        assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert page.text.count("<h1") == page.text.count("<main") == 1
-        assert '<html lang="en">' in page.text
-    assert service.calls == []  # no page changes anything
-
-
 def test_another_version_that_is_installed_meanwhile_changes_no_page(
     tmp_path: Path, service: Fixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New templates with old views would be answered with 500 until the daemon is restarted."""
-    context.templates.cache_clear()
-    context.PageContext(service, service.monitor, Gate())
+    pages.templates.cache_clear()
+    pages.PageContext(service, service.monitor, Gate())
     monkeypatch.setattr(
         PackageLoader, "get_source", lambda *_: pytest.fail("a template is read late")
     )
@@ -141,60 +103,12 @@ def test_no_change_by_get(tmp_path: Path, service: Fixed, path: str) -> None:
     assert service.calls == []
 
 
-def test_counts_that_are_hidden_are_called_few(tmp_path: Path, service: Fixed) -> None:
-    assert "few" not in get(service, tmp_path, f"/history/{NAME}")[0].text
-    service.reasons = replace(
-        service.reasons, clues=[replace(clue, counts={}) for clue in service.reasons.clues]
-    )
-    page = get(service, tmp_path, f"/history/{NAME}")[0].text
-    assert page.count('<td class="n">few</td>') == 4
-    assert "fewer than five" in page
-
-
 # ---- history
 
 
 def shown(page: httpx.Response) -> str:
     """The text of it that a reader sees."""
     return unescape(" ".join(re.sub("<[^>]*>", " ", page.text.partition("<main")[2]).split()))
-
-
-@pytest.mark.parametrize(
-    ("author", "sender", "told", "facts"),
-    [
-        (
-            "Ann <a@b>",
-            "c@d",
-            "From Ann <a@b> envelope sender c@d →",
-            "From Ann <a@b> Envelope sender c@d To",
-        ),
-        ("Ann <A@b>", "a@B", "From Ann <A@b> →", "From Ann <A@b> To"),
-        ("a@b", "a@b", "From a@b →", "From a@b To"),
-        ("", "c@d", "From c@d →", "From c@d To"),
-        (
-            "p@p.example <x@y>",
-            "p@p.example",
-            "From p@p.example <x@y> envelope sender p@p.example →",
-            "Envelope sender p@p.example To",
-        ),
-        (
-            "Ann <a@b>",
-            "",
-            "From Ann <a@b> →",
-            "From Ann <a@b> Envelope sender (no sender known) To",
-        ),
-        ("", "", "From (no sender known) →", "From (no sender known) To"),
-    ],
-)
-def test_the_author_is_shown_beside_the_sender(
-    tmp_path: Path, author: str, sender: str, told: str, facts: str
-) -> None:
-    service = Fixed([judgement(author=author, sender=sender)])
-    service.held_back = [replace(service.held_back[0], author=author, sender=sender)]
-    paths = ("/history", f"/history/{NAME}", "/quarantine", f"/quarantine/{NAME}")
-    for number, page in enumerate(get(service, tmp_path, *paths)):
-        wanted = facts if number % 2 else told
-        assert (wanted.replace(" known", "") if number > 1 else wanted) in shown(page)
 
 
 @pytest.mark.parametrize(
@@ -208,25 +122,6 @@ def test_quarantined_mail_called_good_can_be_released(
     page = post(service, tmp_path, f"/history/{NAME}/teach", {"class": label}, follow=True)
     beside = page.text.partition(f'<li id="m-{NAME}">')[2]  # the notice may be far above
     assert ("Release it</a>" in beside) == there
-
-
-@pytest.mark.parametrize("held", [True, False])
-def test_a_message_that_was_held_back_leads_to_the_quarantine_while_it_waits(
-    tmp_path: Path, service: Fixed, held: bool
-) -> None:
-    service.judgements = [judgement(action="quarantine", held=held)]
-    rows, page = get(service, tmp_path, "/history", f"/history/{NAME}")
-    link = f'href="/quarantine/{NAME}"'
-    assert (link in rows.text, link in page.text) == (held, held)
-    assert ("held back, then released or deleted" in page.text) == (not held)
-
-
-def test_a_lesson_that_fails_gets_an_error(tmp_path: Path, service: Fixed) -> None:
-    assert post(service, tmp_path, "/history/xx/teach", {"class": "spam"}).status_code == 404
-    assert service.calls == []
-    service.changed = False
-    page = post(service, tmp_path, f"/history/{NAME}/teach", {"class": "spam"}, follow=True)
-    assert "You had already said spam" in page.text
 
 
 def test_a_lesson_is_confirmed_although_the_list_fails(tmp_path: Path, service: Fixed) -> None:
@@ -243,13 +138,6 @@ def test_a_lesson_is_confirmed_although_the_list_fails(tmp_path: Path, service: 
     assert "only this page" not in get(service, tmp_path, "/history")[0].text
 
 
-def test_after_an_error_nothing_was_taught(tmp_path: Path, service: Fixed) -> None:
-    """That a message is held back is looked up beside the lesson."""
-    service.judgements = []
-    assert post(service, tmp_path, f"/history/{NAME}/teach", {"class": "ham"}).status_code == 404
-    assert service.calls == []
-
-
 def test_the_script_gets_new_rows_only(tmp_path: Path, service: Fixed) -> None:
     (page,) = get(service, tmp_path, "/history?label=spam")
     seen = page.text.split('data-seen="')[1].split('"')[0]
@@ -262,22 +150,7 @@ def test_the_script_gets_new_rows_only(tmp_path: Path, service: Fixed) -> None:
         assert (other.status_code, shown in other.text) == (200, True)
 
 
-def test_a_message_that_was_not_scanned_has_its_page(tmp_path: Path, service: Fixed) -> None:
-    service.judgements = [judgement(label="not-scanned", can_teach=False)]
-    (page,) = get(service, tmp_path, f"/history/{NAME}")
-    assert page.status_code == 200
-    assert "cannot be shown: this message was not scanned" in page.text
-    assert "Its strongest words at the time" in page.text
-    assert "<bdi>solar</bdi>" in page.text
-
-
 # ---- teach
-
-
-def handed(
-    client: httpx.AsyncClient, label: str = "spam", raw: bytes = MAIL
-) -> Awaitable[httpx.Response]:
-    return client.post("/teach", data={"class": label}, files={"file": ("a.eml", raw)})
 
 
 @pytest.mark.parametrize(
@@ -311,41 +184,7 @@ def test_deleting_asks_first_and_is_for_operators(tmp_path: Path, service: Fixed
     assert service.calls == [("delete", "", NAME)]
 
 
-def test_an_incomplete_search_links_to_the_rest(tmp_path: Path, service: Fixed) -> None:
-    service.following = OTHER
-    (page,) = get(service, tmp_path, f"/quarantine?before={NAME}")
-    assert f'href="/quarantine?before={OTHER}"' in page.text
-    service.held_back = []
-    (page,) = get(service, tmp_path, "/quarantine")
-    assert f'href="/quarantine?before={OTHER}"' in page.text
-    assert "None of your messages is among the newest" in page.text
-    assert "Nothing is held back" not in page.text
-
-
 # ---- the rest
-
-
-@pytest.mark.parametrize("path", ["/queue", "/history", f"/history/{NAME}", "/teach"])
-def test_ham_stands_before_spam(tmp_path: Path, path: str) -> None:
-    row = judgement(label="unsure", authenticated=True)
-    (page,) = get(Fixed([row]), tmp_path, path)
-    choices = re.findall(r'name="class" value="(ham|spam)"|name="(ham|spam)" value', page.text)
-    assert choices
-    assert ["".join(names) for names in choices] == ["ham", "spam"] * (len(choices) // 2)
-
-
-def test_today_names_missing_lessons(service: Fixed, tmp_path: Path) -> None:
-    async def lopsided(_person: Person) -> Model:
-        return replace(
-            await Fixed().model(OPERATOR),
-            missing=missing_lessons({"ham": 20, "spam": 300}, frozenset(("spam",))),
-        )
-
-    service.model = lopsided
-    (page,) = get(service, tmp_path, "/", person=OPERATOR)
-    lead = "Much good mail is unsure: 20 good messages have been taught beside 300 unwanted ones.<"
-    assert lead in page.text
-    assert "Say in the" in page.text.partition(lead)[2]
 
 
 def test_a_link_used_twice_keeps_the_session(tmp_path: Path, service: Fixed) -> None:

@@ -1,20 +1,16 @@
-"""The Maildirs of users: the values of this room, the way to them, and those of this machine.
+"""The Maildirs of users: the values of this room, and those of this machine.
 
 A mailbox is a Maildir of one user. A folder is named by its directory below the mailbox: "" (the
 INBOX), ".Junk" (Maildir++) or "Lists/Python" (Dovecot's LAYOUT=fs). Names are as `os.fsdecode`
-makes them, so every name that the disk can hold has one; bytes that are no UTF-8 are lone
-surrogates. `LocalMailboxes` reads the disk; `broker.RemoteMailboxes` asks a process that has the
-right to. There is no other way to users' mail.
+makes them: bytes that are no UTF-8 are lone surrogates, and users choose names as they like.
 
 A pattern of `watch:` has a fixed part, which is the operator's own word, and parts with wildcards.
 Below the fixed part no symbolic link is ever followed, at any step, because users write there: each
-directory is opened relative to the one above it. It is only asked whether a link leads to a
-Maildir, to warn about it. Every directory in which a mailbox, a folder or a message could appear is
-watched (`changes`).
+directory is opened relative to the one above it. Every directory in which a mailbox, a folder or a
+message could appear is watched (`changes`).
 
-Must never write, never parse mail, and need little but the standard library and watchdog: this
-module runs with rights that nothing else should have. No name may make a function here raise: users
-choose names as they like.
+This module runs with rights that nothing else should have: it never writes, never parses mail, and
+needs little but the standard library and watchdog.
 """
 
 from __future__ import annotations
@@ -29,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import translate
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
@@ -87,20 +84,15 @@ class MessageFile(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What may have changed since the last call.
+    """What may have changed since the last call."""
 
-    folders: their messages. mailboxes: which folders they have. users: which mailboxes there are.
-    everything: events were lost.
-    """
-
-    folders: frozenset[Folder] = frozenset()
-    mailboxes: frozenset[Mailbox] = frozenset()
-    users: bool = False
-    everything: bool = False
+    folders: frozenset[Folder] = frozenset()  # their messages
+    mailboxes: frozenset[Mailbox] = frozenset()  # which folders they have
+    users: bool = False  # which mailboxes there are
+    everything: bool = False  # events were lost
 
 
 def iter_files(names: Mapping[str, Sequence[str]]) -> Iterator[MessageFile]:
-    """The files that `list_files` names."""
     return (MessageFile(part, name) for part, in_part in names.items() for name in in_part)
 
 
@@ -113,13 +105,10 @@ _SERVER_FILES = (".", "dovecot", "maildir", "courierimap", "subscriptions")
 
 
 class FileName(NamedTuple):
-    """A file name of a Maildir, taken apart.
+    """A file name of a Maildir, taken apart."""
 
-    base: stays the same when flags or sizes change. flags: the letters behind ":2,".
-    """
-
-    base: str
-    flags: str = ""
+    base: str  # stays the same when flags or sizes change
+    flags: str = ""  # the letters behind ":2,"
 
 
 def parse_file_name(name: str) -> FileName | None:
@@ -154,21 +143,22 @@ def file_key(file: str) -> int:
 
 
 class LocalMailboxes:
-    """Users' mail on this machine, read only.
-
-    An OSError of any method concerns only what the method was asked about.
+    """Users' mail on this machine, read only. An OSError concerns only what a method was asked
+    about.
 
     A mailbox belongs to the user that its pattern names; else to the user that the pattern's
     wildcards stand for; else to the owner of its directory. The last wildcard is the name or the
     whole address, and one above it the domain: the nearest one with a dot in it, so
     /var/vmail/*/*/*/Maildir works with a directory for each letter, too. If there are parts with
     `*`, those with `?` alone are such directories.
-
-    notify: as of `DirectoryMonitor`.
     """
 
     def __init__(self, watches: Iterable[Watch], *, notify: bool = True) -> None:
-        self._patterns = [(_split_pattern(watch.maildir), watch.user) for watch in watches]
+        self._patterns: list[tuple[str, list[str], str]] = []  # the fixed part, the rest, the user
+        for watch in watches:
+            parts = _path_parts(watch.maildir)
+            fixed = list(takewhile(lambda part: not _WILDCARD.search(part), parts))
+            self._patterns.append(("/" + "/".join(fixed), parts[len(fixed) :], watch.user))
         self._watches = DirectoryMonitor(notify=notify)
         self._mailboxes: list[Mailbox] = []
         self._unreadable: dict[str, str] = {}
@@ -179,13 +169,13 @@ class LocalMailboxes:
 
     def find_mailboxes(self) -> list[Mailbox]:
         """All mailboxes that are there, and those last found below directories that cannot be read
-        now. From now on `wait_for_changes` reports new ones. Of a Maildir that several patterns
-        fit, the first one counts.
+        now. From now on `wait_for_changes` reports new ones. Of several patterns the first one
+        counts.
         """
         mailboxes: dict[str, Mailbox] = {}
         before, self._unreadable = self._unreadable, {}
         self._links = set()
-        for number, ((fixed, rest), user) in enumerate(self._patterns):
+        for number, (fixed, rest, user) in enumerate(self._patterns):
             matches: list[tuple[str, ...]] = []
             try:
                 with _open_below(fixed) as root:
@@ -221,12 +211,20 @@ class LocalMailboxes:
     def _find_matches(
         self, above: int, path: str, names: tuple[str, ...], rest: Sequence[str]
     ) -> Iterator[tuple[str, ...]]:
-        """The parts of each path below an open directory that fits the rest of a pattern."""
         if not rest:
             yield names
             return
         self._watches.add(above, path, None, directories_only=True)
-        for name in _matching_names(above, rest[0]):
+        part = rest[0]
+        found = [part]
+        if _WILDCARD.search(part):  # hidden ones only if the part begins with a dot
+            matches = re.compile(translate(part.replace("[", "[[]"))).match
+            found = [
+                name
+                for name in sorted(_list_directories(above, links=True))
+                if matches(name) and (part[0] == "." or name[0] != ".")
+            ]
+        for name in found:
             below = os.path.join(path, name)
             try:
                 with _open_below(above, (name,)) as directory:
@@ -252,9 +250,8 @@ class LocalMailboxes:
     # ---- folders
 
     def list_folders(self, mailbox: Mailbox) -> list[Folder]:
-        """All folders of a mailbox; from now on `wait_for_changes` reports changes in them.
-        FileNotFoundError: the mailbox is gone. Every directory with a `cur` is a folder, however
-        deep it lies: Maildir++ has folders side by side, other layouts within one another.
+        """All folders of a mailbox: every directory with a `cur`, however deep it lies. From now on
+        `wait_for_changes` reports changes in them. FileNotFoundError: the mailbox is gone.
         """
         budget = iter(range(_MAX_DIRECTORIES))
         with self._open_directory(mailbox, ()) as root:
@@ -276,7 +273,7 @@ class LocalMailboxes:
     def _walk(
         self, directory: int, mailbox: Mailbox, name: str, depth: int, budget: Iterator[int]
     ) -> Iterator[str]:
-        """The folders in a directory. budget: has an item for each directory that may be entered.
+        """The folders in a directory, as long as the budget lasts.
 
         The directory is watched first, then listed, so nothing comes unseen in between. A directory
         that cannot be opened counts as a folder: `list_files` will say why.
@@ -300,7 +297,7 @@ class LocalMailboxes:
                     yield deeper
 
     def _watch_parts(self, directory: int, folder: Folder) -> bool:
-        """Watch `new` and `cur`; whether the directory is a folder."""
+        """Whether the directory is a folder."""
         for part in PARTS:
             path = os.path.join(folder.mailbox.path, folder.directory, part)
             try:
@@ -314,8 +311,8 @@ class LocalMailboxes:
 
     @contextmanager
     def _open_directory(self, mailbox: Mailbox, names: Sequence[str]) -> Iterator[int]:
-        """A directory of a mailbox. FileNotFoundError: it is gone, or no pattern fits it."""
-        for (fixed, rest), _ in self._patterns[mailbox.watch : mailbox.watch + 1]:
+        """FileNotFoundError: it is gone, or no pattern fits it."""
+        for fixed, rest, _ in self._patterns[mailbox.watch : mailbox.watch + 1]:
             within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
             if mailbox.path.startswith(fixed) and len(within) == len(rest):
                 with _open_below(fixed, (*within, *names)) as directory:
@@ -329,12 +326,21 @@ class LocalMailboxes:
         """Names of a folder's files by part, new before cur. Some may be gone by now, or be no
         messages. FileNotFoundError: the folder is gone. A part that is missing has no files.
         """
+        listed: dict[str, list[str]] = {}
         with self._open_directory(folder.mailbox, _path_parts(folder.directory)) as directory:
-            return {part: _list_names(directory, part) for part in PARTS}
+            for part in PARTS:
+                names: list[str] = []
+                with suppress(FileNotFoundError), _open_below(directory, (part,)) as opened:
+                    names = [name for name in os.listdir(opened) if name[0] != "."]
+                if sum(map(len, names)) > _MAX_LISTING:
+                    raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
+                listed[part] = names
+        return listed
 
     def open_file(self, folder: Folder, file: MessageFile) -> int:
         """A descriptor to read one message from; the caller closes it. FileNotFoundError: the file
-        is gone. Other OSError: it cannot be opened, or is no regular file. Never waits for a pipe.
+        is gone. Other OSError: it cannot be opened, or is no regular file; a pipe is not waited
+        for.
         """
         if file.part not in PARTS or "/" in file.name:
             raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
@@ -349,7 +355,6 @@ class LocalMailboxes:
     # ---- changes
 
     def wait_for_changes(self, timeout: float) -> Changes:
-        """Wait at most `timeout` seconds for changes, and return them."""
         targets, lost = self._watches.wait(timeout)
         return Changes(
             frozenset(target for target in targets if isinstance(target, Folder)),
@@ -363,13 +368,6 @@ class LocalMailboxes:
 
 
 # ---- patterns and users
-
-
-def _split_pattern(path: str) -> tuple[str, tuple[str, ...]]:
-    """The fixed part of a pattern, and the parts below it."""
-    parts = _path_parts(path)
-    wild = next((at for at, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
-    return "/" + "/".join(parts[:wild]), tuple(parts[wild:])
 
 
 def _path_parts(path: str) -> list[str]:
@@ -399,20 +397,7 @@ def owner_name(path: str) -> str:
 # ---- directories and files, relative to an open directory
 
 
-def _matching_names(directory: int, part: str) -> list[str]:
-    """Names that a part of a pattern stands for; hidden ones only if the part begins with a dot."""
-    if not _WILDCARD.search(part):
-        return [part]
-    matches = re.compile(translate(part.replace("[", "[[]"))).match
-    return sorted(
-        name
-        for name in _list_directories(directory, links=True)
-        if matches(name) and (part[0] == "." or name[0] != ".")
-    )
-
-
 def _list_directories(directory: int, *, links: bool = False) -> set[str]:
-    """Names of directories. links: and of symbolic links, to warn about them."""
     with os.scandir(directory) as entries:
         return {
             entry.name
@@ -421,21 +406,8 @@ def _list_directories(directory: int, *, links: bool = False) -> set[str]:
         }
 
 
-def _list_names(folder: int, part: str) -> list[str]:
-    """Names of what may be messages. OSError: also if there are more than an answer can hold."""
-    names: list[str] = []
-    with suppress(FileNotFoundError), _open_below(folder, (part,)) as directory:
-        names = [name for name in os.listdir(directory) if name[0] != "."]
-    if sum(map(len, names)) > _MAX_LISTING:
-        raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
-    return names
-
-
 @contextmanager
 def _open_below(start: int | str, names: Sequence[str] = ()) -> Iterator[int]:
-    """A directory below an open one, or below the fixed part of a pattern, which may have links; no
-    symbolic link is followed below it.
-    """
     current = os.open(start, _DIRECTORY_FLAGS) if isinstance(start, str) else os.dup(start)
     try:
         for name in names:

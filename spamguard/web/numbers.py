@@ -1,0 +1,288 @@
+"""Numbers for the page: the last hours, the model, and whether all is well, in words.
+
+Counts come from indexes of history and ledger; reading features, or all of the ledger, only to
+count would take too long. `check_daemon` looks at the listeners, the other processes, folders and
+disk, and at the latency of messages; what it is told of filter and next hops comes from
+`HealthReporter`, which asks them. `judge_health` puts the problems of these parts beside what the
+model lacks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import accumulate
+from math import inf
+from typing import Any, NamedTuple
+
+from spamguard import __version__
+from spamguard.config.options import Settings
+from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
+from spamguard.engine import snapshot
+from spamguard.engine.policy import UNSURE, missing_lessons
+from spamguard.learning.status_files import read_watcher_status
+from spamguard.proxy.history import NOT_SCANNED
+from spamguard.proxy.history_search import HistoryFilter
+from spamguard.records import Explanation, Status
+from spamguard.storage import describe_disk
+from spamguard.web import models
+from spamguard.web.auth import Person
+from spamguard.web.history import EVERYTHING, Reader
+
+_HOUR_SECONDS = 3600
+_MAX_VOTES = 20_000  # the latest votes that are compared with verdicts
+
+
+def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
+    """Count mail, lessons and mistakes of the last whole hours, the current hour included."""
+    reader.check_searchable(person, EVERYTHING)
+    reader.catch_up()
+    start = (int(time.time()) // _HOUR_SECONDS - hours + 1) * _HOUR_SECONDS
+    period = HistoryFilter(since=start, parts=reader.search_parts(person))
+    search = reader.history
+    mail: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for hour, label, recipients, number in search.count_by_hour(start, period):
+        if reader.may_see(person, recipients):
+            mail[hour][label] += number
+    confusion: Counter[tuple[str, str]] = Counter()
+    for label, lesson, recipients, number in search.count_verdicts_and_lessons(period):
+        if reader.may_see(person, recipients):
+            confusion[label, lesson] += number
+    user, end = None if person.operator else person.voter, start + hours * _HOUR_SECONDS
+    lessons = reader.ledger.users.count_by_hour(user, start, end)
+    corrections = _count_corrections(reader, user, start, end)
+    rows = [
+        models.Hour(start + at * _HOUR_SECONDS, dict(mail[at]), lessons.get(at, 0), corrections[at])
+        for at in range(hours)
+    ]
+    passed = sum(counts.total() for counts in mail.values())
+    mistakes = [
+        models.ConfusionCell(label, lesson, n) for (label, lesson), n in sorted(confusion.items())
+    ]
+    return models.Today(rows, passed, sum(row.lessons for row in rows), mistakes)
+
+
+def _count_corrections(reader: Reader, user: str | None, start: int, end: int) -> Counter[int]:
+    votes = reader.ledger.users.latest_votes(user, start, end, _MAX_VOTES)
+    verdicts: defaultdict[bytes, list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
+    digests = [vote.digest for vote in votes]
+    for digest, label, personal in reader.history.find_verdicts(digests):
+        verdicts[digest].append((label, personal))
+    return Counter(
+        (vote.time - start) // _HOUR_SECONDS
+        for vote in votes
+        if any(
+            personal.get(vote.user, label) not in (UNSURE, NOT_SCANNED, vote.label)
+            for label, personal in verdicts[vote.digest]
+        )
+    )
+
+
+# ---- the model
+
+
+def summarize_users(reader: Reader) -> Sequence[models.User]:
+    """Count the lessons of each user, the latest first; goes through an index of all votes."""
+    users = reader.ledger.users
+    last, lessons = users.last_vote_times(), users.count_lessons()
+    return [
+        models.User(user, lessons[user], last.get(user))
+        for user in sorted(lessons, key=lambda user: -last.get(user, 0))
+    ]
+
+
+def summarize_model(status: Status, users: Sequence[models.User], person: Person) -> models.Model:
+    return models.Model(
+        summarize_classes(status),
+        missing_lessons(status.classes, status.unwanted),
+        status.events,
+        status.unsettled,
+        status.extractor,
+        status.fingerprint,
+        [row for row in users if person.operator or row.user == person.voter],
+    )
+
+
+def summarize_classes(status: Status) -> Mapping[str, models.Class]:
+    return {
+        name: models.Class(number, name in status.unwanted)
+        for name, number in status.classes.items()
+    }
+
+
+def filter_status(status: Status) -> dict[str, Any]:
+    """Under the names of `spamguard status --json`."""
+    return {
+        "key": status.fingerprint,
+        "versions": {"program": __version__, "extractor": status.extractor},
+        "classes": {name: asdict(row) for name, row in summarize_classes(status).items()},
+        "events": status.events,
+        "unsettled": status.unsettled,
+        "buckets": status.buckets,
+        "tables": {
+            name: {"used": status.vocabulary.get(name, 0), "load": load}
+            for name, load in status.used.items()
+        },
+        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
+    }
+
+
+MIN_LESSONS = 5
+"""Below so many lessons, only operators see the counts of a word: they may be from others' mail."""
+
+
+def mask_rare_words(why: Explanation) -> Explanation:
+    """Hide the counts of rare words from people who are not operators.
+
+    What such a word adds stays: the verdict on a message of that one word would tell it too.
+    """
+    clues = [
+        clue if sum(clue.counts.values()) >= MIN_LESSONS else replace(clue, counts={})
+        for clue in why.clues
+    ]
+    return replace(why, clues=clues)
+
+
+# ---- the daemon
+
+_LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
+_STAGE_NAMES = {"receive": "received", "judge": "judged", "hand_on": "delivered"}
+
+
+class PartHealth(NamedTuple):
+    """A part of the daemon, and how it is. time: when that was, seconds since 1970; None: now.
+
+    problems: a line for each; without any the part is well.
+    """
+
+    name: str
+    detail: str
+    problems: Sequence[str] = ()
+    time: float | None = None
+
+
+class StageTimes(NamedTuple):
+    """How long a stage of a message takes: half of all messages, and 95 of 100, take no longer.
+
+    Seconds; upper bounds of buckets.
+    """
+
+    name: str
+    half: float
+    most: float
+
+
+class DaemonHealth(NamedTuple):
+    """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
+    began. stages: empty before the first message.
+    """
+
+    looked_at: float
+    began: int
+    messages: int
+    parts: Sequence[PartHealth]
+    stages: Sequence[StageTimes]
+
+    @property
+    def problems(self) -> list[str]:
+        return [line for part in self.parts for line in part.problems]
+
+
+def check_daemon(
+    settings: Settings,
+    report: DaemonReport,
+    filter_trouble: str,
+    last_taught: int | None,
+    unreachable: Sequence[str],
+) -> DaemonHealth:
+    """Look at all parts; it reads files. last_taught: when a person taught, not in bulk."""
+    listening = [*(each.listen for each in settings.listeners)]
+    listening += [each.listen for each in settings.scanners]
+    hops = dict.fromkeys(str(each.next_hop.to) for each in settings.listeners)
+    filter_detail = "the ledger can be read" + (", a person last taught" if last_taught else "")
+    try:
+        disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
+    except OSError as error:
+        disk, remedy = f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
+    parts = [
+        PartHealth(
+            "Listeners",
+            ", ".join(map(str, listening)),
+            [*report.stuck, *report.missing_scorers],
+        ),
+        PartHealth("Other processes", "all have been heard lately", report.absent),
+        *([_check_folders(settings)] if settings.watch else ()),
+        *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
+        PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
+        *([_check_shared(settings)] if settings.shared else ()),
+        PartHealth("Disk", disk, [f"disk: {disk}: {remedy}"] * bool(remedy)),
+    ]
+    return DaemonHealth(
+        time.time(),
+        report.began,
+        sum(report.counters.messages.values()),
+        parts,
+        [
+            StageTimes(_STAGE_NAMES[name], quantile(buckets, 0.5), quantile(buckets, 0.95))
+            for name, durations in zip(STAGES, report.counters.stages, strict=True)
+            if any(buckets := durations.buckets)
+        ],
+    )
+
+
+def _check_folders(settings: Settings) -> PartHealth:
+    """What the watcher has written; that it runs is told by its heartbeat."""
+    status, now = read_watcher_status(settings.state), time.time()
+    if status is None:
+        return PartHealth("Folders", "no watcher has been seen yet")
+    lasting = [
+        f"folders: {f'{trouble.user}: ' if trouble.user else ''}{trouble.text}"
+        for trouble in status.troubles
+        if now - trouble.since >= _LASTING_SECONDS
+    ]
+    detail = f"mailboxes watched: {status.mailboxes:,}, last"
+    return PartHealth("Folders", detail, lasting, status.seen)
+
+
+def _check_shared(settings: Settings) -> PartHealth:
+    from spamguard.shared.status import read_status  # noqa: PLC0415  on such nodes only
+
+    status, now = read_status(settings.state), time.time()
+    others = max(0, len(status.nodes) - 1)
+    waiting = f", {status.waiting:,} lessons to be sent" if status.waiting else ""
+    detail = f"other nodes: {others}, {status.position:,} events{waiting}, last read"
+    return PartHealth("Shared log", detail, list(status.notes(now)), status.contact or None)
+
+
+def quantile(counts: Sequence[int], share: float) -> float:
+    """The upper bound of the bucket in which that share of all durations ends, in seconds."""
+    needed = share * sum(counts)
+    bounds = (*BUCKET_BOUNDS, inf)
+    return next(
+        bound for bound, so_far in zip(bounds, accumulate(counts), strict=True) if so_far >= needed
+    )
+
+
+# ---- what is wrong
+
+_SETTLE_LATE = 0.2  # of all lessons: twice what makes settling due
+_MIN_UNSETTLED = 20
+
+
+def judge_health(daemon: DaemonHealth | None, model: models.Model) -> list[str]:
+    """Say what needs something to be done, in sentences: all is well if there is none.
+
+    daemon: None for people who are not operators.
+    """
+    worries = daemon.problems if daemon else []
+    if model.missing:
+        worries.append(f"{model.missing[0].upper()}{model.missing[1:]}.")
+    lessons = sum(row.messages for row in model.classes.values())
+    if lessons and model.unsettled > max(_MIN_UNSETTLED, _SETTLE_LATE * lessons):
+        worries.append(
+            f"{model.unsettled:,} lessons wait for settling, more than is usual. If the number "
+            "does not fall within an hour, see the log of the daemon."
+        )
+    return worries

@@ -1,0 +1,552 @@
+"""The views: one for each page, and for each action that a form starts.
+
+To add a page, write its view with `page`, its template in `templates`, and a link in
+`pages.NAVIGATION` if people are to find it at the top. What a view shows or does comes from
+`service`.
+
+Whatever changes something takes POST. One click beside a message says that its verdict was wrong.
+Deleting held messages takes a second click on a page of its own. A one-time link is used up by a
+button, because programs that check mail fetch the links in it.
+
+The queue shows each group of messages alike once. It is made from a page of the history and nothing
+is kept of it, so that it is never out of date. A form names the messages that were shown, and a
+word teaches these, not those that came meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar
+
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from spamguard.engine.policy import UNSURE
+from spamguard.errors import (
+    BusyError,
+    NotAllowedError,
+    NotThereError,
+    SharedError,
+    SpamguardError,
+    UsageError,
+)
+from spamguard.keys import is_id
+from spamguard.proxy.history import fold_text
+from spamguard.storage import Spool
+from spamguard.web import pages
+from spamguard.web.auth import SESSION_SECONDS
+from spamguard.web.models import MAX_ROWS, Judgement, JudgementPage, QuarantinePage
+from spamguard.web.numbers import judge_health
+from spamguard.web.pages import (
+    Notice,
+    PageContext,
+    SearchQuery,
+    Visit,
+    build_explanation,
+    count_noun,
+    label_text,
+    redirect,
+)
+from spamguard.web.requests import (
+    RefusalError,
+    problem_from_error,
+    read_form_with_file,
+    root_path,
+    set_session_cookie,
+)
+from spamguard.web.service import UNSURE_DAYS
+
+Result = TypeVar("Result")
+View = Callable[[Visit], Awaitable[Response]]
+
+VIEWS: list[tuple[str, str, View]] = []
+"""Method, path and view of each page."""
+
+
+def page(method: str, path: str) -> Callable[[View], View]:
+    def register(view: View) -> View:
+        VIEWS.append((method, path, view))
+        return view
+
+    return register
+
+
+def page_routes(context: PageContext) -> Sequence[BaseRoute]:
+    def route(method: str, path: str, view: View) -> Route:
+        async def respond(request: Request) -> Response:
+            """Add the requested notice to the page, and the proxy's path to a redirect."""
+            request.state.notice = context.requested_notice(request)
+            answer = await view(Visit(context, request))
+            if "location" in answer.headers:
+                answer.headers["location"] = root_path(request) + answer.headers["location"]
+            return answer
+
+        return Route(path, respond, methods=[method])
+
+    routes = [route(*view) for view in VIEWS]
+    return [*routes, Route("/static/{file}", pages.serve_asset, methods=["GET"])]
+
+
+# ---- today
+
+TODAY_SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
+
+
+@page("GET", "/")
+async def today_page(visit: Visit) -> Response:
+    person, service, span = visit.person, visit.service, visit.parameters.get("hours", "")
+    hours = int(span) if span in map(str, TODAY_SPANS) else next(iter(TODAY_SPANS))
+    today = await service.today(person, hours)
+    by_label: Counter[str] = Counter()
+    for hour in today.hours:
+        by_label.update(hour.mail)
+    totals = dict(by_label.most_common())
+    classes = await service.classes(person)
+    tones = {label: pages.tone(label, classes) for label in totals}
+    charted = pages.hours_with_data(today.hours)
+    health = await visit.context.monitor.look() if person.operator else None
+    model = await service.model(person)
+    return await visit.render(
+        "today.html",
+        today=today,
+        hours=hours,
+        spans=TODAY_SPANS,
+        totals=totals,
+        mail=pages.mail_chart(charted, tones),
+        lessons=pages.lessons_chart(charted),
+        mistakes=pages.count_mistakes(today.wrong),
+        classes=classes,
+        since=SearchQuery(since=pages.day(today.hours[0].start)),
+        model=model,
+        health=health,
+        worries=judge_health(health, model) if health or list(totals) == [UNSURE] else (),
+    )
+
+
+# ---- history
+
+_MESSAGE_PAGE = "?back=message"  # ends the address of forms on the page of one message
+
+
+@page("GET", "/history")
+async def history_page(visit: Visit) -> Response:
+    """Show the history with its search; 204 if the script has already seen these rows."""
+    person, error_text = visit.person, ""
+    query = visit.query()
+    if query.verdict_id:
+        with suppress(NotThereError, BusyError):  # then it may be part of a subject
+            await visit.service.judgement(person, query.verdict_id)
+            return redirect(f"/history/{query.verdict_id}")
+    try:
+        rows = await visit.service.history(person, query.to_search())
+    except UsageError as error:
+        rows, error_text = JudgementPage(()), str(error)
+    # It changes with anything that the rows show.
+    text = "".join(
+        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n"
+        for row in rows.judgements
+    )
+    shown = f"{text}{rows.absent}".encode("utf-8", "replace")
+    digest = blake2b(shown, digest_size=8).hexdigest()
+    if visit.parameters.get("seen") == digest:
+        return Response(status_code=204)
+    return await visit.render(
+        "history.html",
+        query=query,
+        error_text=error_text,
+        page=rows,
+        rows_digest=digest,
+        classes=await visit.service.classes(person),
+    )
+
+
+@page("GET", "/history/{name}")
+async def message_page(visit: Visit) -> Response:
+    person, verdict_id = visit.person, visit.verdict_id
+    explained, unexplained = None, ""
+    try:
+        message, why = await visit.service.why(person, verdict_id)
+        explained = build_explanation(why, message, visit.page_number)
+    except UsageError as error:
+        message, unexplained = await visit.service.judgement(person, verdict_id), str(error)
+    return await visit.render(
+        "message.html",
+        message=message,
+        explained=explained,
+        unexplained=unexplained,
+        classes=await visit.service.classes(person),
+    )
+
+
+@page("POST", "/history/{name}/teach")
+async def teach_passed(visit: Visit) -> Response:
+    person, verdict_id = visit.person, visit.verdict_id
+    label = (await visit.form()).get("class", "")
+    receipt = await visit.service.learn_passed(person, verdict_id, label)
+    undo = f"/history/{verdict_id}/forget{_form_origin(visit)}"
+    return _redirect_back(visit, pages.learnt_notice(receipt, undo, verdict_id))
+
+
+@page("POST", "/history/{name}/forget")
+async def forget_passed(visit: Visit) -> Response:
+    receipt = await visit.service.forget_passed(visit.person, visit.verdict_id)
+    return _redirect_back(visit, pages.taken_back_notice(receipt))
+
+
+def _redirect_back(visit: Visit, notice: Notice) -> Response:
+    origin = _form_origin(visit)
+    if origin == _MESSAGE_PAGE:
+        return visit.redirect(f"/history/{visit.verdict_id}", notice)
+    return visit.redirect(f"/history{origin}", notice, f"m-{visit.verdict_id}")
+
+
+def _form_origin(visit: Visit) -> str:
+    if visit.parameters.get("back") == "message":
+        return _MESSAGE_PAGE
+    return visit.query().ending()
+
+
+_SIDES = {"ham": "wanted", "spam": "unwanted"}
+
+
+@page("POST", "/history/{name}/sender")
+async def say_sender(visit: Visit) -> Response:
+    person, path = visit.person, f"/history/{visit.verdict_id}"
+    label = (await visit.form()).get("class", "")
+    if label and label not in _SIDES:
+        raise UsageError("choose what mail of this sender is: there is no such choice")
+    receipt = await visit.service.say_of_sender(person, visit.verdict_id, label)
+    if not label:
+        text = "Taken back: what you had said of this sender counts no more."
+    elif not receipt.changed:
+        text = f"You had already said that mail of this sender is {_SIDES[label]}."
+    else:
+        text = f"Mail of this sender is {_SIDES[label]}. That counts where it is authenticated."
+    undo = f"{path}/sender" if label and receipt.changed else ""
+    return visit.redirect(path, Notice(text, undo=undo))
+
+
+# ---- the queue
+
+QUEUE_GROUPS = 50
+"""Groups on the page."""
+_DAY_SECONDS = 86_400
+_WORDS = ("spam", "ham")
+_ACTION_SECONDS = 30.0  # for all messages of one form; a next hop may be slow
+
+
+class MessageGroup(NamedTuple):
+    """Messages alike, newest first. ids: one for each message digest, as votes are by digest."""
+
+    messages: list[Judgement]
+    ids: list[str]
+
+
+def group_messages(messages: Sequence[Judgement]) -> list[MessageGroup]:
+    """Put messages together that have the same digest, or both senders and subject in common.
+
+    messages: newest first; so are the groups.
+    """
+    groups: list[MessageGroup] = []
+    by_key: dict[object, MessageGroup] = {}
+    for message in messages:
+        keys: list[object] = [message.message]
+        if message.subject and (message.author or message.sender):
+            keys.append((message.author, message.sender, fold_text(message.subject)))
+        group = next((by_key[key] for key in keys if key in by_key), None)
+        if group is None:
+            group = MessageGroup([], [])
+            groups.append(group)
+        group.messages.append(message)
+        if message.message not in by_key:
+            group.ids.append(message.id)
+        for key in keys:
+            by_key.setdefault(key, group)
+    return groups
+
+
+def order_groups(groups: Sequence[MessageGroup], now: float) -> list[MessageGroup]:
+    """Sort by day, counted back from now, and then by distance from even odds.
+
+    A word helps most where the filter knows least, and on mail such as comes now.
+    """
+
+    def rank(group: MessageGroup) -> tuple[int, float]:
+        newest = group.messages[0]
+        return int((now - newest.time) // _DAY_SECONDS), abs(newest.probability - 0.5)
+
+    return sorted(groups, key=rank)
+
+
+@page("GET", "/queue")
+async def queue_page(visit: Visit) -> Response:
+    now, query, error_text = time.time(), _queue_query(visit), ""
+    found = JudgementPage(())
+    try:
+        search = replace(query.to_search(), with_clues=True)
+        found = await visit.service.unsure(visit.person, search)
+    except UsageError as error:
+        error_text = str(error)
+    groups = order_groups(group_messages(found.judgements), now)
+    return await visit.render(
+        "queue.html",
+        text=query.text,
+        error_text=error_text,
+        target=query.ending(),
+        days=UNSURE_DAYS,
+        groups=groups[:QUEUE_GROUPS],
+        more=len(groups) > QUEUE_GROUPS,
+        absent=found.absent,
+        all="all" in visit.parameters,
+    )
+
+
+@page("POST", "/queue")
+async def teach_queue(visit: Visit) -> Response:
+    person, form = visit.person, await visit.form()
+    label = next((word for word in _WORDS if word in form), form.get("class", ""))
+    if label not in _WORDS:
+        raise UsageError("choose spam or ham")
+    boxes = [form[label]] if label in form else [form[name] for name in form if is_id(name)]
+    receipts, trouble = await _for_each(
+        _verdict_ids(boxes), lambda name: visit.service.learn_passed(person, name, label)
+    )
+    changed = tuple(name for name, receipt in receipts if receipt.changed)
+    ending = _queue_query(visit).ending()
+    notice = Notice(
+        f"Learnt as {label_text(label)}: {count_noun(len(changed), 'message')}.{trouble}",
+        undo=f"/queue/undo{ending}" if changed else "",
+        undo_ids=changed,
+    )
+    return visit.redirect(f"/queue{ending}", notice)
+
+
+@page("POST", "/queue/undo")
+async def undo_queue(visit: Visit) -> Response:
+    person, form = visit.person, await visit.form()
+    receipts, trouble = await _for_each(
+        _verdict_ids([form.get("ids", "")]),
+        lambda name: visit.service.forget_passed(person, name),
+    )
+    changed = sum(receipt.changed for _, receipt in receipts)
+    notice = Notice(f"Taken back: {count_noun(changed, 'lesson')}.{trouble}")
+    return visit.redirect(f"/queue{_queue_query(visit).ending()}", notice)
+
+
+def _queue_query(visit: Visit) -> SearchQuery:
+    """Return the search of the queue, which is always one for unsure mail without a word."""
+    return replace(visit.query(), label="", taught="", before="")
+
+
+def _verdict_ids(boxes: Sequence[str]) -> list[str]:
+    """Return the ids in the values of boxes. UsageError: there is none, or too many."""
+    ids = [name for name in " ".join(boxes).split() if is_id(name)]
+    if not ids:
+        raise UsageError("nothing is selected: go back and tick the box of each message")
+    if len(ids) > MAX_ROWS:
+        raise UsageError(f"these are more than {MAX_ROWS} messages: select fewer")
+    return ids
+
+
+async def _for_each(
+    names: Sequence[str], act: Callable[[str], Awaitable[Result]]
+) -> tuple[list[tuple[str, Result]], str]:
+    """Do the same with each message, until one fails or the time is up.
+
+    Returns the results by id, and why some are missing, as a sentence or "". An error of the first
+    is raised.
+    """
+    results: list[tuple[str, Result]] = []
+    deadline = time.monotonic() + _ACTION_SECONDS
+    for name in names:
+        left = f" Not done for {count_noun(len(names) - len(results), 'message')}:"
+        if time.monotonic() > deadline:
+            return results, f"{left} it took too long. Do it once more."
+        try:
+            results.append((name, await act(name)))
+        except SpamguardError as error:
+            if not results:
+                raise
+            return results, f"{left} {problem_from_error(error).detail}."
+    return results, ""
+
+
+# ---- quarantine
+
+
+@page("GET", "/quarantine")
+async def quarantine_page(visit: Visit) -> Response:
+    query, error_text = replace(visit.query(), label="", taught=""), ""
+    held = QuarantinePage(())
+    try:
+        held = await visit.service.quarantine(visit.person, query.to_search())
+    except UsageError as error:
+        error_text = str(error)
+    return await visit.render(
+        "quarantine.html",
+        page=held,
+        query=query,
+        keep=visit.service.settings.quarantine.keep,  # days
+        error_text=error_text,
+        all="all" in visit.parameters,
+    )
+
+
+@page("POST", "/quarantine")
+async def act_on_held(visit: Visit) -> Response:
+    person, service, form = visit.person, visit.service, await visit.form()
+    action, ids = form.get("do", ""), _verdict_ids([form[name] for name in form if is_id(name)])
+    if action == "ask":
+        return await visit.render("delete.html", ids=ids)
+    if action == "delete":
+        deleted, trouble = await _for_each(ids, lambda name: service.delete(person, name))
+        text = f"Deleted: {count_noun(len(deleted), 'message')}, gone for good.{trouble}"
+    elif action == "release":
+        results, trouble = await _for_each(ids, lambda name: service.release(person, name))
+        released = [result for _, result in results if result.released]
+        text = f"Released: {count_noun(len(released), 'message')}.{trouble}"
+        if len(released) < len(results):
+            failed = count_noun(len(results) - len(released), "message")
+            text += f" The next hop has not taken {failed} for everybody: look at what is left."
+    else:
+        raise UsageError("choose what to do: release or delete")
+    return visit.redirect("/quarantine", Notice(text))
+
+
+@page("GET", "/quarantine/{name}")
+async def held_page(visit: Visit) -> Response:
+    person, verdict_id = visit.person, visit.verdict_id
+    held = await visit.service.held(person, verdict_id)
+    text = await visit.service.preview_held(person, verdict_id)
+    explained = then = None
+    # It may be held for longer than it is remembered.
+    with suppress(UsageError, NotAllowedError, NotThereError, BusyError):
+        then, why = await visit.service.why(person, verdict_id)
+        explained = build_explanation(why, then, visit.page_number)
+    return await visit.render(
+        "held.html", message=held, text=text, explained=explained, message_then=then
+    )
+
+
+@page("POST", "/quarantine/{name}/release")
+async def release_held(visit: Visit) -> Response:
+    verdict_id = visit.verdict_id
+    released = await visit.service.release(visit.person, verdict_id)
+    notice = pages.released_notice(released)
+    if not released.released:
+        return visit.redirect(f"/quarantine/{verdict_id}", notice)
+    return visit.redirect("/quarantine", notice, f"m-{verdict_id}")
+
+
+@page("GET", "/quarantine/{name}/delete")
+async def confirm_delete_page(visit: Visit) -> Response:
+    held = await visit.service.held(visit.person, visit.verdict_id)
+    return await visit.render("delete.html", message=held, ids=())
+
+
+@page("POST", "/quarantine/{name}/delete")
+async def delete_held(visit: Visit) -> Response:
+    await visit.service.delete(visit.person, visit.verdict_id)
+    return visit.redirect("/quarantine", Notice("Deleted. The message is gone for good."))
+
+
+# ---- teaching a message
+
+_CHUNK_BYTES = 256 << 10
+
+
+@page("GET", "/teach")
+async def teach_page(visit: Visit) -> Response:
+    return await visit.render("teach.html", classes=await visit.service.classes(visit.person))
+
+
+@page("POST", "/teach")
+async def upload_message(visit: Visit) -> Response:
+    person = visit.person
+    with closing(Spool(visit.request.scope["state"]["spool"])) as message:
+        async with read_form_with_file(visit.request) as (form, file):
+            if file is not None and file.size:
+                while chunk := await file.read(_CHUNK_BYTES):
+                    message.write(chunk)
+            else:
+                source = form.get("source", "").strip("\r\n\ufeff")
+                message.write(source.encode("utf-8", "replace"))
+            if not message.size:
+                raise UsageError(
+                    "there is no message: choose a file, or paste the source of a message"
+                )
+            if b":" not in message.read_start(4096):
+                raise UsageError(
+                    "this is not a message, because it has no header. "
+                    "Mail programs call what is needed “source” or “original”"
+                )
+        receipt = await visit.service.learn(person, message, form.get("class", ""))
+    undo = f"/teach/forget?digest={receipt.digest}"
+    return visit.redirect("/teach", pages.learnt_notice(receipt, undo))
+
+
+@page("POST", "/teach/forget")
+async def forget_digest(visit: Visit) -> Response:
+    receipt = await visit.service.forget(visit.person, visit.parameters.get("digest", ""))
+    return visit.redirect("/teach", pages.taken_back_notice(receipt))
+
+
+# ---- help
+
+
+@page("GET", "/help")
+async def help_page(visit: Visit) -> Response:
+    _ = visit.person  # all pages need a login
+    return await visit.render("help.html")
+
+
+# ---- login
+
+
+@page("GET", "/login")
+async def login_page(visit: Visit) -> Response:
+    link = visit.parameters.get("link", "")
+    if not link and visit.visitor:
+        return redirect("/")
+    return await visit.render("login.html", link=link, asked="asked" in visit.parameters)
+
+
+@page("POST", "/login")
+async def log_in(visit: Visit) -> Response:
+    """Use up a one-time link. Operators get to the numbers, others to their mail."""
+    link = (await visit.form()).get("link", "")
+    try:
+        person, secret = await visit.context.sessions.log_in(link, visit.visitor)
+    except SharedError as error:
+        text = "a link cannot be used while the database of all nodes is away: try again later"
+        raise RefusalError(410, text) from error
+    answer = redirect("/" if person.operator else "/history")
+    set_session_cookie(visit.request, answer, secret, SESSION_SECONDS)
+    return answer
+
+
+@page("POST", "/login/mail")
+async def mail_link(visit: Visit) -> Response:
+    """Send a one-time link by mail; the answer is the same for all addresses."""
+    form, mailer = await visit.form(), visit.context.mailer
+    if mailer is None:
+        raise NotThereError("this filter sends no links by mail")
+    mailer.check_client(visit.request.scope["state"]["client"])
+    answer = redirect("/login?asked")
+    answer.background = BackgroundTask(mailer.request_link, form.get("address", ""))
+    return answer
+
+
+@page("POST", "/logout")
+async def log_out(visit: Visit) -> Response:
+    visit.context.sessions.log_out(visit.visitor)
+    answer = redirect("/login")
+    set_session_cookie(visit.request, answer, "", 0)
+    return answer
