@@ -2,11 +2,6 @@
 
 `naive_bayes` has what they share: teaching, unlearning, Bayes' rule and drawing samples.
 
-Each family reads its own evidence and must not read another's: Bernoulli never counts how often a
-feature occurs in a sample, multinomial never holds the absence of a feature against a class,
-categorical never takes the code of a category for a quantity, and Gaussian is never certain because
-a feature happened to be constant, since every variance has a floor.
-
 The filter judges mail by `experts` and `fusion`, on the same formulas.
 """
 

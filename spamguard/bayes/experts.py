@@ -215,16 +215,8 @@ def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Indice
 
     Dirichlet smoothing with the class's share of one pseudo-count a: p = (count + a·share) / (share
     · constant), so p_k / p_0 = (count_k / share_k + a) / (count_0 / share_0 + a). A feature that
-    was never seen says nothing, however unequal the classes are.
-
-    Parameters
-    ----------
-    counts
-        How often each class has each feature, (K, n).
-    scales
-        One over the class's share of all features, (K, runs).
-    sizes
-        The number of features in each run.
+    was never seen says nothing, however unequal the classes are. Shapes: counts (K, n), scales, one
+    over the share, (K, runs); sizes are those of the runs.
     """
     rates = counts.astype(np.float64)  # beforehand: a product of two types takes twice as long
     rates *= scales.repeat(sizes, axis=1)

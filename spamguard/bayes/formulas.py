@@ -48,18 +48,8 @@ def smoothed_log(
 ) -> Floats:
     """log((counts + alpha) / (total + alpha * n_values)): the mean under a Dirichlet prior.
 
-    Source: Manning, Raghavan & Schütze 2008, eq. 13.7.
-
-    Parameters
-    ----------
-    counts
-        How often each value was seen, e.g. (K, n).
-    total
-        Out of how many, broadcast against counts, e.g. (K, 1).
-    alpha
-        Pseudo-count of each value; 0 is maximum likelihood, where 0/0 gives -inf.
-    n_values
-        How many values there are.
+    Shapes: counts, e.g., (K, n), total (K, 1). Without a pseudo-count alpha this is maximum
+    likelihood, where 0/0 gives -inf. Source: Manning, Raghavan & Schütze 2008, eq. 13.7.
 
     >>> np.exp(smoothed_log([3, 0], 3, 1, 2)).round(3).tolist()
     [0.8, 0.2]
@@ -94,15 +84,8 @@ def log_posterior(log_joint: Floats, log_prior: ArrayLike) -> Floats:
 def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
     """Sum over features of weight times log-probability, (..., K): the multinomial likelihood.
 
-    An impossible feature with weight 0 adds 0. The multinomial coefficient is left out, as it is
-    the same in every class (McCallum & Nigam 1998, eq. 7).
-
-    Parameters
-    ----------
-    weights
-        How often each feature occurs, (..., n), dense or scipy sparse.
-    log_probabilities
-        (K, n).
+    Weights are (..., n), dense or scipy sparse. An impossible feature with weight 0 adds 0. The
+    multinomial coefficient is the same in every class and left out (McCallum & Nigam 1998, eq. 7).
     """
     impossible = np.isneginf(log_probabilities)
     if not impossible.any():
@@ -163,18 +146,9 @@ def absent_log_likelihood(
 def bernoulli_log_likelihood(presence: Any, features: Presence, absence: Absence) -> Floats:
     """log P(the features that are there, and those that are not | class), (..., K).
 
-    Sources: McCallum & Nigam 1998, eq. 3; decomposed as in Manning, Raghavan & Schütze 2008, eq.
-    11.18.
-
-    Parameters
-    ----------
-    presence
-        1 where a feature is there, (..., n), dense or scipy sparse; over the whole vocabulary, or
-        np.ones(n) over just the features that are there.
-    features
-        Of those n.
-    absence
-        Of the whole vocabulary.
+    `presence` is 1 where a feature is there, (..., n), dense or scipy sparse: over the whole
+    vocabulary, or just over the features that are there. Sources: McCallum & Nigam 1998, eq. 3;
+    decomposed as in Manning, Raghavan & Schütze 2008, eq. 11.18.
     """
     likelihood = absence.finite + weighted_log_sum(presence, features.weight)
     if not absence.certain.any():
@@ -207,16 +181,9 @@ def gaussian_moments(
 ) -> tuple[Floats, Floats]:
     """Maximum-likelihood mean and variance (divided by n), both (K, n).
 
-    Each is rounded once, at the end: a large mean costs the variance no digits. A class without
-    samples gets the moments of all samples together.
-
-    Parameters
-    ----------
-    count
-        Samples per class, (K,).
-    total, square
-        Sums of x and of x squared, (K, n): integers (int64 or Python's), x being in units of
-        2**-fraction_bits.
+    From the samples of each class, (K,), and integer sums of x and of x squared, (K, n), x being in
+    units of 2**-fraction_bits. Each is rounded once, at the end: a large mean costs the variance no
+    digits. A class without samples gets the moments of all samples together.
     """
     number, totals, squares = _pool_empty_classes(count, total, square)
     number = number[:, np.newaxis]

@@ -12,8 +12,7 @@ is weaker than what separates good mail from bad. The second never changes the f
 
 A *profile* is a way to judge: it turns the tables and one message's evidence into an unnormalised
 log-probability of each class. The default fuses all experts, and alone is calibrated; the others
-are single experts by name. All read the same tables and use the same formulas, so choosing a
-profile changes nothing that is learnt.
+are single experts by name, on the same tables.
 """
 
 from __future__ import annotations

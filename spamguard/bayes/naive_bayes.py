@@ -6,10 +6,8 @@ never depends on the order or portions of teaching. Sums of floating-point numbe
 float64 is a whole number of units of 2**-1074, and the sums are kept in Python's integers of such
 units. They are never rounded on the way in, and no integer wraps around.
 
-`sample` draws from the fitted model: a class from the prior, then a point from that class's model.
-
 A family (`estimators`) says which sums it needs, how its parameters follow from them, how likely a
-sample is, and how to draw one. The base must never know what a feature means.
+sample is, and how to draw one.
 
 It is written by hand because scikit-learn's naive Bayes cannot unlearn, and its sums depend on
 their order; `fractions` is exact too, but for one number at a time.
@@ -240,15 +238,7 @@ def to_floats(units: NDArray[np.object_]) -> Floats:
 
 
 def class_sums(matrix: Any, codes: Indices, n_classes: int) -> NDArray[np.object_]:
-    """Sum of the rows of each class in units, shape (n_classes, n).
-
-    Parameters
-    ----------
-    matrix
-        (N, n), dense or any scipy sparse form.
-    codes
-        The class of each row, in [0, n_classes).
-    """
+    """Sum of the rows of each class in units, (n_classes, n), of a dense or scipy sparse matrix."""
     if isinstance(matrix, np.ndarray):
         return _sum_classes(to_units(matrix), codes, n_classes)
     matrix = matrix.tocoo()

@@ -4,19 +4,17 @@ One lesson counts exactly and moves the logistic weights by one step. Fusion wai
 state: its dozen weights serve every message, and ten corrections in a row, which contradict all
 experts, would turn them round (corpora/RESULTS.md, "Fusion between settlings").
 
-A lesson that is taken back soon after it was taught gives its own step back, so a slip of the hand
-leaves nothing behind. One that is part of the settled state does not: subtracting old steps would
-be wrong, because other lessons have compensated. Instead each weight loses the part of one lesson
+A lesson that is taken back soon after it was taught gives its own step back. From one that is part
+of the settled state other lessons have learnt: instead each weight loses the part of one lesson
 among all that have moved it that way. In both cases the exact state comes from `replay`.
 
-The settled state is defined as a deterministic replay. Lessons come in the caller's canonical
-order, which interleaves the classes, in blocks. A block's scores are taken before anything of the
-block is counted, so fusion never learns from a score taken after teaching. Counting on the way, the
-replay builds every table from nothing. The lessons are also replayed from the last one to the
-first. The weights of the logistic experts are the mean of both directions; those of fusion too,
-weighted by how much each direction had to learn from. So much of what they owe to the order alone
-is gone (corpora/RESULTS.md, "There and back", "Last words, and fusion from both ends"). Everything
-is in whole numbers, or rounded to such at once: the same lessons give the same bits.
+The settled state is a deterministic replay of blocks of lessons, in the caller's canonical order,
+which interleaves the classes. A block's scores are taken before anything of the block is counted,
+so fusion never learns from a score taken after teaching. The lessons are also replayed from the
+last one to the first. The weights of the logistic experts are the mean of both directions; those of
+fusion too, weighted by how much each direction had to learn from. So much of what they owe to the
+order alone is gone (corpora/RESULTS.md, "There and back", "Last words, and fusion from both ends").
+Everything is in whole numbers, or rounded to such at once: the same lessons give the same bits.
 """
 
 from __future__ import annotations

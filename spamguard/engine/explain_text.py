@@ -4,12 +4,9 @@
 terminal or a page shows of it: figures that add up, a sentence, a few bars, and all features with
 readable names.
 
-Every feature has a kind, and every kind belongs to one group. The kind follows from the section in
-front of the token's text (`mail.content`), so nothing is looked up in the tables again. The history
-keeps the text of the strongest tokens only; all others are one feature, the last.
-
-The parts must always sum to the log-odds, whether by feature, by group or in rounded figures. Names
-are made of what strangers write, so they must be escaped where they are shown.
+Every feature has a kind, by the section in front of its token's text (`mail.content`), and every
+kind a group. The history keeps the text of the strongest tokens; all others are one feature, the
+last. Parts sum to the log-odds, also by group and rounded. Strangers write the names: escape them.
 """
 
 from __future__ import annotations

@@ -186,15 +186,6 @@ class Filter(ClosedOnExit):
             The directory is damaged, or used from another thread or process.
         TypeError
             raw is not bytes.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     verdict = spam_filter.judge(b"Subject: lunch\\n\\nat noon?")
-        >>> verdict.label, verdict.probability
-        ('unsure', 0.5)
         """
         features = self._reader.extractor.features(check_bytes(raw))
         sender = self.senders.identify(raw) if self._is_default else b""
@@ -218,15 +209,6 @@ class Filter(ClosedOnExit):
 
         Raises the same errors as `judge`, and SpamguardError if a process that reads mail was
         killed.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> messages = [b"Subject: lunch\\n\\nat noon?", b"Subject: win\\n\\nmoney now"]
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     [verdict.label for verdict in spam_filter.judge_all(messages)]
-        ['unsure', 'unsure']
         """
         if self.senders.authserv_ids:
             yield from (self.judge(raw, user=user) for raw in messages)
@@ -301,17 +283,6 @@ class Filter(ClosedOnExit):
         """Explain the verdict of `judge` by parts that sum to its log-odds.
 
         Raises UsageError if the profile is not the default.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
-        ...     why = spam_filter.explain(b"Subject: lunch\\n\\ntoday")
-        ...     {clue.text for clue in why.clues if clue.counts["ham"]} >= {"subject:lunch"}
-        True
-        True
         """
         extractor = self._reader.extractor
         texts = extractor.token_texts(check_bytes(raw))
@@ -432,9 +403,7 @@ class Filter(ClosedOnExit):
     ) -> bool:
         """Teach one message; returns whether that changed anything.
 
-        Teaching the same again is a success that changes nothing; teaching it as another class
-        corrects it. Settles when that is due, at a cost per lesson that does not grow with their
-        number.
+        Teaching the same again changes nothing; teaching it as another class corrects it.
 
         Parameters
         ----------
@@ -488,15 +457,6 @@ class Filter(ClosedOnExit):
         ------
         UnknownClassError, LedgerError, TableError
             As in `learn`.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> ham, spam = b"Subject: lunch\\n\\nat noon?", b"Subject: win\\n\\nmoney now"
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.learn_all([(ham, "ham"), (spam, "spam"), (ham, "ham")])
-        [True, True, False]
         """
         lessons = [(check_bytes(raw), label) for raw, label in pairs]
         examples = self._reader.read_examples([raw for raw, _ in lessons])
@@ -510,18 +470,6 @@ class Filter(ClosedOnExit):
 
         The counts are then as if it had never been taught, bit for bit. Raises the same errors as
         `learn`.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "spam")
-        ...     spam_filter.forget(b"Subject: lunch\\n\\nat noon?")
-        ...     spam_filter.status().classes
-        True
-        True
-        {'ham': 0, 'spam': 0}
         """
         changed = self.forget_digests([self._reader.digest(raw)], user=user, origin=origin)[0]
         self._settle_if_due()
@@ -641,17 +589,7 @@ class Filter(ClosedOnExit):
             )
 
     def define_class(self, name: str, *, unwanted: bool) -> None:
-        """Make a class known, wanted or unwanted, before anything is taught.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.define_class("phishing", unwanted=True)
-        ...     sorted(spam_filter.unwanted)
-        ['phishing', 'spam']
-        """
+        """Make a class known, wanted or unwanted, before anything is taught."""
         self.check_class(name, new=True, unwanted=unwanted)
         self._ledger.define_class(name, unwanted)
         self._read_classes()
@@ -674,17 +612,6 @@ class Filter(ClosedOnExit):
         """Settle the experts: all tables are made from the receipts.
 
         `learn` does so when it is due. Call it after much was taught at once.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
-        ...     spam_filter.settle()
-        ...     spam_filter.status().unsettled
-        True
-        0
         """
         self._store.settle()
 
@@ -735,16 +662,7 @@ class Filter(ClosedOnExit):
         return snapshot.LedgerLoss(*lost) if lost else None
 
     def status(self) -> Status:
-        """What the filter knows, as of now.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
-        ...     spam_filter.status().classes
-        {'ham': 0, 'spam': 0}
-        """
+        """What the filter knows, as of now."""
         self._refresh()
         learnt = self._store.tables
         quarter = len(learnt.rows) // len(learnt.vocabulary)

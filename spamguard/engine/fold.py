@@ -6,14 +6,12 @@ started from the same snapshot and folded the same events hold the same bits. Se
 lessons from nothing.
 
 A receipt keeps the experts' *first scores*: their scores of the message before it was taught, with
-a mark of the classes among which they chose. Classes come and go, and scores of some classes must
-never be taken for those of others.
+a mark of the classes among which they chose.
 
 A user's own votes are counted apart from the tables (`UserModels`), when the first message for that
-user is judged. Such a model is a pure function of the user's latest votes in force up to an event:
-a vote that is taken back leaves no trace. An outdated one is brought up to date by adding and
-subtracting counts, which is exact because they are whole numbers. The models must never hold more
-than a bounded number of tokens, and a user's damaged receipts must never cost a verdict.
+user is judged. Such a model is a pure function of the user's latest votes in force up to an event.
+An outdated one is brought up to date by adding and subtracting counts. A user's damaged receipts
+cost no verdict.
 """
 
 from __future__ import annotations
@@ -92,15 +90,14 @@ _FOLD_BATCH = 128  # events unpacked together
 def fold_changes(
     tables: Tables, changes: Iterable[Change], is_new: Callable[[bytes, int], bool]
 ) -> tuple[int | None, int]:
-    """Apply changes in order.
-
-    is_new says whether the lesson of a digest, as it stood before an event (its seq), came after
-    the settled state of the tables.
-
-    Returns
-    -------
-    The seq of the last change, or None when there was none, and how many lessons were taken back
+    """Apply changes in order; returns the seq of the last one, and how many lessons were taken back
     without another one in their place.
+
+    Parameters
+    ----------
+    is_new
+        Whether the lesson of a digest, as it stood before an event (its seq), came after the
+        settled state of the tables.
     """
     last, taken_back = None, 0
     for chunk in batches(changes, _FOLD_BATCH):
@@ -160,7 +157,7 @@ def _unpack_receipts(packed: Sequence[bytes]) -> codec.ReceiptColumns:
 # So many lessons are read once and kept instead of read twice, and so many are replayed on small
 # tables: of more, renumbering buckets costs what it saves.
 _KEPT_LESSONS = 4096
-_SMALL_LESSONS = 512
+_SMALL_LESSONS = 1024
 
 
 def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:

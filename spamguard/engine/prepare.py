@@ -1,13 +1,9 @@
 """Examples: raw mail made ready for teaching, one message at a time, in batches, or on all cores.
 
 This is the part of teaching that needs no tables and no ledger, so any process can do it. The
-processes of a pool (`extract_examples`) know the key and nothing else: a ledger is never handed to
-another process. They come from a fork server, which has none of our files open and loads numpy once
-for all. A few messages are read by the calling process, since a pool would not pay.
-
-Must never read a ledger, nor load at import what only a pool needs: every process that judges
-imports this module. The pool must never hold more than a bounded number of batches, and must yield
-examples in the order of their messages.
+processes of a pool know the key and nothing else. They come from a fork server, which has none of
+our files open and loads numpy once for all. What only a pool needs is loaded when there is one:
+every process that judges imports this module.
 """
 
 from __future__ import annotations

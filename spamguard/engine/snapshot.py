@@ -1,10 +1,8 @@
 """Snapshots: the file that holds tables, and the line of the ledger that says which file counts.
 
 One file holds all arrays, each on a page border, and every process maps it copy-on-write. The file
-has no holes: a process that touches a mapped hole on a full tmpfs ends by SIGBUS. A file that is
-cut short, or whose head is damaged, is an error that names the remedy, never a wrong verdict.
-(Damage to the arrays is left to the disk's own checks: summing 64 MB at every opening would cost
-more than all the rest of it.)
+has no holes: a process that touches a mapped hole on a full tmpfs ends by SIGBUS. Damage to the
+arrays is left to the disk's own checks: summing 64 MB would cost more than all the rest of opening.
 
 A settled state has a name, its *lineage*. The bytes of a file are a function of its tables alone;
 so where machines share a log, the SHA-256 of the state's file is its name on all of them. Elsewhere

@@ -1,11 +1,6 @@
 """Reading the ledger: by user, by message, along the log, and the first scores of messages.
 
-`UserQueries` answers who has cast which votes, from an index of its own and never by walking the
-log. `read_changes` says what each of some hundred events of the log changes.
-`ScoreQueries` reads the scores that experts gave messages before these were taught, from which
-fusion and calibration learn. All run their statements by a `Query`, and raise LedgerError.
-
-Must never write, and never decide which vote counts: `votes` does.
+All run their statements by a `Query`, and raise LedgerError. Which vote counts, `votes` decides.
 """
 
 from __future__ import annotations

@@ -1,26 +1,18 @@
-"""The SQLite file of a ledger: its tables, how it is opened, and every statement on them.
+"""The SQLite file of a ledger: its tables, and every statement on them.
 
 Three tables: `events` holds the votes in the order in which they were committed, `classes` the
 classes, and `meta` short texts. Columns come in the order of the fields of `records.Vote`. Where
 several events match a key, the winning vote comes first: highest clock, then highest node. A `+`
 before a column forbids SQLite to use an index on it, whatever statistics it may have.
-
-Must never put a statement together from values, and never change a file that is not this
-installation's ledger.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from spamguard.database import Database, Schema
+from spamguard.database import Schema
 from spamguard.errors import LedgerError
-from spamguard.storage import as_directory_owner
 from spamguard.users import Origin
 
 # ---- the file
@@ -34,7 +26,7 @@ PAGE_BYTES = 16384
 #     8,192    3,464    4,115                  36,970
 #     16,384   3,228    3,981                  43,462    chosen: the file is the larger cost
 #     32,768   3,020    3,991                  44,627    but small commits write twice as much
-_LOG_SUFFIXES = ("-wal", "-journal")
+LOG_SUFFIXES = ("-wal", "-journal")
 LAST_SUFFIX = "-last"
 """Of the name of the file that has the number of a ledger's last event."""
 
@@ -71,55 +63,6 @@ CREATE INDEX events_of_users ON events (user, time, origin, label);
     damage_remedy="restore it from a backup",
     foreign_remedy="name another path, or move this file away",
 )
-
-
-def open_ledger_file(path: Path, fingerprint: str, *, durable: bool) -> Database:
-    """Open the ledger at `path`; make it when there is none. LedgerError: it cannot be used.
-
-    fingerprint: of the installation's key. durable: as in `SqliteLedger.open`.
-    """
-    with LEDGER_SCHEMA.errors(path), as_directory_owner(path.parent):
-        # Looked for first: another process that makes the ledger makes the file before its log.
-        logs = [log for end in _LOG_SUFFIXES if (log := path.with_name(path.name + end)).exists()]
-        if logs and not path.exists():
-            raise LEDGER_SCHEMA.make_error(
-                path,
-                f"it is gone, but its log {logs[0]} is not: put the ledger back, or move its log "
-                "away",
-            )
-        is_usable = path.is_file() and os.access(path, os.R_OK | os.W_OK)
-        if os.path.lexists(path) and not (is_usable and os.access(path.parent, os.W_OK)):
-            raise LEDGER_SCHEMA.make_error(
-                path,
-                "it must be a file that this user may read and write, in a directory that it may "
-                "write",
-            )
-        meta = {
-            "ledger.fingerprint": fingerprint,
-            "ledger.node": secrets.token_hex(8),
-            "ledger.clock": "0",
-            "ledger.compacted": "0",
-        }
-        database = Database.open(
-            path,
-            LEDGER_SCHEMA,
-            lambda db: db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items()),
-            durable=durable,
-        )
-        try:
-            rows = database.query(META_VALUE, ("ledger.fingerprint",))
-            if not rows:
-                raise sqlite3.DatabaseError("no ledger.fingerprint")
-            if rows[0][0] != fingerprint:
-                raise LEDGER_SCHEMA.make_error(
-                    path,
-                    f"it was taught with key {rows[0][0]}, this installation has {fingerprint}: "
-                    "restore its key from the backup",
-                )
-        except BaseException:
-            database.close()
-            raise
-    return database
 
 
 # ---- statements

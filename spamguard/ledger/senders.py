@@ -1,16 +1,9 @@
 """What users say of senders: "mail from this address is wanted", or unwanted, and how strongly.
 
-Such a word is a vote like any other, so a ledger keeps, merges and exports it, and undo takes it
-back. It is about an address instead of a message: its digest is a keyed hash of the address, which
-nobody can read without the installation's key; its label says by how many nats it moves the
-log-odds of being unwanted; and its extractor version is one that no reader of lessons asks for, so
-it teaches nobody anything about words.
-
-`SenderWords` looks words up for mail whose sender is authenticated (`mail.authentication`). A
-user's own word replaces that of the site (user "").
-
-Must never be asked about a sender that is not authenticated, and never look up more than one key
-for each user and message.
+Such a word is a vote like any other, about an address instead of a message: its digest is a keyed
+hash of the address, its label says by how many nats it moves the log-odds of being unwanted, and
+its extractor version is one that no reader of lessons asks for. `SenderWords` looks words up for
+mail whose sender is authenticated (`mail.authentication`).
 """
 
 from __future__ import annotations

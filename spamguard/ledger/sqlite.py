@@ -5,34 +5,34 @@ A vote gets its version when it is appended; votes of other installations come w
 events", CACM 1978). Readers fold the log by `changes_after`, or read `lessons` at once.
 
 Any number of processes may read and write at the same time. Reads are short transactions of some
-hundred events, so a reader of the whole log keeps neither the WAL from being written back nor its
-own process from writing; reads of many transactions are consistent all the same, because events up
-to a given number never change. In a ledger that shares its log (`shared`) events get other numbers
-sometimes: then readers of those events are told to begin again.
+hundred events, so that the WAL can be written back; those of many transactions are consistent
+because events up to a given number never change. Only in a ledger that shares its log (`shared`)
+they get other numbers sometimes: then their readers are told to begin again.
 
-Must never change or reorder an event (`compact` drops those that can no longer matter), never show
-half a batch, never keep a vote that readers would stumble over, and never let an error of SQLite or
-the system out as anything but a `LedgerError`.
+Notes ("meta") are short texts under keys. Other rooms keep theirs here too: in the file of the
+votes that a note speaks of, both are restored and lost together.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from spamguard.database import Database
+from spamguard.database import ClosedOnExit, Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
 from spamguard.ledger.arriving import MAX_CLOCK_STEP, check_votes, with_unique_node
-from spamguard.ledger.file import LedgerFile
 from spamguard.ledger.queries import (
     AgeQueries,
     ScoreQueries,
@@ -42,7 +42,7 @@ from spamguard.ledger.queries import (
     query_digests,
     read_changes,
 )
-from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.schema import LEDGER_SCHEMA, PROVISIONAL
 from spamguard.ledger.votes import (
     Change,
     Lesson,
@@ -55,11 +55,12 @@ from spamguard.ledger.votes import (
     votes_in_force,
 )
 from spamguard.records import EXTRACTOR, Vote
-from spamguard.storage import batches
+from spamguard.storage import as_directory_owner, batches
 
 if TYPE_CHECKING:
     from spamguard.ledger.shared import LogState, SharedLog
 
+_NUMBER_DIGITS = 20
 _DROPPED_KEY = "ledger.dropped"  # meta: how many events `compact` has dropped
 _LOST_KEY = "ledger.lost"  # meta: `LostEvents`, a list in JSON
 _READ_BATCH = 128  # events of one reading transaction: some 500 kB of receipts
@@ -92,20 +93,224 @@ class EventsMovedError(LedgerError):
     """Events of a shared log have got other numbers while they were read."""
 
 
-class SqliteLedger(LedgerFile):
-    """An open ledger. It belongs to one thread of one process.
+class LastNumber:
+    """The number of the last event, in a file of its own. OSError: the file cannot be opened.
 
-    Every method raises LedgerError: one line that names the file and the remedy.
+    SQLite recovers a damaged log up to its first bad frame and reports nothing. This is written
+    after each commit, so it is never ahead of a ledger that has lost nothing.
     """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with as_directory_owner(path.parent):
+            self._descriptor = os.open(path, flags, 0o600)
+
+    def read(self) -> tuple[int, int]:
+        """The number, 0 if none is known, and when it was written, in seconds since 1970."""
+        text = os.pread(self._descriptor, _NUMBER_DIGITS, 0)
+        return int(text) if text.isdigit() else 0, int(os.fstat(self._descriptor).st_mtime)
+
+    def write(self, number: int) -> None:
+        with suppress(OSError):  # what was committed is safe, and a full disk fails elsewhere
+            os.pwrite(self._descriptor, b"%0*d" % (_NUMBER_DIGITS, number), 0)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class SqliteLedger(ClosedOnExit):
+    """An open ledger, for one thread of one process. Methods raise LedgerError."""
 
     def __init__(self, path: Path, database: Database, fingerprint: str) -> None:
         """Use `open`."""
-        super().__init__(path, database, fingerprint)
+        self.path = path
+        self.fingerprint = fingerprint
+        self._db = database
         self.users = UserQueries(database.query)
         self.ages = AgeQueries(database.query)
         self.scores = ScoreQueries(database.query)
-        self.shared = self._find_shared_log()
         self._last = self._clock = 0  # of `_casting`
+        with database.errors():
+            self.node = self._read_meta("ledger.node")
+            self._last_counters = self._change_counters()
+            self._opened_file = self._current_file()
+            self._last_number = LastNumber(path.with_name(path.name + schema.LAST_SUFFIX))
+        self.shared = self._find_shared_log()
+
+    @classmethod
+    def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> Self:
+        """Open the ledger at `path`; make it, with mode 0600, when there is none.
+
+        fingerprint: of the installation's key. durable: whether a committed vote survives a power
+        cut (SQLite: synchronous FULL). Without it a power cut may cost the last votes, never the
+        file (NORMAL), and writing is three times as fast. LedgerError: the file is of another key,
+        schema or program, or cannot be read and written.
+        """
+        with LEDGER_SCHEMA.errors(path), as_directory_owner(path.parent):
+            # Looked for first: another process that makes the ledger makes the file before its log.
+            names = [path.with_name(path.name + end) for end in schema.LOG_SUFFIXES]
+            logs = [name for name in names if name.exists()]
+            if logs and not path.exists():
+                raise LEDGER_SCHEMA.make_error(
+                    path,
+                    f"it is gone, but its log {logs[0]} is not: put the ledger back, or move its "
+                    "log away",
+                )
+            is_usable = path.is_file() and os.access(path, os.R_OK | os.W_OK)
+            if os.path.lexists(path) and not (is_usable and os.access(path.parent, os.W_OK)):
+                raise LEDGER_SCHEMA.make_error(
+                    path,
+                    "it must be a file that this user may read and write, in a directory that it "
+                    "may write",
+                )
+            meta = {
+                "ledger.fingerprint": fingerprint,
+                "ledger.node": secrets.token_hex(8),
+                "ledger.clock": "0",
+                "ledger.compacted": "0",
+            }
+            database = Database.open(
+                path,
+                LEDGER_SCHEMA,
+                lambda db: db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items()),
+                durable=durable,
+            )
+            try:
+                rows = database.query(schema.META_VALUE, ("ledger.fingerprint",))
+                if not rows:
+                    raise sqlite3.DatabaseError("no ledger.fingerprint")
+                if rows[0][0] != fingerprint:
+                    raise LEDGER_SCHEMA.make_error(
+                        path,
+                        f"it was taught with key {rows[0][0]}, this installation has "
+                        f"{fingerprint}: restore its key from the backup",
+                    )
+                return cls(path, database, fingerprint)
+            except BaseException:
+                database.close()
+                raise
+
+    def close(self) -> None:
+        """Close the file; any later call is a LedgerError."""
+        self._db.close()
+        self._last_number.close()
+
+    # ---- commits
+
+    def has_grown(self) -> bool:
+        """Whether anything was committed since the last call; takes microseconds.
+
+        True once for each change: the caller then folds everything there is. A write that failed
+        may count as a change.
+        """
+        before = self._last_counters
+        try:  # faster than `Database.errors`: this runs before every verdict
+            self._last_counters = self._change_counters()
+        except sqlite3.Error as error:
+            raise LEDGER_SCHEMA.explain(self.path, error) from error
+        return self._last_counters != before
+
+    def _change_counters(self) -> tuple[int, int]:
+        """Counters of commits by other connections and of writes by this one."""
+        connection = self._db.connection
+        ((version,),) = connection.execute("PRAGMA data_version")
+        return version, connection.total_changes
+
+    def skip_own_writes(self) -> None:
+        """Have `has_grown` leave out what this object has written so far."""
+        self._last_counters = self._last_counters[0], self._db.connection.total_changes
+
+    def trusted_time(self, now: float) -> int:
+        """The time by which votes grow old (`Database.trusted_time`), seconds since 1970."""
+        with self._writing():
+            return int(self._db.trusted_time(now))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction in which nobody else can write."""
+        with self._db.transaction():
+            # Else the votes would go where nobody ever reads them, and the caller would not know.
+            if self._current_file() != self._opened_file:
+                raise LEDGER_SCHEMA.make_error(
+                    self.path,
+                    "it was moved, removed or replaced while it was open: restart what uses it",
+                )
+            yield
+
+    def _current_file(self) -> tuple[int, int] | None:
+        """Device and inode of the file that has the ledger's name now."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    # ---- size
+
+    def file_bytes(self) -> int:
+        """Bytes of the file, with those still in its log."""
+        with self._db.errors():
+            return int(self._db.pragma("page_count") * self._db.pragma("page_size"))
+
+    # ---- notes
+
+    def get_meta(self, key: str) -> str | None:
+        """The text that `set_meta` keeps under this key."""
+        rows = self._db.query(schema.META_VALUE, (key,))
+        return str(rows[0][0]) if rows else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Keep a short text under a key of the caller's."""
+        if key.startswith("ledger."):
+            problem = "meta keys that begin with 'ledger.' are its own: choose another"
+            raise LEDGER_SCHEMA.make_error(self.path, problem)
+        with self._writing():
+            self._set_meta(key, value)
+
+    def replace_meta(
+        self,
+        key: str,
+        expected: str | None,
+        value: str,
+        is_valid: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Do as `set_meta` if the value still is the expected one; whether it was.
+
+        is_valid: asked in the same transaction; False: nothing is changed either.
+        """
+        with self._writing():
+            is_expected = self.get_meta(key) == expected and is_valid()
+            if is_expected:
+                self._set_meta(key, value)
+        return is_expected
+
+    def drop_meta(self, keys: Iterable[str]) -> None:
+        """Remove the texts under these keys of the caller's."""
+        with self._writing():
+            self._db.execute(schema.DROP_META, (json.dumps(list(keys)),))
+
+    def _set_meta(self, key: str, value: str) -> None:
+        self._db.execute(schema.SET_META, (key, value))
+
+    def _read_meta(self, key: str) -> str:
+        """A text that every ledger has."""
+        if (value := self.get_meta(key)) is None:
+            raise sqlite3.DatabaseError(f"no {key}")
+        return value
+
+    def _read_number(self, key: str) -> int:
+        """A number that every ledger has. Call it within a transaction: it may find damage."""
+        return self._parse_number(key, self.get_meta(key))
+
+    def _parse_number(self, key: str, text: str | None) -> int:
+        try:
+            return int(text or "")
+        except ValueError as error:
+            raise sqlite3.DatabaseError(f"{key} is no number") from error
+
+    # ---- joining
 
     def _find_shared_log(self) -> SharedLog | None:
         """The part that belongs to a log of many machines; None: the ledger is one machine's."""
@@ -131,11 +336,8 @@ class SqliteLedger(LedgerFile):
         """Cast votes in one transaction, all or none; of each, whether it changed anything.
 
         A vote changes nothing when the winning vote of its key has the same label and features of
-        the same or a newer extractor, or when it takes back what is not taught. Later votes see
-        earlier ones.
-
-        unless_voted_since: of `voting_moment`; 0: the beginning. A vote changes nothing either when
-        its user has voted on its message, or taken a vote back, after that moment.
+        the same or a newer extractor, when it takes back what is not taught, or when its user has
+        said anything of its message after `unless_voted_since` (`voting_moment`; 0: ever).
         """
         return self.cast(votes, unless_voted_since=unless_voted_since).changed
 
@@ -172,9 +374,14 @@ class SqliteLedger(LedgerFile):
         def insert_each() -> Iterator[tuple[int, Vote]]:
             for vote in votes:
                 standing = in_force.get(vote.digest, {}).get(vote.user)
-                is_needed = force or not _says_nothing_new(vote, standing)
-                if unless_voted_since is not None:
-                    is_needed = is_needed and not self._has_voted(vote, unless_voted_since)
+                label, extractor = (standing.label, standing.extractor) if standing else (None, 0)
+                is_newer = label is not None and extractor < vote.extractor
+                is_needed = force or label != vote.label or is_newer
+                if is_needed and unless_voted_since is not None:
+                    key = (vote.digest, vote.user)
+                    for seq, clock in self._db.query(schema.LAST_WORD, key):
+                        moment = seq if self.shared is None else clock
+                        is_needed = moment <= unless_voted_since
                 changed.append(is_needed)
                 if is_needed:
                     self._clock += 1
@@ -188,10 +395,6 @@ class SqliteLedger(LedgerFile):
         changes = list(lesson_changes(in_force, insert_each(), EXTRACTOR, load))
         return Cast(changed, before, changes)
 
-    def _has_voted(self, vote: NewVote, since: int) -> bool:
-        rows = self._db.query(schema.LAST_WORD, (vote.digest, vote.user))
-        return any((seq if self.shared is None else clock) > since for seq, clock in rows)
-
     def _insert(self, vote: Vote) -> bool:
         if self.shared is not None:
             return self.shared.cast(vote)
@@ -203,9 +406,8 @@ class SqliteLedger(LedgerFile):
     def merge(self, votes: Iterable[Vote]) -> int:
         """Take in votes that have versions, in any order, any number of times; how many were new.
 
-        A vote that was compacted here counts as new again; it changes no lesson, because the vote
-        that superseded it still stands. If merging fails half way, merging the same votes again
-        completes it.
+        A vote that was compacted here counts as new again and changes no lesson. What fails half
+        way is completed by merging again.
         """
         added = 0
         with self._pushing():
@@ -234,16 +436,11 @@ class SqliteLedger(LedgerFile):
     def compact(self, upto_seq: int, replaced_before: int | None = None) -> int:
         """Drop events that no longer matter to readers that have folded at least `upto_seq`.
 
-        An event goes when a higher version of its key stands at or before `upto_seq`: that one wins
-        at every later point, so no later lesson can differ. Winners stay, tombstones too, or a vote
-        that arrives late from another machine would come back to life. Only tombstones of ageing go
-        with all that they supersede: what comes back then is as old, and ages again. Readers that
-        have folded less are refused from then on (`changes_after`). SQLite uses the room again; the
-        file does not shrink.
-
-        replaced_before: seconds since 1970. A vote that was superseded later stays, so that this
-        can be undone, unless it was only extracted again. So does what aged later. Returns how many
-        events were dropped.
+        An event goes when a higher version of its key stands at or before `upto_seq`. Winners stay,
+        tombstones too, or a vote that arrives late from another machine would come back to life.
+        Only tombstones of ageing go with all that they supersede: what comes back then ages again.
+        What was superseded, or aged, after `replaced_before` stays, so that it can be undone.
+        Returns how many events went.
         """
         with self._writing():
             upto = min(upto_seq, self.last_position())
@@ -519,10 +716,3 @@ class SqliteLedger(LedgerFile):
 
     def _rebuild_error(self, problem: str) -> LedgerError:
         return LedgerError(f"ledger {self.path}: {problem}: run `spamguard rebuild`")
-
-
-def _says_nothing_new(vote: NewVote, standing: Vote | None) -> bool:
-    if standing is None:
-        return vote.label is None
-    is_newer = vote.extractor > standing.extractor
-    return vote.label == standing.label and (vote.label is None or not is_newer)

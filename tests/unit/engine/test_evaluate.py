@@ -15,7 +15,6 @@ from spamguard.engine import evaluate
 from spamguard.engine.evaluate import (
     PROTOCOLS,
     ScoredMessage,
-    interleave,
     write_scores,
 )
 from spamguard.engine.filter import Filter
@@ -67,12 +66,6 @@ def test_classes_of_similar_names_are_each_a_class_of_their_own(protocol: str) -
     assert {trial.gold for trial in tried(protocol, mail=named)} == {"ham", "ham2", "spam"}
 
 
-def test_a_profile_is_tried_by_name() -> None:
-    assert [trial.score for trial in tried("online")] != [
-        trial.score for trial in tried("online", "bernoulli")
-    ]
-
-
 def test_whoever_stops_early_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,19 +75,6 @@ def test_whoever_stops_early_leaves_nothing_behind(
     assert len(list(tmp_path.iterdir())) == 1
     trials.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def _folder(name: str, size: int) -> tuple[list[SourceMessage], int]:
-    return [SourceMessage(f"{name}{at}", b"", None) for at in range(size)], size
-
-
-@pytest.mark.parametrize("counts", [(0, 0), (1, 9), (100, 2)])
-def test_folders_that_were_miscounted_still_come_whole(counts: tuple[int, int]) -> None:
-    (ham, _), (spam, _) = _folder("h", 5), _folder("s", 7)
-    mixed = list(interleave(ham, counts[0], spam, counts[1]))
-    assert sorted(message.name for message in mixed) == sorted(
-        message.name for message in (*ham, *spam)
-    )
 
 
 def some(noise: float = 1.0) -> Measures:

@@ -34,11 +34,6 @@ def test_all_pictures(tmp_path: Path) -> None:
     )
 
 
-def test_one_kind_of_mail_has_no_roc(tmp_path: Path) -> None:
-    write_plots(tmp_path, [False] * 3, [1, 2, 3], [0.7, 0.8, 0.9], "a run")
-    assert [path.name for path in tmp_path.iterdir()] == ["calibration.png"]
-
-
 def test_without_matplotlib_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

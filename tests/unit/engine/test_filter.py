@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spamguard.engine.filter import Filter
-from spamguard.errors import LedgerError, SpamguardError, TableError, UnknownClassError, UsageError
+from spamguard.errors import UnknownClassError
 from tests.unit.filters import mail, opened, python
 
 MAIL = mail(90)
@@ -106,10 +106,3 @@ def test_a_name_that_looks_like_a_slip_can_be_meant(spam_filter: Filter) -> None
     for name, unwanted in (("ham", True), ("spam", False)):
         with pytest.raises(UnknownClassError, match="is always"):
             spam_filter.define_class(name, unwanted=unwanted)
-
-
-def test_all_errors_are_of_one_family() -> None:
-    assert all(
-        issubclass(kind, SpamguardError)
-        for kind in (LedgerError, TableError, UnknownClassError, UsageError)
-    )

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.engine import filter as filters
 from spamguard.engine import fold
 from spamguard.engine.filter import Filter
-from spamguard.ledger.queries import UserQueries
 from tests.unit.bayes.support import assert_same, repeatable
 from tests.unit.filters import mail, opened, python, teach
 
@@ -131,25 +129,6 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
                     sum(found.size for found in other._user_models._models.values())
                     == other._user_models._tokens
                 )
-
-
-def test_one_more_vote_is_one_more_receipt_to_read(shared, monkeypatch):
-    monkeypatch.setattr(
-        filters, "_TAKEN_BACK_WEIGHT", 0
-    )  # else it settles, and what is then compacted is read anew
-    read: list[int] = []
-    receipts = UserQueries.read_receipts
-    monkeypatch.setattr(
-        UserQueries,
-        "read_receipts",
-        lambda self, seqs: read.append(len(seqs)) or receipts(self, seqs),
-    )
-    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
-    for number, label in ((5, "ham"), (1, "ham"), (2, None)):
-        held_of(shared, "anna")
-        act(shared, "anna", number, label)
-    assert held_of(shared, "anna")["votes"].tolist() == [2, 3]
-    assert read == [5, 1, 2, 1]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0", b"nonsense", None])

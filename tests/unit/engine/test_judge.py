@@ -6,15 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from spamguard.bayes.fusion import strongest_parts
 from spamguard.engine import policy
 from spamguard.engine.filter import Filter
 from spamguard.ledger import codec
 from spamguard.records import Explanation, Scan
-from tests.unit.bayes.support import repeatable
 from tests.unit.filters import mail, opened, teach
 
 MAIL = mail(90)
@@ -58,19 +54,6 @@ def test_a_scan_is_the_verdict_of_judge_and_the_words_of_explain(taught: Filter)
         assert (scan.verdict.label in ("spam", "promo")) == (
             scan.verdict.probability >= scan.threshold
         )
-
-
-@repeatable
-@given(
-    st.lists(st.sampled_from((-2.0, -1.5, -1.0, 0.0, 0.5, 1.0, 3.0)), max_size=12),
-    st.integers(0, 8),
-)
-@example([1.0, 2.0], 8)
-@example([-1.0] * 5, 2)
-def test_the_strongest(parts: list[float], number: int) -> None:
-    found = [parts[place] for place in strongest_parts(np.array(parts), number).tolist()]
-    strongest = sorted((abs(part) for part in parts if part), reverse=True)[:number]
-    assert list(map(abs, found)) == strongest
 
 
 RECEIVED = b"Received: from shady.example.net ([192.0.2.7])\r\n"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from itertools import count
-from typing import Any
 
 import numpy as np
 import pytest
 
 from corpora import synthetic
 from corpora.synthetic import generate
-from spamguard import native
 from spamguard.engine import prepare
 from spamguard.engine.prepare import (
     BATCH_MESSAGES,
@@ -53,29 +51,6 @@ def test_what_was_put_before_the_subject_is_not_learnt(subject: bytes, line_end:
     assert learnt.digest == sent.digest == preparer.digest(marked)
     if subject:  # a message without a subject keeps the empty one it was given
         assert learnt.features.tokens.tolist() == sent.features.tokens.tolist()
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize(
-    "raw",
-    ["text", None, 12, bytearray(MAIL[0]), [MAIL[0]], iter(MAIL)],
-    ids=lambda raw: type(raw).__name__,
-)
-def test_what_is_no_bytes_is_told_as_that(
-    raw: Any, compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not compiled:
-        monkeypatch.setattr(native, "functions", None)
-    preparer = ExampleReader(KEY)
-    for use in (
-        preparer.read_example,
-        preparer.digest,
-        lambda raw: preparer.read_with_words(raw, b""),
-    ):
-        with pytest.raises(
-            TypeError, match=f"a message is bytes, as it came, and this is {type(raw).__name__}"
-        ):
-            use(raw)
 
 
 def mail(number):
