@@ -50,12 +50,15 @@ def read_apart(read: Callable[[], Settings]) -> Settings:
     if not child:
         answer: Settings | Exception
         try:
-            answer = read()
-        except Exception as error:  # noqa: BLE001  the master raises it
-            answer = error
-        with os.fdopen(writing, "wb") as pipe:
-            pickle.dump(answer, pipe)
-        os._exit(0)
+            try:
+                answer = read()
+            except Exception as error:  # noqa: BLE001  the master raises it
+                answer = error
+            data = pickle.dumps(answer)
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(data)
+        finally:
+            os._exit(0)  # whatever happens: the sockets and processes are the master's
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         data = pipe.read()

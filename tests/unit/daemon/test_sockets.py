@@ -1,9 +1,11 @@
-"""Listening sockets: kept while they are wanted, and errors in words."""
+"""Listening sockets: kept while they are wanted, and errors in words; and reading the settings."""
 
 from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,15 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
         startup.open_all([endpoint], {}, timeout=0.1)
     startup.close_all(first.values())
     startup.close_all(startup.open_all([endpoint], {}).values())
+
+
+def test_a_reader_of_settings_that_fails_never_goes_on_as_the_master() -> None:
+    code = """
+from spamguard.daemon.startup import read_apart
+try:
+    read_apart(lambda: lambda: "cannot be handed over")
+except Exception as error:
+    print(type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "ConfigError\n"
