@@ -25,7 +25,7 @@ from typing import NamedTuple
 from spamguard import keys
 from spamguard.config.options import HistorySettings, HostPort, Settings
 from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
-from spamguard.doctor.proof import FROM_ADDRESS, SPAM_ROLE, make_message
+from spamguard.doctor.proof import FROM_ADDRESS, make_message
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.folders.maildir import (
@@ -36,7 +36,7 @@ from spamguard.folders.maildir import (
     iter_files,
     parse_file_name,
 )
-from spamguard.folders.roles import display_folder, role_lookup
+from spamguard.folders.roles import SPAM_ROLE, display_folder, role_lookup
 from spamguard.proxy.history import HISTORY_FILE, HistoryRow
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.storage import directory_owner

@@ -33,7 +33,7 @@ from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.folders.maildir import LocalMailboxes, file_key
-from spamguard.folders.roles import FolderKind, Role, role_lookup
+from spamguard.folders.roles import SPAM_ROLE, role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher
 from spamguard.records import Vote
@@ -43,7 +43,6 @@ from spamguard.users import Origin
 STEP_TIMEOUT = 10.0  # for each step of the watcher
 _DEBOUNCE_SECONDS = 0.05
 FROM_ADDRESS = "doctor@localhost.invalid"
-SPAM_ROLE = Role(FolderKind.CLASS, "spam")
 _REBUILD_REMEDY = "build the tables again: spamguard rebuild"
 
 
