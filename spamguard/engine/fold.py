@@ -154,9 +154,7 @@ def _unpack_receipts(packed: Sequence[bytes]) -> codec.ReceiptColumns:
 # ---- settling
 
 
-# So many lessons are read once and kept instead of read twice, and so many are replayed on small
-# tables: of more, renumbering buckets costs what it saves.
-_KEPT_LESSONS = 4096
+# So many are replayed on small tables: of more, renumbering buckets costs what it saves.
 _SMALL_LESSONS = 1024
 
 
@@ -180,15 +178,14 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
     )
     play = partial(replay, traits=len(TRAITS), numbers=len(NUMBERS), unwanted=unwanted)
     lessons = partial(ledger.lessons, EXTRACTOR, upto_seq)
-    kept = list(lessons()) if number <= _KEPT_LESSONS else None
-    forwards = _read_blocks(lessons() if kept is None else kept, bits)
-    last_first = lessons(backwards=True) if kept is None else reversed(kept)
-    backwards = _read_blocks(last_first, bits)
     if number > _SMALL_LESSONS:
-        return play(forwards, backwards, number, classes, bits)
-    placed = list(forwards)
+        forwards, backwards = lessons(), lessons(backwards=True)
+        blocks = _read_blocks(forwards, bits), _read_blocks(backwards, bits)
+        return play(*blocks, number, classes, bits)
+    kept = list(lessons())
+    placed = list(_read_blocks(kept, bits))
     used = _UsedBuckets(bits, [evidence.buckets for _, evidence in placed])
-    small = map(used.renumber, placed), map(used.renumber, backwards)
+    small = map(used.renumber, placed), map(used.renumber, _read_blocks(reversed(kept), bits))
     return used.spread(play(*small, number, classes, used.small_bits))
 
 
