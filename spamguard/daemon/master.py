@@ -121,6 +121,11 @@ class Master:
         with ExitStack() as stack:
             stack.callback(self._selector.close)
             stack.callback(self._close_sockets)
+            # before it can be reached: who has connected may expect an orderly stop
+            wakeups = stack.enter_context(process.signal_socket(_SIGNALS))
+            self._selector.register(
+                wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
+            )
             try:
                 self._open_sockets(settings)
             except StartError as error:
@@ -131,10 +136,6 @@ class Master:
             self._state_lock = status.StateLock(settings.state)
             stack.callback(self._state_lock.release)
             _log.info("spamguard %s (kernel: %s)", __version__, native.implementation())
-            wakeups = stack.enter_context(process.signal_socket(_SIGNALS))
-            self._selector.register(
-                wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
-            )
             for service in self._services:  # none is left, for whatever reason this process ends
                 stack.callback(service.end)
             stack.callback(self._workers.kill)
