@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag, group
+from spamguard.config.values import parse_endpoint, parse_seconds, reaches
 from spamguard.errors import QuarantineError, UsageError
 from spamguard.log import printable
 from spamguard.storage import as_directory_owner
@@ -28,7 +29,6 @@ from spamguard.times import local_time, rfc3339
 from spamguard.users import Origin
 
 if TYPE_CHECKING:
-    from spamguard.config.options import Endpoint
     from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
     from spamguard.engine.filter import Filter
     from spamguard.web.auth import CredentialStore, Person
@@ -134,21 +134,12 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
 # ---- release
 
 
-def _parse_endpoint(text: str) -> Endpoint:
-    from spamguard.config.options import parse_endpoint
-
-    try:
-        return parse_endpoint(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 @command(
     "quarantine release",
     "hand messages on to those who have not got them yet, and learn them as ham",
     argument(
         "--next-hop",
-        type=_parse_endpoint,
+        type=arguments.parsed_by(parse_endpoint),
         required=True,
         metavar="ENDPOINT",
         help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
@@ -159,7 +150,6 @@ def _parse_endpoint(text: str) -> Endpoint:
 def release_entries(options: argparse.Namespace) -> int:
     import asyncio
 
-    from spamguard.config.values import parse_endpoint, reaches
     from spamguard.daemon import status
 
     quarantine = _open_quarantine(options)
@@ -298,24 +288,20 @@ too (`login-link`). Exit status of `revoke`: 1 when there is no such token.""",
     *_PERSON,
     argument(
         "--expires",
+        type=arguments.parsed_by(parse_seconds),
         metavar="TIME",
         help="when it ends by itself, such as 12h or 90d (default: never)",
     ),
 )
 def create_token(options: argparse.Namespace) -> int:
-    from spamguard.config.values import parse_seconds
     from spamguard.web.auth import NEVER, CredentialKind
 
     if _TOKEN_NAME.fullmatch(options.name) is None:
         raise UsageError(
             f"{options.name!r}: a token's name has letters, digits, dots, - and _, 64 at most"
         )
-    person, now, expires = _chosen_person(options, options.name), int(time.time()), NEVER
-    if options.expires is not None:
-        try:
-            expires = now + max(1, int(parse_seconds(options.expires)))
-        except ValueError as error:
-            raise UsageError(f"--expires: {error}") from None
+    person, now = _chosen_person(options, options.name), int(time.time())
+    expires = now + max(1, int(options.expires)) if options.expires else NEVER
     with _open_credentials(options) as store:
         token = store.create(CredentialKind.TOKEN, person, now, name=options.name, expires=expires)
     common.say(f"{options.name}: this is shown once; programs send it as Authorization: Bearer …")

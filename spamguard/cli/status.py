@@ -152,7 +152,18 @@ def _status_text(values: dict[str, Any]) -> str:
         lines.append(f"{outdated}; {undo.REEXTRACT_REMEDY}")
     if values["missing"]:
         lines.append(f"{values['missing']}: {_MISSING_REMEDY}")
-    return "\n".join([*lines, *_user_lines(values)])
+    warnings = [f"warning: {printable(warning)}" for warning in values["warnings"]]
+    lines += warnings and ["", *warnings]
+    if values["users"]:
+        lines += ["", "user        last move                  lessons"]
+    for user in values["users"][:_MAX_USERS]:
+        name = printable(user["user"]) or arguments.SITE
+        lessons = ", ".join(f"{number:,} {label}" for label, number in user["lessons"].items())
+        move = user["last_move"]
+        when = f"{local_time(move['time'])} {printable(move['folder'])}" if move else "-"
+        lines.append(f"{name:10}  {when:25}  {lessons or 'none'}")
+    more = len(values["users"]) - _MAX_USERS
+    return "\n".join([*lines, f"and {more:,} more (--json shows all)"] if more > 0 else lines)
 
 
 # ---- users, and the watcher
@@ -196,22 +207,6 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
                 f"{refused.why}"
             )
     return {"users": users, "watcher": watcher_values, "warnings": warnings}
-
-
-def _user_lines(values: dict[str, Any]) -> list[str]:
-    """Warnings and users for people."""
-    lines = [f"warning: {printable(warning)}" for warning in values["warnings"]]
-    lines = lines and ["", *lines]
-    if values["users"]:
-        lines += ["", "user        last move                  lessons"]
-    for user in values["users"][:_MAX_USERS]:
-        name = printable(user["user"]) or arguments.SITE
-        lessons = ", ".join(f"{number:,} {label}" for label, number in user["lessons"].items())
-        move = user["last_move"]
-        when = f"{local_time(move['time'])} {printable(move['folder'])}" if move else "-"
-        lines.append(f"{name:10}  {when:25}  {lessons or 'none'}")
-    more = len(values["users"]) - _MAX_USERS
-    return [*lines, f"and {more:,} more (--json shows all)"] if more > 0 else lines
 
 
 # ---- the running daemon

@@ -276,13 +276,27 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     found = describe_value(error["input"])
     gone = GONE.get(".".join(part for part in path if isinstance(part, str)))
     match error["type"]:
-        case "unexpected_keyword_argument":
-            return f"{key} is gone: {gone}" if gone else _describe_unknown_key(key, path[:-1])
+        case "unexpected_keyword_argument" if gone:
+            return f"{key} is gone: {gone}"
+        case "unexpected_keyword_argument":  # with what somebody who wrote it may have wanted
+            text, group = f"unknown key {describe_value(key)}", _group_at(path[:-1])
+            places = {
+                f"in {place}" if place else "at the top level": None
+                for other, place in all_groups().items()
+                if key in options(other)
+            }
+            known = list(options(group)) if group else []
+            if places:
+                text += f" here: it stands {' or '.join(places)}"
+            elif near := get_close_matches(key.lower(), known, 1, 0.6):
+                text += f": did you mean {near[0]!r}?"
+            else:
+                text += f": expected one of {', '.join(known)}"
+            return text
         case "value_error":
             text = str(error["ctx"]["error"])
-            if text == IS_CONSTANT:
-                return f"{key} is gone: {gone or IS_CONSTANT}"
-            return f"{key}: {text}"
+            is_constant = text == IS_CONSTANT
+            return f"{key} is gone: {gone or text}" if is_constant else f"{key}: {text}"
         case "too_short":
             return f"{key}: expected at least one, found none"
         case "tuple_type":
@@ -295,22 +309,6 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     ]
     example = ", ".join(required or ["key: …"])
     return f"{key}: expected a mapping as in {{{example}}}, found {found}"
-
-
-def _describe_unknown_key(key: str, path: KeyPath) -> str:
-    """With what somebody who wrote it may have wanted."""
-    text, group = f"unknown key {describe_value(key)}", _group_at(path)
-    places = {
-        f"in {place}" if place else "at the top level": None
-        for other, place in all_groups().items()
-        if key in options(other)
-    }
-    if places:
-        return f"{text} here: it stands {' or '.join(places)}"
-    known = list(options(group)) if group else []
-    if near := get_close_matches(key.lower(), known, 1, 0.6):
-        return f"{text}: did you mean {near[0]!r}?"
-    return f"{text}: expected one of {', '.join(known)}"
 
 
 def _group_at(path: KeyPath) -> Any | None:
@@ -376,15 +374,10 @@ class YamlTree:
         if id(node) in self._open:
             return self._refuse(node, "an alias stands inside what it names")
         self._open.add(id(node))
-        value = (
-            self._mapping(node, path)
-            if isinstance(node, yaml.MappingNode)
-            else [self.build(child, (*path, n)) for n, child in enumerate(node.value)]
-        )
-        self._open.discard(id(node))
-        return value
-
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        if isinstance(node, yaml.SequenceNode):
+            items = [self.build(child, (*path, at)) for at, child in enumerate(node.value)]
+            self._open.discard(id(node))
+            return items
         values: dict[str, Any] = {}
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -394,6 +387,7 @@ class YamlTree:
             else:
                 self.key_positions[(*path, key.value)] = _position(key.start_mark)
                 values[key.value] = self.build(child, (*path, key.value))
+        self._open.discard(id(node))
         return values
 
     def _refuse(self, node: yaml.Node, text: str) -> None:

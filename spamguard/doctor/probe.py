@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamguard import keys
-from spamguard.config.options import HistorySettings, HostPort, Settings
+from spamguard.config.options import HostPort, Settings
 from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
 from spamguard.doctor.proof import FROM_ADDRESS, make_message
 from spamguard.engine.filter import Filter
@@ -140,8 +140,7 @@ def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
     """The judgements of the message that are in the history."""
     if not (state / HISTORY_FILE).exists():
         return []
-    limits = HistorySettings()  # nothing is appended, so any limits will do
-    with HistorySearch.open(state / HISTORY_FILE, limits.size, limits.age) as history:
+    with HistorySearch.open(state / HISTORY_FILE) as history:
         rows = history.find_page(HistoryFilter(since=since), _MAX_ROWS).rows
     return [row for row in rows if row.digest == digest]
 

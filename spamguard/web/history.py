@@ -142,8 +142,7 @@ class Reader:
 
     @cached_property
     def history(self) -> HistorySearch:
-        limits = self.settings.history
-        return HistorySearch.open(self.settings.state / HISTORY_FILE, limits.size, limits.age)
+        return HistorySearch.open(self.settings.state / HISTORY_FILE)
 
     def catch_up(self) -> None:
         """Tell the history the class of each message: all the first time, then the changes."""
