@@ -142,7 +142,6 @@ def time_bound(seconds: float) -> str:
 
 
 def signed(part: float) -> str:
-    """Format a part of a sum with its sign, a true minus sign."""
     return f"{part:+.3f}".replace("-", "\u2212")
 
 
@@ -181,7 +180,6 @@ class Chart(NamedTuple):
 
     @property
     def top(self) -> int:
-        """The end of the axis of numbers."""
         return axis_top(max((sum(column.values()) for column in self.columns), default=0))
 
     @property

@@ -345,7 +345,6 @@ def _queue_query(visit: Visit) -> SearchQuery:
 
 
 def _verdict_ids(boxes: Sequence[str]) -> list[str]:
-    """Return the ids in the values of boxes. UsageError: there is none, or too many."""
     ids = [name for name in " ".join(boxes).split() if is_id(name)]
     if not ids:
         raise UsageError("nothing is selected: go back and tick the box of each message")
