@@ -58,11 +58,6 @@ def _open_quarantine(options: argparse.Namespace) -> Quarantine:
     return Quarantine(common.existing_state_directory(options) / DIRECTORY)
 
 
-def _find_entries(quarantine: Quarantine, options: argparse.Namespace) -> list[QuarantineEntry]:
-    """All that are named, before anything is done to one of them."""
-    return [quarantine.entry(message_id) for message_id in options.ids]
-
-
 @command(
     "quarantine list",
     "the newest 1,000, newest first",
@@ -100,7 +95,7 @@ def list_entries(options: argparse.Namespace) -> int:
 )
 def show_entries(options: argparse.Namespace) -> int:
     quarantine = _open_quarantine(options)
-    for entry in _find_entries(quarantine, options):
+    for entry in [quarantine.entry(message_id) for message_id in options.ids]:
         header = quarantine.header(entry.id)
         values = _entry_values(entry, header) | {"file": str(quarantine.file(entry.id))}
         text = header.decode("utf-8", "replace")
@@ -153,7 +148,8 @@ def release_entries(options: argparse.Namespace) -> int:
     from spamguard.daemon import status
 
     quarantine = _open_quarantine(options)
-    entries = _find_entries(quarantine, options)
+    # All that are named, before anything is done to one of them.
+    entries = [quarantine.entry(message_id) for message_id in options.ids]
     daemon = status.ask_daemon(common.state_directory(options)) or {}
     for listener in daemon.get("listeners", ()):
         if reaches(options.next_hop, parse_endpoint(listener["listen"])):
@@ -213,7 +209,7 @@ async def _release_all(
 @command("quarantine delete", "throw messages away, for good", _IDS)
 def delete_entries(options: argparse.Namespace) -> int:
     quarantine = _open_quarantine(options)
-    entries = _find_entries(quarantine, options)
+    entries = [quarantine.entry(message_id) for message_id in options.ids]
     for entry in entries:
         quarantine.delete(entry.id)
     print(f"deleted {common.count_text(len(entries))}")
@@ -251,10 +247,6 @@ def _open_credentials(options: argparse.Namespace) -> Iterator[CredentialStore]:
     state = common.existing_state_directory(options)
     with as_directory_owner(state), closing(CredentialStore.open(state)) as store:
         yield store
-
-
-def _time_value(seconds: int) -> str | None:
-    return rfc3339(seconds) if seconds else None  # 0: never
 
 
 # ---- token
@@ -306,7 +298,11 @@ def create_token(options: argparse.Namespace) -> int:
         token = store.create(CredentialKind.TOKEN, person, now, name=options.name, expires=expires)
     common.say(f"{options.name}: this is shown once; programs send it as Authorization: Bearer …")
     values = {"token": token, "name": options.name}
-    values |= {"user": person.name, "operator": person.operator, "expires": _time_value(expires)}
+    values |= {
+        "user": person.name,
+        "operator": person.operator,
+        "expires": rfc3339(expires) if expires else None,
+    }
     common.print_answer(options, token, values)
     return 0
 
@@ -329,7 +325,7 @@ def list_credentials(options: argparse.Namespace) -> int:
         times = {"created": each.created, "expires": each.expires, "seen": each.last_used}
         values.append(
             {"kind": str(each.kind), "name": each.name, "user": name, "operator": is_operator}
-            | {key: _time_value(seconds) for key, seconds in times.items()}
+            | {key: rfc3339(seconds) if seconds else None for key, seconds in times.items()}
         )
     if values or options.json:
         common.print_answer(options, "\n".join(map(printable, lines)), values)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -79,16 +80,28 @@ def settings_from_command_line(
         watched = [maildir] if next_hop is None else []
         usual = {"listeners": [listener], "web": _DEFAULT_PAGE, "watch": watched}
         tree = YamlTree(usual)
-    if state is not None:
-        _override(tree, ("state",), str(state.absolute()), "--state")
+    given: Sequence[tuple[KeyPath, object, str]] = (
+        (("state",), state and str(state.absolute()), "--state"),
+        (("listeners", 0, "listen"), listen, "--listen"),
+        (("listeners", 0, "next_hop"), next_hop, "--next-hop"),
+        (("watch",), list(watch) or None, "--watch"),
+    )
+    for path, value, option in given:
+        if value is None:
+            continue
+        around = tree.value
+        listeners = around.get("listeners", []) if isinstance(around, dict) else None
+        if path[0] == "listeners" and isinstance(listeners, list) and len(listeners) != 1:
+            text = f"{option}: {tree.name} has {len(listeners)} listeners: the option is for one"
+            raise ConfigError(text)
+        with suppress(LookupError, TypeError):  # reported as a mistake of the file
+            for part in path[:-1]:
+                around = around[part]
+            if isinstance(around, dict):
+                around[path[-1]] = value
+                tree.overrides[path] = option
     if isinstance(tree.value, dict):
         tree.value.setdefault("state", str(usual_state.absolute()))
-    if listen is not None:
-        _override(tree, ("listeners", 0, "listen"), listen, "--listen")
-    if next_hop is not None:
-        _override(tree, ("listeners", 0, "next_hop"), next_hop, "--next-hop")
-    if watch:
-        _override(tree, ("watch",), list(watch), "--watch")
     return _build_settings(tree, find_classes)
 
 
@@ -109,26 +122,6 @@ def _read_document(path: Path) -> YamlTree:
         text = f"{path}: cannot be read ({error.strerror}): check the path and its permissions"
         raise ConfigError(text) from error
     return parse_yaml(data, str(path))
-
-
-def _override(tree: YamlTree, path: KeyPath, value: object, option: str) -> None:
-    """Put the value of an option of the command line in the place of the file's, if the file has
-    such a place. ConfigError: it is about the only listener, and there is not exactly one.
-    """
-    around = tree.value
-    if path[0] == "listeners" and isinstance(around, dict):
-        listeners = around.get("listeners", [])
-        if isinstance(listeners, list) and len(listeners) != 1:
-            text = f"{option}: {tree.name} has {len(listeners)} listeners: the option is for one"
-            raise ConfigError(text)
-    try:
-        for part in path[:-1]:
-            around = around[part]
-    except (LookupError, TypeError):
-        return  # reported as a mistake of the file
-    if isinstance(around, dict):
-        around[path[-1]] = value
-        tree.overrides[path] = option
 
 
 def _build_settings(tree: YamlTree, find_classes: ClassFinder | None = None) -> Settings:

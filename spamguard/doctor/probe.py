@@ -146,7 +146,6 @@ def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
 
 
 def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], rows: int) -> Step:
-    """Whether it was judged once, here, and came once."""
     step = "judgement"
     if len(arrivals) != 1 or rows > 1:
         detail = f"it came {len(arrivals)} times, and was judged {rows} times"
@@ -170,7 +169,6 @@ def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], ro
 
 
 def _kept_name(file: MessageFile) -> str:
-    """The name that a file keeps when it is moved, or gets flags."""
     name = parse_file_name(file.name)
     return name.base if name else file.name
 
@@ -195,7 +193,6 @@ class _ProbedMailbox:
         return files
 
     def find(self) -> list[Arrival]:
-        """The copies of the probe that are there now."""
         found = []
         with self._owner.impersonate():
             for folder, file in self._list_files():
@@ -211,7 +208,6 @@ class _ProbedMailbox:
         return found
 
     def wait(self) -> list[Arrival]:
-        """The copies that have come in time, and soon after the first."""
         deadline = time.monotonic() + ARRIVAL_SECONDS
         while not self.find() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
