@@ -18,8 +18,8 @@ from tests.e2e.commands.command import (
     COMMAND,
     ENVIRONMENT,
     assert_receipts_and_tables_agree,
-    spamguard,
 )
+from tests.support.commands import spamguard
 from tests.support.processes import has_open
 from tests.support.waiting import eventually
 
