@@ -75,6 +75,11 @@ NIGHTLY = {
 that say so themselves."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick set need not read what is slow altogether."""
+    return True if collection_path.name == "e2e" and config.option.markexpr == "not slow" else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `.ci/nightly` runs, and as slow what the quick set leaves out, beside the tests
