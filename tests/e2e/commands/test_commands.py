@@ -68,13 +68,6 @@ def test_an_interrupt_leaves_no_traceback(state, corpus):
     assert_receipts_and_tables_agree(state)
 
 
-ON_TWO_CORES = """
-import os, runpy
-os.sched_getaffinity = lambda _: {0, 1}
-runpy.run_module("spamguard", run_name="__main__", alter_sys=True)
-"""
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", [["evaluate", "--protocol", "split"], ["doctor"]])
 def test_an_ended_command_removes_its_drafts(taught, corpus, tmp_path, command, number):
