@@ -665,12 +665,12 @@ class Filter(ClosedOnExit):
         """What the filter knows, as of now."""
         self._refresh()
         learnt = self._store.tables
-        quarter = len(learnt.rows) // len(learnt.vocabulary)
+        quarter = (1 << learnt.bits) // len(learnt.vocabulary)
         defined = dict.fromkeys(self._defined, 0)
         return Status(
             classes=defined | policy.lesson_counts(learnt),
             unwanted=self._unwanted,
-            buckets=len(learnt.rows),
+            buckets=1 << learnt.bits,
             vocabulary=dict(zip(TOKEN_SETS, learnt.vocabulary.tolist(), strict=True)),
             used=dict(zip(TOKEN_SETS, (learnt.vocabulary / quarter).tolist(), strict=True)),
             events=self._ledger.last_position(),
