@@ -403,12 +403,11 @@ class TableStore:
 
         An older version can still make its tables from the ledger.
         """
-        self._ledger.compact(settled, undo_limit(self._ledger))
-        older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
+        older = range(1, EXTRACTOR)
         # which snapshot counts, and how far older votes were renewed
-        self._ledger.drop_meta(
-            f"{note}.{number}" for number in older for note in ("tables", "renewed")
-        )
+        notes = [f"{note}.{number}" for number in older for note in ("tables", "renewed")]
+        # the notes go first, or they would name files that are gone
+        self._ledger.compact(settled, undo_limit(self._ledger), notes)
         for number in older:
             for path in self._directory.glob(f"tables-{number}-*.bin"):
                 _remove_file(path)
