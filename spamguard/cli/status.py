@@ -98,7 +98,7 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "kept": {"since": first, "aged": spam_filter.ledger.ages.count_aged()[0]},
         "lost": asdict(loss) if loss else None,
         "outdated": count_outdated(spam_filter.ledger),
-        "missing": policy.missing_lessons(status.classes, status.unwanted),
+        "missing": policy.missing_lessons(status.classes, status.unwanted, status.stayed),
         "events": status.events,
         "unsettled": status.unsettled,
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
