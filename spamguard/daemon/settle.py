@@ -6,8 +6,8 @@ if that is due, also when tables are damaged, and removes drafts that killed pro
 behind. Of nodes that share a log each settles for itself; one of them forgets lessons.
 With `first`, as when the daemon has just started, it also reports lessons that an upgrade has made
 useless, and a filter that has joined others while the configuration has no `shared`. It removes
-held mail that is too old, and forgets the lessons beyond `keep` before it settles. A clock that has
-jumped ahead removes nothing (`trusted_time`).
+held mail that is too old, counts good mail that has stayed (`note_stayed`), and forgets the lessons
+beyond `keep` before it settles. A clock that has jumped ahead removes nothing (`trusted_time`).
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -83,7 +83,7 @@ def note_stayed(state: Path, limits: HistorySettings) -> None:
     Mail that was taught as ham later counts as a lesson, and as spam not at all.
     """
     with (
-        Filter.open(state) as spam_filter,
+        Filter.open(state, _load=False) as spam_filter,
         History.open(state / HISTORY_FILE, limits.size, limits.age) as history,
     ):
         until = history.trusted_time(time.time()) - _STAY_SECONDS
