@@ -175,3 +175,4 @@ class Status:
     tables_bytes: int  # of the snapshots on the disk, without holes
     extractor: int
     fingerprint: str
+    stayed: int  # messages judged to be ham that nobody complained of

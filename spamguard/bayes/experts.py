@@ -51,7 +51,7 @@ EXPERTS = (
 )
 _N_TOKEN_EXPERTS = 2 * N_TOKEN_SETS  # the first ones; those of traits and numbers come last
 LOGISTIC = slice(N_TOKEN_SETS, _N_TOKEN_EXPERTS)
-_WORDS_SET, _CLUES_SET = TOKEN_SETS.index("words"), TOKEN_SETS.index("clues")
+_WORDS_SET, _PAIRS_SET = TOKEN_SETS.index("words"), TOKEN_SETS.index("pairs")
 STEPS_PER_NAT = 256  # steps per nat in which scores are kept
 MAX_SCORE_NATS = 12.0
 # How far a single expert may speak for a wanted class when a message is judged, and how much
@@ -320,12 +320,11 @@ def familiarity(message: ScoredMessage) -> tuple[float, float]:
 
     Returns
     -------
-    The log-odds of unwanted mail by the words of the text, in nats, and the share of other single
-    tokens (header fields, hosts, structure) that no lesson has.
+    The log-odds of unwanted mail by the words of the text, in nats, and the share of all single
+    tokens (words, header fields, hosts, structure) that no lesson has.
     """
-    evidence, row = message.evidence, message.scores[-1]
-    start, size = int(evidence.starts[_CLUES_SET]), int(evidence.sizes[_CLUES_SET])
-    familiar = np.count_nonzero(message.counts[:, start : start + size].any(axis=0))
+    row, size = message.scores[-1], int(message.evidence.sizes[:_PAIRS_SET].sum())
+    familiar = np.count_nonzero(message.counts[:, :size].any(axis=0))
     # a logistic score is about twice as large
     text = max(row[_WORDS_SET], row[N_TOKEN_SETS + _WORDS_SET] / 2) / STEPS_PER_NAT
     return text, 1.0 - familiar / size if size else 1.0

@@ -83,7 +83,7 @@ def run_status(options: argparse.Namespace) -> int:
             "kept": {"since": first, "aged": ledger.ages.count_aged()[0]},
             "lost": asdict(loss) if loss else None,
             "outdated": count_outdated(ledger),
-            "missing": policy.missing_lessons(known.classes, known.unwanted),
+            "missing": policy.missing_lessons(known.classes, known.unwanted, known.stayed),
             "events": known.events,
             "unsettled": known.unsettled,
             "bytes": {"ledger": known.ledger_bytes, "tables": known.tables_bytes},

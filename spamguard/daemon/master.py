@@ -325,14 +325,13 @@ class Master:
                 child.process.wait(20.0)
 
     def _settle_if_due(self) -> None:
-        """Settle if a child has asked for it, or held mail or lessons may be too old.
+        """Settle if a child has asked for it, or an hour is over.
 
         One process at a time, and not too often.
         """
         now = time.monotonic()
         due = any(service.settling_due for service in self._services)
-        limits = (self._settings.quarantine.keep, self._settings.keep)
-        due = due or (limits != (None, None) and now >= self._next_tidying)
+        due = due or now >= self._next_tidying
         if due and not self._settler.children and now >= self._next_settling:
             for service in self._services:
                 service.settling_due = False
@@ -341,7 +340,7 @@ class Master:
 
     def _start_settling(self, settings: Settings, *words: str) -> None:
         """Start the process that settles; mail flows without it too."""
-        # Held mail that is too old is removed every hour.
+        # Held mail that is too old is removed, and mail that stayed is counted, every hour.
         self._next_tidying = time.monotonic() + 3600.0
         self._settler.begin(settings, arguments=words)
 

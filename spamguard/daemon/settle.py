@@ -6,8 +6,8 @@ if that is due, also when tables are damaged, and removes drafts that killed pro
 behind. Of nodes that share a log each settles for itself; one of them forgets lessons.
 With `first`, as when the daemon has just started, it also reports lessons that an upgrade has made
 useless, and a filter that has joined others while the configuration has no `shared`. It removes
-held mail that is too old, and forgets the lessons beyond `keep` before it settles. A clock that has
-jumped ahead removes nothing (`trusted_time`).
+held mail that is too old, counts good mail that has stayed (`note_stayed`), and forgets the lessons
+beyond `keep` before it settles. A clock that has jumped ahead removes nothing (`trusted_time`).
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -20,12 +20,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from spamguard.config.options import Settings
+from spamguard.config.options import HistorySettings, Settings
 from spamguard.config.values import KeptLessons
 from spamguard.daemon.children import service_context
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
+from spamguard.engine.policy import ENOUGH_HAM
 from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.learning import undo
 from spamguard.learning.undo import age_votes
@@ -33,6 +34,8 @@ from spamguard.proxy.history import HISTORY_FILE, MIN_BYTES, History
 from spamguard.storage import remove_stale_drafts
 
 _log = logging.getLogger("spamguard.daemon")
+
+_STAY_SECONDS = 3 * 86_400  # within these people complain of a verdict, if they do
 
 _ALONE_WARNING = (
     "this filter has joined a shared log, but the configuration has no `shared`: lessons only wait "
@@ -54,6 +57,8 @@ def settle(settings: Settings, *, is_first: bool = False) -> int:
         remove_stale_drafts(state)
         if settings.quarantine.keep is not None:
             remove_expired(state, settings.quarantine.keep)
+        if (state / HISTORY_FILE).exists():
+            note_stayed(state, settings.history)
         if is_first:
             with Filter.open(state, _load=False) as spam_filter:
                 outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
@@ -70,6 +75,22 @@ def settle(settings: Settings, *, is_first: bool = False) -> int:
     if settled:
         _log.info("settled in %.1f s", time.monotonic() - started_at)
     return 0
+
+
+def note_stayed(state: Path, limits: HistorySettings) -> None:
+    """Count the ham that was delivered some days ago and never taught since.
+
+    Mail that was taught as ham later counts as a lesson, and as spam not at all.
+    """
+    with (
+        Filter.open(state, _load=False) as spam_filter,
+        History.open(state / HISTORY_FILE, limits.size, limits.age) as history,
+    ):
+        until = history.trusted_time(time.time()) - _STAY_SECONDS
+        fingerprint = spam_filter.ledger.fingerprint
+        judged = history.find_judged("ham", fingerprint, until, 2 * ENOUGH_HAM)
+        taught = spam_filter.ledger.users.find_standings(judged, "")
+        spam_filter.note_stayed(len(judged) - len(taught))
 
 
 def remove_expired(state: Path, days: int) -> None:

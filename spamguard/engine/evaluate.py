@@ -119,6 +119,7 @@ def _run_online(
     pupil: _TrialFilter, messages: Messages, _share: float, *, will_train: bool | None = True
 ) -> Iterator[ScoredMessage]:
     """Immediate feedback: every message is judged, then taught, and settled as the daemon would."""
+    stayed = 0
     for message in messages():
         example = pupil.read(message.raw)
         row = pupil.judge(example, str(message.label), will_train=will_train)
@@ -126,6 +127,9 @@ def _run_online(
         if row.trained:
             pupil.learn(example, row.gold)
             pupil.filter.settle_if_due()
+        elif row.label == "ham":
+            stayed += 1
+            pupil.filter.note_stayed(stayed)
 
 
 def _run_split(pupil: _TrialFilter, messages: Messages, share: float) -> Iterator[ScoredMessage]:

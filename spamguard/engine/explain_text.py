@@ -461,9 +461,7 @@ def describe_verdict(
     if why.few:
         clauses.append("too little is taught yet")
     elif why.cautious:
-        clauses.append(
-            f"that is enough for spam once {policy.MIN_HAM_LESSONS} ham have been taught"
-        )
+        clauses.append(f"that is enough for spam once {policy.ENOUGH_HAM} good messages are known")
     elif label not in why.verdict.probabilities:
         clauses.append("that does not decide it")
     title = class_title(label)

@@ -46,6 +46,7 @@ from spamguard.storage import KEY_FILE, LEDGER_FILE, batches
 from spamguard.users import Origin
 
 _SCORED_TOGETHER = 64  # lessons
+_STAYED = "stayed"  # note of the ledger: how much ham was delivered and stayed
 
 
 class Filter(ClosedOnExit):
@@ -216,7 +217,7 @@ class Filter(ClosedOnExit):
         """Judge each; a lesson taught meanwhile is in force from the next message on."""
         self._refresh()
         parameters, judged = self._parameters(), 0
-        if not self._caution:
+        if not self._is_cautious():
             batch = tables.batch_features(messages, self._store.tables.bits)
             for joint in fusion.fuse_batch(parameters, batch):
                 self._refresh()
@@ -316,14 +317,13 @@ class Filter(ClosedOnExit):
         return self._estimated
 
     def _estimate(self) -> None:
-        """Estimate parameters, and what the label spam needs besides its threshold.
-
-        Other profiles than the default have no experts of words to ask, hence no caution.
-        """
         learnt = self._store.tables
         self._estimated = known = experts.estimate_parameters(learnt, self._unwanted)
-        good = int(learnt.messages[known.sides.wanted].sum())
-        self._caution = policy.compute_caution(good, known.confidence) if self._is_default else None
+        self._taught_ham = int(learnt.messages[known.sides.wanted].sum())
+
+    def _is_cautious(self) -> bool:
+        """Other profiles than the default have no experts of words to ask, hence no caution."""
+        return self._is_default and self._taught_ham + self._stayed < policy.ENOUGH_HAM
 
     def _score(self, features: Features) -> tuple[ScoredMessage | None, list[float], float]:
         """Score a message by all that was taught.
@@ -339,8 +339,9 @@ class Filter(ClosedOnExit):
         if not self._is_default:
             return None, self._profile.judge(parameters, evidence), spam_from
         scored = experts.score_message(parameters, evidence)
-        if self._caution:
-            required = self._caution.required_probability(*experts.familiarity(scored))
+        if self._is_cautious():
+            known = self._taught_ham + self._stayed, parameters.confidence
+            required = policy.required_probability(*known, *experts.familiarity(scored))
             spam_from = max(spam_from, required)
         return scored, fusion.fuse(scored), spam_from
 
@@ -378,6 +379,7 @@ class Filter(ClosedOnExit):
     def _read_classes(self) -> None:
         self._defined = self._ledger.classes()
         self._unwanted = policy.unwanted_classes(self._defined)
+        self._stayed = int(self._ledger.get_meta(_STAYED) or 0)
 
     def is_settling_due(self) -> bool:
         """Whether to settle, as of the last look at the ledger. Where a log is shared, the courier
@@ -615,6 +617,14 @@ class Filter(ClosedOnExit):
             with self._ledger.exclusive(force=True) as cast:
                 cast([make_settling_vote(int(time.time()))])
 
+    def note_stayed(self, count: int) -> None:
+        """Note how much mail was judged to be ham and never taught, since nobody complained.
+
+        Each is as good as a lesson where caution ends. The number never falls.
+        """
+        if count > self._stayed:
+            self._ledger.set_meta(_STAYED, str(count))
+
     def settle_if_due(self) -> bool:
         """Settle if that is due here, where no log is shared; returns whether it was."""
         self._refresh()
@@ -671,4 +681,5 @@ class Filter(ClosedOnExit):
             tables_bytes=snapshot.snapshot_bytes(self.directory),
             extractor=EXTRACTOR,
             fingerprint=self._ledger.fingerprint,
+            stayed=self._stayed,
         )

@@ -4,7 +4,7 @@ Pure: numbers in, words and bytes out.
 
 A message is labelled `spam` or `ham` (or by a further class of the likelier side) only when its
 probability is beyond a threshold and both sides have been taught; else it is `unsure`. Caution
-raises the threshold of spam while few good messages have been taught (`Caution`).
+raises the threshold of spam while few good messages are known (`required_probability`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ UNSURE = "unsure"
 SPAM_THRESHOLD = Policy().spam_threshold
 HAM_THRESHOLD = 0.1
 MIN_LESSONS = 3
-# With fewer good lessons, spam stays unsure ("The first days"); with more than so many unwanted
-# lessons for each good one, most good mail does (corpora/RESULTS.md, "People who only move").
-MIN_HAM_LESSONS, _MAX_SPAM_PER_HAM = 500, 3
+# With fewer good messages, taught or judged and never complained of, some spam stays unsure ("The
+# first days"). With fewer good lessons and more than so many unwanted ones for each, most good mail
+# does (corpora/RESULTS.md, "People who only move").
+ENOUGH_HAM, _MAX_SPAM_PER_HAM = 500, 3
 _MAX_LOG_ODDS = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON may not
 REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 
@@ -108,25 +109,28 @@ def has_too_few_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> bool:
     return min(_count_sides(lessons, unwanted)) < MIN_LESSONS
 
 
-def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
-    """Why much mail is unsure for want of lessons, in a few words; empty if it is not."""
+def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str], stayed: int) -> str:
+    """Why much mail is unsure for want of lessons, in a few words; empty if it is not.
+
+    Beside the lessons, `stayed` messages were judged to be ham and nobody complained.
+    """
     good, bad = _count_sides(lessons, unwanted)
     if has_too_few_lessons(lessons, unwanted):
         return (
             f"everything is unsure until {MIN_LESSONS} good messages and {MIN_LESSONS} "
             "unwanted ones have been taught"
         )
-    if good >= MIN_HAM_LESSONS:
-        return ""
-    if bad > _MAX_SPAM_PER_HAM * good:
+    if good < ENOUGH_HAM and bad > _MAX_SPAM_PER_HAM * good:
         return (
             f"much good mail is unsure: {good:,} good messages have been taught beside "
             f"{bad:,} unwanted ones"
         )
-    return (
-        f"only plain spam is called spam, the rest is unsure: {good:,} of {MIN_HAM_LESSONS} "
-        "good messages have been taught"
-    )
+    if good + stayed < ENOUGH_HAM:
+        return (
+            f"only plain spam is called spam, the rest is unsure: {good + stayed:,} of "
+            f"{ENOUGH_HAM} good messages are known (taught, or delivered without complaint)"
+        )
+    return ""
 
 
 def _count_sides(lessons: Mapping[str, int], unwanted: Set[str]) -> tuple[int, int]:
@@ -164,52 +168,39 @@ def count_flips(parts: Iterable[float], distance: float) -> int | None:
 
 _MAX_THRESHOLD = 1 - 1e-9  # some mail always can be called spam
 # Tuned on frozen filters: corpora/RESULTS.md, "The first days".
-_CAUTION_HALF_LESSONS = 300  # good messages
-_CAUTION_STEEPNESS = 4  # power
-_FEW_LESSONS_NATS = 50.0  # divided by the number of good messages
-_UNKNOWN_NATS = 15.0  # for a message whose header and structure are all unknown
-_TEXT_FACTOR = 3.5  # nats for each nat by which the text says less for spam than _CLEAR_TEXT_NATS
+_FEW_HAM_NATS = 50.0  # divided by the number of good messages
+_UNKNOWN_NATS = 50.0  # for a message of which nothing is known, a quarter where half is
+_TEXT_FACTOR = 2.0  # nats for each nat by which the text says less for spam than _CLEAR_TEXT_NATS
 _CLEAR_TEXT_NATS = 3.0
 
 
-class Caution(NamedTuple):
-    """What more a message needs to be called spam while few good messages have been taught.
+def required_probability(good: int, confidence: float, text: float, unknown: float) -> float:
+    """Probability from which on a message is called spam while little good mail is known.
 
     Log-odds compare a message with what was taught. A good message of a kind that was never taught
-    looks more like spam than like any good mail. With n good messages taught, of few senders, no
-    error below about 1/n can be claimed, whatever the log-odds say. And a message is no spam for
-    lack of ham: its text must speak for spam, and much of it must be known.
+    looks more like spam than like any good mail. With n good messages, of few senders, no error
+    below about 1/n can be claimed, whatever the log-odds say. And a message is no spam for lack of
+    ham: its text must speak for spam, and much of it must be known. That fades until ENOUGH_HAM
+    good messages have been taught, or were judged to be ham and nobody complained.
+
+    Parameters
+    ----------
+    good
+        How many these are.
+    confidence
+        That of `bayes.experts.ExpertParameters`, which holds the log-odds back as well.
+    text
+        Log-odds of spam by its words, in nats.
+    unknown
+        Share, in [0, 1], of its words, header fields, hosts and structure that no lesson has.
+
+    >>> round(required_probability(100, 0.97, text=1.0, unknown=0.3), 5)
+    0.99758
     """
-
-    good: int  # good messages taught
-    weight: float  # of what the message itself lacks, in [0, 1]
-
-    def required_probability(self, text: float, unknown: float) -> float:
-        """Probability from which on a message is called spam, at least SPAM_THRESHOLD.
-
-        Parameters
-        ----------
-        text
-            Log-odds of spam by its words, in nats.
-        unknown
-            Share, in [0, 1], of its header fields, hosts and structure that no lesson has.
-
-        >>> round(Caution(good=100, weight=0.9).required_probability(text=1.0, unknown=0.3), 5)
-        0.99997
-        """
-        lacking = _UNKNOWN_NATS * unknown + _TEXT_FACTOR * max(_CLEAR_TEXT_NATS - text, 0.0)
-        few = logit(SPAM_THRESHOLD) + _FEW_LESSONS_NATS / max(self.good, 1)
-        return min(1.0 / (1.0 + exp(-max(few, self.weight * lacking))), _MAX_THRESHOLD)
-
-
-def compute_caution(good: int, confidence: float) -> Caution | None:
-    """The caution that so many good lessons ask for; None: they are enough.
-
-    The confidence of `bayes.experts.ExpertParameters` holds the log-odds back as well.
-    """
-    if good >= MIN_HAM_LESSONS:
-        return None
-    return Caution(good, confidence**3 / (1 + (good / _CAUTION_HALF_LESSONS) ** _CAUTION_STEEPNESS))
+    lacking = _UNKNOWN_NATS * unknown**2 + _TEXT_FACTOR * max(_CLEAR_TEXT_NATS - text, 0.0)
+    few = logit(SPAM_THRESHOLD) + _FEW_HAM_NATS / max(good, 1)
+    weight = confidence**4 * (1 - good / ENOUGH_HAM)
+    return min(1.0 / (1.0 + exp(-max(few, weight * lacking))), _MAX_THRESHOLD)
 
 
 # ---- actions

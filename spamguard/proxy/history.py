@@ -241,6 +241,9 @@ _DAY_SECONDS = 86_400
 
 _JOIN = "FROM judgements JOIN contents ON judgement = judgements.rowid"
 _SELECT_BY_ID = f"SELECT {', '.join(COLUMNS)} {_JOIN} WHERE id = ?"
+_SELECT_JUDGED = """
+SELECT digest FROM judgements WHERE label = ? AND fingerprint = ? AND time < ?
+GROUP BY digest ORDER BY max(rowid) DESC LIMIT ?"""
 _SELECT_OLDEST = f"""
 WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_PRUNE_ROWS})
 SELECT number FROM first WHERE ? OR time < ?"""
@@ -303,6 +306,11 @@ class History(ClosedOnExit):
             if self._db.pragma("freelist_count") > self._size / 16 / PAGE_BYTES:
                 # `execute` would stop after the first page
                 self._db.connection.executescript("PRAGMA incremental_vacuum(64)")
+
+    def find_judged(self, label: str, fingerprint: str, until: float, limit: int) -> list[bytes]:
+        """Digests of the latest messages with this label, up to a time; looks at all rows."""
+        rows = self._db.query(_SELECT_JUDGED, (label, fingerprint, until, limit))
+        return [digest for (digest,) in rows]
 
     def find(self, name: str) -> HistoryRow | None:
         """The judgement of that id, or None."""

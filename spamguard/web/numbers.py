@@ -94,7 +94,7 @@ def summarize_users(reader: Reader) -> Sequence[models.User]:
 def summarize_model(status: Status, users: Sequence[models.User], person: Person) -> models.Model:
     return models.Model(
         summarize_classes(status),
-        missing_lessons(status.classes, status.unwanted),
+        missing_lessons(status.classes, status.unwanted, status.stayed),
         status.events,
         status.unsettled,
         status.extractor,

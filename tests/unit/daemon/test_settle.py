@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ from spamguard.config.values import KeptLessons
 from spamguard.daemon import settle
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
+from spamguard.engine.policy import SPAM_THRESHOLD
 from spamguard.errors import TableError
 from spamguard.keys import RANDOM_BYTES, new_id
+from spamguard.proxy.history import HISTORY_FILE, History
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
-from tests.unit.filters import READER, mail, opened
+from tests.unit.filters import READER, mail, opened, teach
+from tests.unit.proxy.history_rows import append, row
 
 
 def test_settling_that_fails_is_tried_once(
@@ -68,6 +72,31 @@ def test_held_mail_is_removed_when_it_is_too_old(tmp_path: Path) -> None:
         patch.setattr(time, "time", lambda: now + 400 * 86_400)
         settle.remove_expired(tmp_path, 30)
     assert set(quarantine.ids()) == {names[0], names[29]}
+
+
+def test_ham_that_stayed_ends_caution(tmp_path: Path) -> None:
+    """Not what is too new to be complained of, what was taught since, or what is not called ham."""
+    lessons, now = mail(60), time.time()
+    _, taught = next(pair for pair in lessons if pair[0] == "ham")
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, lessons)
+        cautious = {raw: spam_filter.scan(raw).threshold for _, raw in lessons}
+        usual = {"fingerprint": spam_filter.ledger.fingerprint, "label": "ham", "time": now - 4e5}
+    rows = [row(number, **usual) for number in range(500)]
+    for change in ({"label": "unsure"}, {"time": now}, {"fingerprint": "0" * 16}):
+        rows += [row(1000 + len(rows), **usual | change)]
+    rows += [row(2000, **usual | {"digest": READER.digest(taught)}), row(2001, **usual)]
+    rows[-1] = replace(rows[-1], digest=rows[0].digest)
+    with History.open(tmp_path / HISTORY_FILE, 1 << 30, 30) as history:
+        append(history, *rows[:400], *rows[500:])
+        assert settle.settle(Settings(tmp_path, ())) == 0
+        with opened(tmp_path) as spam_filter:
+            assert spam_filter.status().stayed == 400
+            thresholds = {raw: spam_filter.scan(raw).threshold for _, raw in lessons}
+            assert all(thresholds[raw] < cautious[raw] for raw in cautious)
+            append(history, *rows[400:502])
+            assert settle.settle(Settings(tmp_path, ())) == 0
+            assert {spam_filter.scan(raw).threshold for _, raw in lessons} == {SPAM_THRESHOLD}
 
 
 def test_the_oldest_lessons_are_forgotten_and_the_rest_is_settled(

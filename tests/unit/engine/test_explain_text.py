@@ -75,7 +75,7 @@ def test_a_language_of_one_class_is_told(counts: dict[str, int], told: str) -> N
 
 def test_caution_is_told_where_it_decides() -> None:
     cautious = replace(explanation(Clue("money", 5.0, {}), verdict=UNSURE), cautious=True)
-    assert "enough for spam once 500 ham have been taught" in describe(cautious)
+    assert "enough for spam once 500 good messages are known" in describe(cautious)
 
 
 def test_every_kind_has_a_group() -> None:

@@ -80,10 +80,8 @@ def test_whether_settling_is_due(tmp_path: Path) -> None:
 
 @pytest.fixture
 def _enough_good_mail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is asked of spam but its threshold, as where hundreds of good messages have been
-    taught.
-    """
-    monkeypatch.setattr(policy, "compute_caution", lambda good, confidence: None)
+    """Nothing is asked of spam but its threshold, as where hundreds of good messages are known."""
+    monkeypatch.setattr(policy, "ENOUGH_HAM", 0)
 
 
 @pytest.mark.usefixtures("_enough_good_mail")

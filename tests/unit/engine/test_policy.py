@@ -70,11 +70,6 @@ def test_a_reason_is_one_short_line_of_ascii(reason: str) -> None:
 # The first days
 
 
-def test_enough_good_mail_asks_for_no_caution() -> None:
-    assert policy.compute_caution(499, 0.99) is not None
-    assert policy.compute_caution(500, 0.99) is None
-
-
 SHARES = st.floats(0, 1)
 NATS = st.floats(-12, 12)
 
@@ -84,11 +79,11 @@ NATS = st.floats(-12, 12)
 def test_caution_asks_for_more_the_less_of_a_message_is_known(
     good: int, confidence: float, text: float, unknown: float, clearer: float, familiar: float
 ) -> None:
-    caution = policy.compute_caution(good, confidence)
-    assert caution is not None
-    needed = caution.required_probability(text, unknown)
+    needed = policy.required_probability(good, confidence, text, unknown)
     assert policy.SPAM_THRESHOLD < needed < 1
-    assert caution.required_probability(text + clearer, unknown * familiar) <= needed
+    better = text + clearer, unknown * familiar
+    assert policy.required_probability(good, confidence, *better) <= needed
+    assert policy.required_probability(good + 1, confidence, text, unknown) <= needed
 
 
 @repeatable
