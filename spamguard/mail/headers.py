@@ -18,9 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
 
-from spamguard import native
 from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.text import fold
 
@@ -37,10 +35,12 @@ class FieldMap(dict[bytes, bytes]):
 
 # ---- parsing
 
-# A whole header block (RFC 5322 section 2.2 and 2.2.3); possessive, because hostile input must not
-# make it backtrack.
-_HEADER_BLOCK = re.compile(rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)|)*+")
-_HEADER_FIELD = re.compile(rb"^([!-9;-~]++)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.M)
+# RFC 5322 section 2.2 and 2.2.3; possessive, because hostile input must not make it backtrack.
+_NAME, _VALUE, _END = rb"[!-9;-~]++", rb".*+(?:\n[ \t].*+|)*+", rb"(?:\n|\Z)"
+_HEADER_BLOCK = re.compile(rb"(?:%b[ \t]*+:%b%b|)*+" % (_NAME, _VALUE, _END))
+_FIELD_OR_REST = re.compile(  # the rest without a name
+    rb"(%b)[ \t]*+:[ \t]*+(%b)%b|(?s:.++)" % (_NAME, _VALUE, _END)
+)
 _FIELD_NAME_START = re.compile(rb"[!-9;-~]*+[ \t]*+")  # a name, or its beginning
 # Lines of a header that are no fields; mail programs skip them where fields follow that say how to
 # read the message.
@@ -64,14 +64,13 @@ def parse_header(
     text: bytes, max_bytes: int, max_fields: int
 ) -> tuple[FieldList, int, list[bytes]]:
     """The fields of the header block on top of a text, where the body starts, and the defects."""
-    compiled = native.functions
-    if compiled is None:
+    stop = text.find(b"\n\n", 0, max_bytes) + 1  # nearly always the end of the block
+    found = _FIELD_OR_REST.findall(text, 0, stop)
+    if not found or not found[-1][0]:
         window = text[:max_bytes]
         stop = _HEADER_BLOCK.match(window).end()  # type: ignore[union-attr]  # it matches b""
-        matches = islice(_HEADER_FIELD.finditer(window, 0, stop), max_fields + 1)
-        fields = [(match[1].lower(), match[2]) for match in matches]
-    else:
-        fields, stop = compiled.fields(text, max_bytes, max_fields + 1)
+        found = _FIELD_OR_REST.findall(window, 0, stop)
+    fields = [(name.lower(), value) for name, value in found[: max_fields + 1]]
     defects = []
     if len(text) > max_bytes and _FIELD_NAME_START.fullmatch(text, stop, max_bytes):
         defects.append(b"header-size")  # cut within a name, or behind a field
