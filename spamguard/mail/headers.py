@@ -353,7 +353,8 @@ def _name_clue(author: bytes, domain: bytes) -> bytes:
 
 @lru_cache(maxsize=16)  # for traits, which ask for the same fields a moment later; they may be long
 def registered_domain(value: bytes) -> bytes:
-    """The registered domain of the first address in a field; empty if none is near its start.
+    """The registered domain of the first address in a field, in brackets if any is: a name may look
+    like an address. Empty if none is near its start.
 
     >>> registered_domain(b"Anna <anna@mail.example.co.uk>")
     b'example.co.uk'
@@ -361,7 +362,7 @@ def registered_domain(value: bytes) -> bytes:
     start = value[:_MAX_ADDRESS_OFFSET]
     if not start.isascii():
         start = _WIDE_HOST.sub(_ascii_match, start.decode("utf-8", "replace")).encode()
-    match = _ADDRESS_HOST.search(start)
+    match = _ADDRESS_HOST.search(start, max(start.find(b"<"), 0)) or _ADDRESS_HOST.search(start)
     return _registered_part(match[1]) if match else b""
 
 

@@ -50,8 +50,9 @@ VERDICTS = names(
 MAILBOX_STATE = names(
     """
     Status X-Status X-Keywords Keywords X-Label X-UID X-UIDL X-Folder X-IMAP X-IMAPbase
-    X-Mozilla-Status X-Mozilla-Status2 X-Mozilla-Keys X-Evolution X-Evolution-Source X-Gnus-Newsgroup
-    X-VM-v5-Data X-PMFLAGS X-Eudora-Labels X-Sylpheed-Account-Id X-Claws-Seen X-Unsent X-Labels X-KMail-SignatureState
+    X-Mozilla-Status X-Mozilla-Status2 X-Mozilla-Keys X-Evolution X-Evolution-Source
+    X-Gnus-Newsgroup X-VM-v5-Data X-PMFLAGS X-Eudora-Labels X-Sylpheed-Account-Id X-Claws-Seen
+    X-Unsent X-Labels X-KMail-SignatureState
     X-Gmail-Labels X-GM-THRID X-TUID X-Account-Key Content-Length Lines Delivered-To
     X-Delivered-To Return-Path Envelope-To X-Envelope-From X-Envelope-To X-Original-To
     """
