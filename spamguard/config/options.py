@@ -50,7 +50,9 @@ __all__ = [
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
 FORGED_FIELDS = (
     "X-Spam", "X-Spam-*", "X-Spamd-*", "X-Spamguard*", "X-Bogosity", "X-Rspamd-*",
-    "X-Spambayes-*", "X-CRM114-*", "X-DSPAM-*",
+    "X-Spambayes-*", "X-CRM114-*", "X-DSPAM-*", "X-Mailgun-Sflag", "X-Mailgun-Sscore", "X-Mras",
+    "X-AOL-*", "X-Mox-*", "X-Haraka-*", "X-Microsoft-Antispam*", "X-Forefront-Antispam-*",
+    "X-MS-Exchange-Organization-SCL",
 )  # fmt: skip
 
 # ---- listeners: mail comes in, is judged, and goes on

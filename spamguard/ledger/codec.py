@@ -36,7 +36,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import native
 from spamguard.errors import LedgerError
 from spamguard.records import Features
 
@@ -124,19 +123,16 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
     sizes, shapes, evidence, lows, middles, bitmaps = parts
     counts = np.array(sizes, np.int64)
     offsets = np.concatenate(([0], counts.cumsum()))
-    tokens, compiled = np.empty(int(counts.sum()), np.uint32), native.functions
-    planes = tuple(lows), tuple(middles), tuple(bitmaps)
-    if compiled is None or not compiled.receipts(counts, tokens, *planes, _MAX_24_BIT_TOKENS):
-        # Without C, or to find what is wrong with a damaged receipt. Little-endian: the first two
-        # bytes of a token are its low plane, the third begins with its middle bits.
-        tokens = _high_bits(bitmaps, counts, offsets)
-        tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
-        tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
-        rising = tokens[1:] > tokens[:-1]
-        borders = offsets[1:-1]
-        rising[borders[(borders > 0) & (borders < len(tokens))] - 1] = True
-        if not rising.all():
-            raise _damage_error("its tokens are out of order")
+    # Little-endian: the first two bytes of a token are its low plane, the third begins with its
+    # middle bits.
+    tokens = _high_bits(bitmaps, counts, offsets)
+    tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
+    tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
+    rising = tokens[1:] > tokens[:-1]
+    borders = offsets[1:-1]
+    rising[borders[(borders > 0) & (borders < len(tokens))] - 1] = True
+    if not rising.all():
+        raise _damage_error("its tokens are out of order")
     return ReceiptColumns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
 
 

@@ -131,7 +131,8 @@ def first_line(content: MessageContent) -> str:
 # ---- text parts
 
 _TEXT_TYPES = frozenset(
-    b"message/delivery-status message/disposition-notification application/xhtml+xml"
+    b"message/delivery-status message/disposition-notification message/global-delivery-status"
+    b" message/global-disposition-notification message/global-headers application/xhtml+xml"
     b" application/pgp".split()
 )
 # Files that open as a page, whatever their type is.
@@ -257,7 +258,11 @@ def _add_links(content: MessageContent) -> list[str]:
     if not urls:
         return []
     written = dict.fromkeys([match[1] for url in urls if (match := _URL_HOST.match(url))])
-    hosts = list(dict.fromkeys([_decode_host(host) if "%" in host else host for host in written]))
+    hosts = list(
+        dict.fromkeys(
+            [headers.ascii_host(_decode_host(host) if "%" in host else host) for host in written]
+        )
+    )
     for name, words in ((b"url", urls), (b"host", map(_domain_tokens, hosts))):
         text = fold(" ".join(words), lower=True).encode("utf-8", "replace")
         content.sections.append((name, text))

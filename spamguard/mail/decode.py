@@ -280,6 +280,10 @@ def _guess_japanese_or_korean(pairs: _TwoByteStatistics) -> bytes:
 _NOT_BASE64 = bytes(
     set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")
 )
+_BASE64_BYTES = bytes(set(range(256)) - set(_NOT_BASE64)) + b"\r\n"
+_CONTROLS = bytes(set(range(1, 32)) - set(b"\t\n\v\f\r\x1b"))  # that no text has; no NUL
+_SAMPLE_BYTES, _MIN_SAMPLE_BYTES = 4096, 64
+_MIN_FOREIGN_SHARE, _MIN_CONTROL_SHARE = 20, 50  # one in so many
 _BASE64_PADDING = re.compile(rb"=++")
 _MAX_BASE64_PIECES = 100  # encodings in a row in one part
 # Blanks at the end of a line were added on the way (RFC 2045 section 6.7, rule 3).
@@ -287,18 +291,21 @@ _PADDED_SOFT_BREAK = re.compile(rb"=[ \t]++\n")
 # Mailing lists append a footer to any text, encoded or not. It begins like this, as base64 cannot.
 _FOOTER_STARTS = (b"\n--", b"\n__")
 _MAX_FOOTER_BYTES = 2000
-_UU_LINE = rb"M[ -`]{50,62}\r?\n"  # a full one
-_UU_FILE = re.compile(
-    rb"^begin 0?[0-7]{3} ([^\r\n]{1,200})\r?\n"
-    rb"%b(?:%b|)*+(?:[ -`]{0,62}\r?\n|){0,2}+(?:end\b)?" % (_UU_LINE, _UU_LINE),
-    re.M,
+_UU_LINES = rb"(?:M[ -`]{50,62}\r?\n|)*+"  # full ones
+_UU_REST = rb"(?:[ -`]{0,62}\r?\n|){0,2}+"
+_UU_FILE = re.compile(  # cut off, or with its end
+    rb"begin (?<![^\n]begin )[0-7]{3,6} ([^\r\n]{1,200})\r?\n"
+    rb"(?:(?=M[ -`]{50})%b%b(?:end\b)?|%bend\b)" % (_UU_LINES, _UU_REST, _UU_REST)
 )
 
 
 def decode_transfer_encoding(data: bytes, encoding: bytes) -> tuple[bytes, list[bytes]]:
-    """Undo a content transfer encoding; damaged data is decoded as far as possible."""
+    """Undo a content transfer encoding; damaged data is decoded as far as possible, and what cannot
+    be base64 stays as it is.
+    """
     if encoding == b"base64":
-        return decode_base64(data)
+        decoded, defects = decode_base64(data)
+        return (data, [b"base64"]) if _is_plain_text(data, decoded) else (decoded, defects)
     if encoding == b"quoted-printable":
         padded = data.find(b"= ") >= 0 or data.find(b"=\t") >= 0
         return binascii.a2b_qp(_PADDED_SOFT_BREAK.sub(b"=\n", data) if padded else data), []
@@ -317,6 +324,23 @@ def decode_base64(data: bytes) -> tuple[bytes, list[bytes]]:
     if footer >= 0:
         return _decode_base64_run(data[:footer])[0] + data[footer:], [b"base64"]
     return _decode_base64_run(data)
+
+
+def _is_plain_text(data: bytes, decoded: bytes) -> bool:
+    """Whether data in base64 are text under a wrong label: much of it is not of that alphabet, or
+    the last character holds no byte, and what comes of it is no text. Rubbish in true base64 does
+    not make it plain, because mail programs skip that.
+    """
+    sample = data[:_SAMPLE_BYTES]
+    foreign = len(sample.translate(None, _BASE64_BYTES))
+    if len(sample) >= _MIN_FOREIGN_SHARE * foreign and (
+        len(data) > len(sample) or len(data.translate(None, _NOT_BASE64).rstrip(b"=")) % 4 != 1
+    ):
+        return False
+    start = decoded[:_SAMPLE_BYTES]
+    if len(start) < _MIN_SAMPLE_BYTES:  # too short to count
+        return _decode_strict(start, "utf-8") is None
+    return _MIN_CONTROL_SHARE * (len(start) - len(start.translate(None, _CONTROLS))) > len(start)
 
 
 def _decode_base64_run(data: bytes) -> tuple[bytes, list[bytes]]:
@@ -345,7 +369,7 @@ def strip_uuencoded_files(data: bytes) -> tuple[bytes, list[bytes]]:
     """Plain text without the uuencoded files that programs from before MIME put into it, and the
     names of these files.
     """
-    if data.find(b"\nend", -_MAX_FOOTER_BYTES) < 0:
+    if data.find(b"begin ") < 0:
         return data, []
     return _UU_FILE.sub(b"", data), _UU_FILE.findall(data)
 

@@ -16,13 +16,15 @@ It is written by hand because `email.headerregistry` takes 0.16 ms for a single 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
 
-from spamguard import native
 from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.text import fold
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Of UTF-8: programs on Windows write it in front of a saved message."""
 
 FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its folding
 Section = tuple[bytes, bytes]  # name of the section, folded UTF-8 text
@@ -37,15 +39,19 @@ class FieldMap(dict[bytes, bytes]):
 
 # ---- parsing
 
-# A whole header block (RFC 5322 section 2.2 and 2.2.3); possessive, because hostile input must not
-# make it backtrack.
-_HEADER_BLOCK = re.compile(rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)|)*+")
-_HEADER_FIELD = re.compile(rb"^([!-9;-~]++)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.M)
+# RFC 5322 section 2.2 and 2.2.3; possessive, because hostile input must not make it backtrack.
+_NAME, _VALUE, _END = rb"[!-9;-~]++", rb".*+(?:\n[ \t].*+|)*+", rb"(?:\n|\Z)"
+_HEADER_BLOCK = re.compile(rb"(?:%b[ \t]*+:%b%b|)*+" % (_NAME, _VALUE, _END))
+_FIELD_OR_REST = re.compile(  # the rest without a name
+    rb"(%b)[ \t]*+:[ \t]*+(%b)%b|(?s:.++)" % (_NAME, _VALUE, _END)
+)
 _FIELD_NAME_START = re.compile(rb"[!-9;-~]*+[ \t]*+")  # a name, or its beginning
-# Lines of a header that are no fields; mail programs skip them where fields follow that say how to
-# read the message.
+# What no field begins with; mail programs skip it where fields follow that say how to read the
+# message.
 _JUNK_LINES = re.compile(
-    rb"(?:(?!--)[^\n]{1,1000}+\n){1,5}?(?=content-(?:type|transfer-encoding)[ \t]*+:)", re.I
+    rb"\xef\xbb\xbf(?=[!-9;-~]{1,100}+[ \t]*+:)"
+    rb"|(?:(?!--)[^\n]{1,1000}+\n){1,5}?(?=content-(?:type|transfer-encoding)[ \t]*+:)",
+    re.I,
 )
 # Every header has one of these, or an "X-..." field; "Attention: ..." alone begins a text.
 _USUAL_NAMES = frozenset(
@@ -64,14 +70,13 @@ def parse_header(
     text: bytes, max_bytes: int, max_fields: int
 ) -> tuple[FieldList, int, list[bytes]]:
     """The fields of the header block on top of a text, where the body starts, and the defects."""
-    compiled = native.functions
-    if compiled is None:
+    stop = text.find(b"\n\n", 0, max_bytes) + 1  # nearly always the end of the block
+    found = _FIELD_OR_REST.findall(text, 0, stop)
+    if not found or not found[-1][0]:
         window = text[:max_bytes]
         stop = _HEADER_BLOCK.match(window).end()  # type: ignore[union-attr]  # it matches b""
-        matches = islice(_HEADER_FIELD.finditer(window, 0, stop), max_fields + 1)
-        fields = [(match[1].lower(), match[2]) for match in matches]
-    else:
-        fields, stop = compiled.fields(text, max_bytes, max_fields + 1)
+        found = _FIELD_OR_REST.findall(window, 0, stop)
+    fields = [(name.lower(), value) for name, value in found[: max_fields + 1]]
     defects = []
     if len(text) > max_bytes and _FIELD_NAME_START.fullmatch(text, stop, max_bytes):
         defects.append(b"header-size")  # cut within a name, or behind a field
@@ -113,19 +118,27 @@ def is_headerless_text(fields: FieldList, text: bytes, start: int) -> bool:
 # ---- evidence
 
 _VERDICT_NAMES = (
-    rb"[^:\s]*(?:spam|virus|bogosity|crm114|mailscanner|scan|rspamd|ironport|forefront|-scl"
-    rb"|bitdefender|score|cloudmark|razor|pyzor|bayes|amavis|brightmail|antiphish|malware|purgate"
-    rb"|phishing|messagesniffer|gbudb|whitelist|blacklist|dns-?r?bl|rbl-)[^:\s]*"
-    rb"|x-(?:barracuda|asg|junk|pm-|vade|proofpoint|rc-|microsoft-antispam|exchange-antispam"
-    rb"|ms-exchange-organization|classification|text-classification|popfile|hammie|sa-|dcc-|cmae-"
-    rb"|ctch-|cnfs-|tm-as|tmase|imss|klms|kse|ui-|pmx|perlmx|canit|declude|clx-|ham-|vr-|policy-"
-    rb"|message-sniffer|sid-|ymail-|yahoofiltered|dmarc-|mimecast-|watchguard|filter|pstn-|nas-"
-    rb"|elnk-|eset|assp-|xfinity-v|authority-analysis)[^:\s]*"
+    # by what they say
+    rb"[^:\s]*(?:spam|virus|bogosity|scan|-scl|score|bayes|phish|malware|junk-|whitelist|blacklist"
+    rb"|dns-?r?bl|rbl-|karma|reputation|quarantine|sflag|verdict|grey-?list)[^:\s]*"
+    # by whose they are
+    rb"|[^:\s]*(?:crm114|rspamd|ironport|forefront|bitdefender|cloudmark|razor|pyzor|amavis"
+    rb"|brightmail|purgate|messagesniffer|gbudb|mailcleaner|smartermail|hornetsecurity)[^:\s]*"
+    rb"|x-(?:barracuda|asg|junk|pm-|vade|proofpoint|rc-|microsoft-(?:antispam|exchange)|eopa|eopt"
+    rb"|ms-exchange-(?:organization|atp|safe|crosspremises|forest|skiplisted|slblob)"
+    rb"|ms-office365-filter|message-(?:info|delivery|sniffer)|classification|text-classification"
+    rb"|popfile|hammie|sa-|dcc-|cmae-|cm-analysis|ctch-|cnfs-|tm-(?:as|received|auth)|tmase|imss"
+    rb"|klms|ksmg|kse|ui-|pmx|perlmx|canit|declude|clx-|ham-|vr-|policy-|sid-|ymail|yahoofiltered"
+    rb"|dmarc|mimecast-|watchguard|filter|pstn-|nas-|elnk-|eset|assp-|xfinity-v|authority-analysis"
+    rb"|aol-|mailgun-(?:spf|dkim)|mras|mru-|[0-9a-f]{8}\Z|haraka-|mox-|feas-|fe-policy|sophos-"
+    rb"|lased-|drweb|halon-|toi-|zoho-av|recommended-action|amp-result|mdav|md[a-z]+lookup|gfi-|esva"
+    rb"|libra-?esva|wp-av)[^:\s]*"
 )
 _MAILBOX_STATE_NAMES = (
-    rb"status|x-status|keywords|x-keywords|x-label|x-folder|x-uidl?|x-tuid|x-imap(?:base)?"
-    rb"|x-account-key|x-offlineimap[^:\s]*"
-    rb"|x-(?:mozilla|evolution|kmail|gmail|apple|getmail|dovecot)-[^:\s]*"
+    rb"status|x-status|keywords|x-keywords|x-labels?|x-folder|x-uidl?|x-tuid|x-imap(?:base)?"
+    rb"|x-account-key|x-offlineimap[^:\s]*|x-pmflags|x-unsent|x-from-line"
+    rb"|x-(?:mozilla|evolution|kmail|gmail|apple|getmail|dovecot|gnus|vm|eudora|sylpheed|claws|mutt"
+    rb"|balsa|rmail|trojita)(?:-[^:\s]*)?"
     rb"|content-length|lines|x-sieve[^:\s]*"
     rb"|(?:x-)?delivered-to|return-path|envelope-(?:to|from)|x-(?:envelope|original|resolved)-"
     rb"(?:to|from)"
@@ -143,7 +156,7 @@ _RESERVED_SECTIONS = frozenset(  # that are no fields
     b" footer".split()
 )
 _ADDRESS_FIELDS = frozenset((b"from", b"to", b"cc", b"reply-to", b"sender"))
-_ADDRESS = re.compile(rb"([\w+=/!$%&'*-]{1,64}+)@([\w-]{1,190}+)")  # its dots replaced
+_ADDRESS = re.compile(rb"([\w+=/!$%&'*\x80-\xff-]{1,64}+)@([\w-]{1,190}+)")  # its dots replaced
 _TIME_ZONE = re.compile(rb"[+-]\d{4}\b|\b[a-zA-Z]{3,4}\s*\Z")
 _SHAPE_TABLE = bytes.maketrans(
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.$@-:+/=<>, ",
@@ -191,6 +204,8 @@ def field_sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Sect
             else:
                 decoded, value_defects = decode_unstructured(value, charset)
                 defects += value_defects
+                if name in _ADDRESS_FIELDS:
+                    decoded = _WIDE_HOST.sub(_ascii_match, decoded)
                 text = fold(decoded).encode("utf-8", "replace")
             sections.append((name, text))
             if name in _ADDRESS_FIELDS:
@@ -216,6 +231,41 @@ def host_token(host: bytes) -> bytes:
     return host.replace(b".", b"_")
 
 
+# ---- internationalised domains
+
+# Browsers and mail programs drop these characters (UTS #46), and read U+3002 as a dot.
+_IGNORED_IN_HOSTS = re.compile("[\u00ad\u034f\u200b-\u200d\u2060\u2064\ufe00-\ufe0f\ufeff]")
+_WIDE_HOST = re.compile(r"(?<=@)[^\s@<>()\[\],:;\"\\]{1,190}")
+_MAX_LABEL = 63  # characters
+
+
+@lru_cache(maxsize=4096)
+def ascii_host(host: str) -> str:
+    """A host name with its labels as A-labels (RFC 5890), as browsers make them.
+
+    What cannot be such a label stays as it is.
+
+    >>> ascii_host("B\u00fccher\u3002example")
+    'xn--bcher-kva.example'
+    """
+    if host.isascii():
+        return host
+    normal = unicodedata.normalize("NFKC", _IGNORED_IN_HOSTS.sub("", host)).lower()
+    labels = normal.replace("\u3002", ".").split(".")
+    return ".".join(
+        [
+            label
+            if label.isascii() or len(label) > _MAX_LABEL
+            else "xn--" + label.encode("punycode").decode("ascii")
+            for label in labels
+        ]
+    )
+
+
+def _ascii_match(match: re.Match[str]) -> str:
+    return ascii_host(match[0])
+
+
 def value_shape(value: bytes) -> bytes:
     """A value with letters and digits blurred: the handwriting of the software that wrote it.
 
@@ -238,6 +288,7 @@ _SECOND_LEVEL_LABELS = frozenset(b"ac co com edu gov ne net or org".split())
 _MAX_HOSTS = 50
 _MAX_LINK_DOMAINS = 5
 _MAX_ADDRESS_OFFSET = 300  # bytes of a field in which an address is looked for
+_MIN_NAME_LETTERS = 3  # of a word in a name
 
 
 def relation_clues(
@@ -267,6 +318,7 @@ def relation_clues(
         where = b"links_some_sender" if sender in owners else b"links_elsewhere"
         clues.append(b"links_sender" if owners == {sender} else where)
         clues.append(b"link_owners_%d" % min(len(owners), _MAX_LINK_DOMAINS))
+    clues.append(_name_clue(first_values[b"from"][:_MAX_ADDRESS_OFFSET], sender))
     servers = b"\n".join(received)
     for domain, name in ((sender, b"sender"), (origin, b"id")):
         has_passed = domain and servers.find(domain) >= 0  # `find`: as in `field_sections`
@@ -274,14 +326,43 @@ def relation_clues(
     return clues
 
 
+_COMMENT_ONLY = re.compile(rb"\(([^()]*+)\)")
+_LETTERS = re.compile("[a-z]+")
+
+
+@lru_cache(maxsize=1024)
+def _name_clue(author: bytes, domain: bytes) -> bytes:
+    """Whether a word of the name in From stands in the sender's domain, or all its letters do."""
+    name, bracket, _ = author.rpartition(b"<")
+    if not bracket:
+        name = b" ".join(_COMMENT_ONLY.findall(author))
+    text = fold(decode_unstructured(name)[0])
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    words = _LETTERS.findall(text)
+    letters, owner = "".join(words), "".join(_LETTERS.findall(domain.decode().partition(".")[0]))
+    if not letters:
+        return b"name_none"
+    belongs = (
+        owner in words
+        or any(len(word) >= _MIN_NAME_LETTERS and word in owner for word in words)
+        or (len(owner) >= _MIN_NAME_LETTERS and (letters in owner or owner in letters))
+    )
+    return b"name_in_domain" if belongs else b"name_elsewhere"
+
+
 @lru_cache(maxsize=16)  # for traits, which ask for the same fields a moment later; they may be long
 def registered_domain(value: bytes) -> bytes:
-    """The registered domain of the first address in a field; empty if none is near its start.
+    """The registered domain of the first address in a field, in brackets if any is: a name may look
+    like an address. Empty if none is near its start.
 
     >>> registered_domain(b"Anna <anna@mail.example.co.uk>")
     b'example.co.uk'
     """
-    match = _ADDRESS_HOST.search(value, 0, _MAX_ADDRESS_OFFSET)
+    start = value[:_MAX_ADDRESS_OFFSET]
+    if not start.isascii():
+        start = _WIDE_HOST.sub(_ascii_match, start.decode("utf-8", "replace")).encode()
+    match = _ADDRESS_HOST.search(start, max(start.find(b"<"), 0)) or _ADDRESS_HOST.search(start)
     return _registered_part(match[1]) if match else b""
 
 

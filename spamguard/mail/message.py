@@ -26,12 +26,14 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from spamguard.mail.decode import decode_text, decode_transfer_encoding, decode_unstructured
+from spamguard.mail.headers import BYTE_ORDER_MARK
 from spamguard.mail.html import parse_page
 from spamguard.mail.mime import (
     MESSAGE_TYPES,
     MimeMessage,
     ParseLimits,
     has_header,
+    nested_message,
     parse_message,
 )
 from spamguard.storage import Spool, SpoolView
@@ -88,7 +90,7 @@ def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
 
 # ---- header fields put on top, and taken out
 
-_MBOX_FROM_LINE = re.compile(rb">?From [^\n]*+\n")
+_MBOX_FROM_LINE = re.compile(rb"(?:%b)?+>?From [^\n]*+\n" % BYTE_ORDER_MARK)
 _BODY_START = re.compile(rb"[ \t]|\r?\n")
 _BEFORE_EMPTY_LINE = re.compile(rb"\n(?=\r?\n)")
 _SUBJECT = re.compile(rb"\nsubject[ \t]*+:[ \t]*+(?:\r?+\n[ \t]++|)*+", re.I)
@@ -340,7 +342,10 @@ def extract_attached(raw: bytes) -> list[bytes]:
         is_message = leaf.media in MESSAGE_TYPES
         name = decode_unstructured(leaf.file_name[-300:])[0]
         if is_message or name.strip().lower().endswith(".eml"):
-            message = decode_transfer_encoding(leaf.body, leaf.encoding)[0]
+            if is_message:
+                message, _ = nested_message(leaf)
+            else:
+                message, _ = decode_transfer_encoding(leaf.body, leaf.encoding)
             if message.strip() and (is_message or has_header(message)):
                 messages.append(message)
     return messages

@@ -19,8 +19,10 @@ from heapq import heappop, heappush, nlargest
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from spamguard.mail.decode import decode_base64, decode_text
+from spamguard.mail.decode import decode_base64, decode_text, decode_transfer_encoding
 from spamguard.mail.headers import (
+    BYTE_ORDER_MARK,
+    COMMENT,
     FieldList,
     FieldMap,
     is_headerless_text,
@@ -129,11 +131,17 @@ def _read_leaf(
 ) -> tuple[Leaf, list[bytes]]:
     fields, start, defects = parse_lenient_header(text, limits.header_bytes, limits.header_fields)
     first_values = FieldMap(reversed(fields))
-    value = first_values.get(b"content-type", default_type)
-    media, parameters = parse_content_type(value[:MAX_VALUE_BYTES])
+    body = text[start:]
+    types = [value for name, value in fields if name == b"content-type"] or [default_type]
+    media, parameters = parse_content_type(types[0][:MAX_VALUE_BYTES])
+    if len(types) > 1:  # programs differ; what the body says is right
+        for kind in types[:_MAX_BOUNDARIES]:
+            if _find_boundary([kind], b"\n" + body):
+                media, parameters = parse_content_type(kind[:MAX_VALUE_BYTES])
+                break
     match = _TRANSFER_ENCODING.match(first_values[b"content-transfer-encoding"])
     encoding = match[1].lower()  # type: ignore[index]  # it matches b""
-    return Leaf(fields, first_values, media, parameters, encoding, text[start:]), defects
+    return Leaf(fields, first_values, media, parameters, encoding, body), defects
 
 
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
@@ -153,7 +161,7 @@ def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
     return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), [b"bare-cr"]
 
 
-_MBOX_FROM_LINE = re.compile(rb">?From [^\n]*\n?")
+_MBOX_FROM_LINE = re.compile(rb"(?:%b)?+>?From [^\n]*+\n?" % BYTE_ORDER_MARK)
 
 
 def _strip_from_line(text: bytes) -> bytes:
@@ -165,10 +173,17 @@ def _strip_from_line(text: bytes) -> bytes:
 
 MAX_VALUE_BYTES = 4000
 """Of a structured field: what caches keep must be bounded, and no sender needs more."""
-_MEDIA_TYPE = re.compile(rb"\s*([\w!#$&^.+-]+)/([\w!#$&^.+-]+)")
-_PARAMETER = re.compile(
-    rb";\s*+([\w*-]{1,40}+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.){0,1000}+)\"?|([^\s;]{0,1000}+))", re.S
+_MEDIA_TYPE = re.compile(
+    rb"(?:\s++|%b)*+\"?([\w!#$&^.+-]++)\s*+/\s*+([\w!#$&^.+-]++)" % COMMENT, re.S
 )
+# A comment, or a parameter. Mail programs find one without a semicolon in front of it, too.
+_PARAMETER = re.compile(
+    rb"%b|(?<![\w*-])([\w*-]{1,40}+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.)*+)\"?|([^\s;]{0,1000}+))"
+    % COMMENT,
+    re.S,
+)
+_MAX_BOUNDARIES = 5  # of one multipart, which are tried
+_BLANKS_OR_QUOTES = re.compile(rb"^'|'$|\"|\s+")
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
 _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _EXTENDED_VALUE = re.compile(rb"([\w.:+-]*+)'[\w-]*+'(.*)", re.S)  # charset, language, text
@@ -191,11 +206,36 @@ def parse_parameters(value: bytes) -> dict[bytes, bytes]:
     """Parameters by name in lower case, quoting undone; the first of a name counts."""
     if b"=" not in value:
         return {}
-    parameters: dict[bytes, bytes] = {}
-    for name, quoted, bare in _PARAMETER.findall(value):
-        text = _QUOTED_PAIR.sub(rb"\1", quoted) if b"\\" in quoted else quoted
-        parameters.setdefault(name.lower(), text or bare)
+    parameters = dict(reversed(_list_parameters(value)))
     return _join_continuations(parameters) if b"*" in value else parameters
+
+
+def _list_parameters(value: bytes) -> list[tuple[bytes, bytes]]:
+    """Names in lower case, and texts without quoting and folding."""
+    return [
+        (name.lower(), (_QUOTED_PAIR.sub(rb"\1", quoted) if b"\\" in quoted else quoted) or bare)
+        for name, quoted, bare in _PARAMETER.findall(value.replace(b"\n", b""))
+        if name
+    ]
+
+
+def _find_boundary(types: list[bytes], text: bytes) -> bytes:
+    """The first boundary in these types that delimits parts of a text; empty if none does.
+
+    Blanks in it may come from folding, and quotes from programs that know of one kind of them only.
+    """
+    named = [
+        boundary
+        for kind in types
+        for name, boundary in _list_parameters(kind)
+        if name == b"boundary"
+    ]
+    for boundary in named[:_MAX_BOUNDARIES]:
+        plain = _BLANKS_OR_QUOTES.sub(b" ", boundary).strip()
+        for variant in (boundary.rstrip(), plain, plain.replace(b" ", b"")):
+            if variant and text.find(b"\n--" + variant) >= 0:
+                return variant
+    return b""
 
 
 def _join_continuations(parameters: dict[bytes, bytes]) -> dict[bytes, bytes]:
@@ -273,7 +313,8 @@ class _TreeReader:
     def _split(self, part: Leaf, depth: int) -> list[Leaf]:
         message, media = self._message, part.media
         is_multipart, is_message = media.startswith(b"multipart/"), media in MESSAGE_TYPES
-        if not (is_multipart or media in _SMIME_TYPES or (is_message and self._into_messages)):
+        is_opened = is_multipart or (is_message and self._into_messages)
+        if not (is_opened or (media.startswith(b"application/") and _is_smime(part))):
             return []
         if depth >= self._limits.depth:
             self._deep_bytes += len(part.body)
@@ -283,7 +324,9 @@ class _TreeReader:
         if is_multipart:
             chunks = self._split_multipart(part)
         elif is_message:
-            chunks = [self._nested_message(part)]
+            text, defects = nested_message(part)
+            message.defects += defects
+            chunks = [text]
         else:
             data = decode_base64(part.body)[0] if part.encoding == b"base64" else part.body
             signed = extract_signed_content(data)
@@ -305,28 +348,19 @@ class _TreeReader:
             ]
         return children
 
-    def _nested_message(self, part: Leaf) -> bytes:
-        """The message in a part. Usually it is not encoded, but it may be (RFC 6532, 3.7)."""
-        text = part.body
-        if part.encoding == b"base64" and b":" not in text:  # a header has one, base64 has none
-            text, defects = decode_base64(text)
-            text, line_defects = normalise_line_ends(text)
-            self._message.defects += defects + line_defects
-        return _strip_from_line(text)
-
     def _split_multipart(self, part: Leaf) -> list[bytes]:
         """What stands between the delimiter lines (RFC 2046 section 5.1.1); nothing, with a defect,
         where there are none. The line end in front of a delimiter belongs to the delimiter.
         """
         defects, parameters = self._message.defects, part.parameters
-        value = part.first_values[b"content-type"]
-        if b"boundary" not in parameters and len(value) > MAX_VALUE_BYTES:
-            parameters = parse_parameters(value)
-        boundary = parameters.get(b"boundary", b"").rstrip()
+        boundary, text = parameters.get(b"boundary", b"").rstrip(), b"\n" + part.body
+        if not boundary or text.find(b"\n--" + boundary) < 0:
+            types = [value for name, value in part.fields if name == b"content-type"]
+            boundary = _find_boundary(types, text) or boundary
         if not boundary:
             defects.append(b"no-boundary")
             return []
-        text, delimiter = b"\n" + part.body, b"\n--" + boundary
+        delimiter = b"\n--" + boundary
         most = _MAX_FLOOD_PARTS if self._is_flood else self._limits.parts
         chunks: list[bytes] = []
         start, alike = -1, 0
@@ -362,6 +396,30 @@ class _TreeReader:
         return chunks
 
 
+_AFTER_EQUALS = re.compile(rb"=([^\n]{0,2})")
+_OCTET = re.compile(rb"(?:[0-9A-F]{2})?")
+
+
+def nested_message(part: Leaf) -> tuple[bytes, list[bytes]]:
+    """The message in a part, and defects. Usually it is not encoded, whatever is declared, but it
+    may be (RFC 6532, section 3.7).
+    """
+    text = part.body
+    if part.encoding == b"base64":
+        is_encoded = b":" not in text  # as a header has
+    else:  # a header has signs of equality, which quoted-printable has not
+        signs = {sign.strip().upper() for sign in _AFTER_EQUALS.findall(text.partition(b"\n\n")[0])}
+        is_encoded = part.encoding == b"quoted-printable" and (
+            not signs or (not signs.isdisjoint((b"", b"3D")) and all(map(_OCTET.fullmatch, signs)))
+        )
+    defects: list[bytes] = []
+    if is_encoded:
+        text, defects = decode_transfer_encoding(text, part.encoding)
+        text, line_defects = normalise_line_ends(text)
+        defects = defects + line_defects
+    return _strip_from_line(text), defects
+
+
 def _find_unseen_parts(part: Leaf, children: list[Leaf]) -> list[bool]:
     """For each child, whether it may stay unseen. Of alternatives mail programs show the last page,
     and what belongs to a page is shown within it (RFC 2046 section 5.1.4, RFC 2387).
@@ -385,6 +443,11 @@ _OID_DATA = bytes.fromhex("06092a864886f70d010701")
 _MAX_SIGNED_DATA_OFFSET, _MAX_DATA_OFFSET = 100, 1000
 _TAG_EXPLICIT, _TAG_CONSTRUCTED_OCTETS, _TAG_OCTET_STRING = 0xA0, 0x24, 0x04
 _MAX_OCTET_STRINGS = 50_000  # programs write a thousand bytes or more in each
+
+
+def _is_smime(part: Leaf) -> bool:
+    """By its type, or by the name of its file (RFC 8551 section 3.9)."""
+    return part.media in _SMIME_TYPES or part.file_name.strip().lower().endswith(b".p7m")
 
 
 def extract_signed_content(data: bytes) -> bytes:

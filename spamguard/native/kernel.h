@@ -9,8 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Tokens are hashed, and receipts read, lowest byte first. On other machines numpy does the work.
- */
+/* Tokens are hashed lowest byte first. On other machines numpy does the work. */
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the kernel is for little-endian machines"
 #endif
@@ -35,10 +34,8 @@ void release(Fixed *views, size_t number);
 PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_places(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_undisguised(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_markup(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_letters(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_receipts(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_gather(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_run_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

@@ -47,6 +47,16 @@ def test_roundtrip(tokens, traits, numbers):
     assert_same(codec.unpack(codec.pack(given_features)), given_features)
 
 
+def test_receipts_of_any_size_are_unpacked_together():
+    random = np.random.default_rng(1)
+    sizes = (0, 1, 8, 64, 959, 960, 961, 962, 5001, 0)
+    many = [features(random.choice(1 << 20, size, replace=False).tolist()) for size in sizes]
+    columns = codec.unpack_tokens(list(map(codec.pack, many)))
+    for number, wanted in enumerate(many):
+        tokens = columns.tokens[columns.offsets[number] : columns.offsets[number + 1]]
+        assert np.array_equal(tokens, wanted.tokens)
+
+
 @pytest.mark.parametrize("tokens", [[2, 1], [1, 1]])
 def test_tokens_out_of_order_are_not_packed(tokens):
     with pytest.raises(ValueError, match="sorted"):

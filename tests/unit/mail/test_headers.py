@@ -38,13 +38,21 @@ VERDICTS = names(
     X-SA-Exim-Scanned X-Sender-Score X-Mimecast-Spam-Score X-Ham-Report X-CanIt-Geo X-purgate-type
     X-RC-FROM X-PM-Spam X-MDSpam X-pstn-levels X-pstn-settings X-NAS-Classification X-ELNK-AV
     X-EsetResult X-Assp-Tag X-Xfinity-VMeta X-Authority-Analysis X-MessageSniffer-Rules
+    X-Mras X-Mru-Trust-IP X-7564579A X-Mailgun-Sflag X-Mailgun-Sscore X-Mailgun-Spf
+    X-AOL-Global-Disposition X-AOL-SCOLL-AUTHENTICATION X-Haraka-Karma X-Haraka-FCrDNS X-Mox-Reason
+    X-Forefront-PRVS X-MS-Exchange-AtpMessageProperties X-MS-Exchange-CrossPremises-SCL
+    X-MS-Office365-Filtering-Correlation-Id X-EOPAttributedMessage X-Yandex-Karma X-KSMG-Rule-ID
+    X-FEAS-Hash X-Sophos-Email-ID X-DrWeb-Hits X-Halon-ID X-TOI-EXPURGATEID X-Quarantine-ID
+    X-Greylist X-MDAV-Result X-MDPtrLookup-Result X-Recommended-Action
     X-GBUdb-Analysis X-Whitelisted-By X-Blacklisted-At X-DNSBL X-RBL-Warning
     """
 )
 MAILBOX_STATE = names(
     """
     Status X-Status X-Keywords Keywords X-Label X-UID X-UIDL X-Folder X-IMAP X-IMAPbase
-    X-Mozilla-Status X-Mozilla-Status2 X-Mozilla-Keys X-Evolution-Source X-KMail-SignatureState
+    X-Mozilla-Status X-Mozilla-Status2 X-Mozilla-Keys X-Evolution X-Evolution-Source
+    X-Gnus-Newsgroup X-VM-v5-Data X-PMFLAGS X-Eudora-Labels X-Sylpheed-Account-Id X-Claws-Seen
+    X-Unsent X-Labels X-KMail-SignatureState
     X-Gmail-Labels X-GM-THRID X-TUID X-Account-Key Content-Length Lines Delivered-To
     X-Delivered-To Return-Path Envelope-To X-Envelope-From X-Envelope-To X-Original-To
     """

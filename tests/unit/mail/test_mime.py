@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,27 @@ def test_header_blocks_are_bounded_in_bytes_and_fields() -> None:
         b"header-line"
     ]
     assert parse_header(b"A: 1\n" * 5 + b"\nbody", *limits) == ([(b"a", b"1")] * 5, 26, [])
+
+
+PIECES = (
+    b"A", b"x-\xe4", b"\x7f", b":", b": ", b" :", b"\t:", b"\n", b"\n ", b"\n\t", b"\n\n", b"\0",
+    b"\r", b"value", b"Name: value\n", b"Name: two\n lines\n", b"Name:\n",
+)  # fmt: skip
+
+
+@repeatable
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join))
+def test_a_header_ends_at_the_first_line_that_belongs_to_no_field(text: bytes) -> None:
+    fields: list[tuple[bytes, bytes]] = []
+    for line in text.split(b"\n"):
+        name, colon, value = line.partition(b":")
+        if line[:1] in (b" ", b"\t") and fields:
+            fields[-1] = fields[-1][0], fields[-1][1] + b"\n" + line
+        elif colon and name.strip(b" \t") and re.fullmatch(rb"[!-~]+[ \t]*", name):
+            fields.append((name.strip(b" \t").lower(), value.lstrip(b" \t")))
+        else:
+            break
+    assert parse_header(text, 1000, 1000)[0] == fields
 
 
 @pytest.mark.parametrize(
