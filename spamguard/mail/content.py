@@ -171,8 +171,9 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
 
 
 def _fold_file_name(name: bytes) -> bytes:
-    # the end says what kind of file it is
-    return fold(decode.decode_unstructured(name[-300:])[0]).encode("utf-8", "replace")
+    # the end says what kind of file it is, also where it is shown backwards
+    text = decode.decode_unstructured(name[-300:])[0].replace("\u202e", "")
+    return fold(text).encode("utf-8", "replace")
 
 
 def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page: bool) -> int:
