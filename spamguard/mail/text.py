@@ -218,7 +218,8 @@ def deobfuscate(utf8: bytes) -> bytes:
     (b'viagra, viagra', b'7x7 is 49')
     """
     kinds = utf8.translate(_BYTE_KINDS)
-    text = _unmask_words(utf8, kinds) if _MASKED_PATTERN in kinds else utf8
+    place = kinds.find(_MASKED_PATTERN)
+    text = _unmask_words(utf8, kinds, place) if place >= 0 else utf8
     if not utf8.isascii():  # one byte for each character
         kinds = utf8.translate(_BYTE_KINDS, _CONTINUATION_BYTES)
     if _SPACED_LETTERS not in kinds:  # four letters apart, or three and a word
@@ -229,32 +230,30 @@ def deobfuscate(utf8: bytes) -> bytes:
     return words.encode()
 
 
-def _unmask_words(utf8: bytes, kinds: bytes) -> bytes:
+def _unmask_words(utf8: bytes, kinds: bytes, place: int) -> bytes:
     """Leaves words that are long, mostly signs, or part of a number or an address."""
-    text = bytearray(utf8)
-    place = kinds.find(_MASKED_PATTERN)
+    pieces: list[bytes] = []
+    done = 0
     for _ in range(_MAX_MASKED_WORDS):
+        first, last = max(place - _MAX_MASKED_BYTES, 0), place + _MAX_MASKED_BYTES
+        start = kinds.rfind(b" ", first, place) + 1 or first
+        end = kinds.find(b" ", place, last)
+        end = min(last, len(kinds)) if end < 0 else end
+        word, follows = utf8[start:end].rstrip(b"!"), utf8[end : end + 2]
+        size = len(word)
+        if (
+            size < _MAX_MASKED_BYTES
+            and utf8[start - 1 : start] != b"."
+            and not (follows[:1] == b"." and follows[1:].isalnum())
+            and 3 * kinds.count(b"0", start, start + size) <= size
+            and kinds.find(b".", start, start + size) < 0
+        ):
+            pieces += utf8[done:start], word.translate(_UNMASK_TABLE)
+            done = place = start + size
+        place = kinds.find(_MASKED_PATTERN, place + 1)
         if place < 0:
             break
-        before = kinds[max(place - _MAX_MASKED_BYTES, 0) : place].rpartition(b" ")[2]
-        behind = kinds[place : place + _MAX_MASKED_BYTES].partition(b" ")[0]
-        start, end = place - len(before), place + len(behind)
-        in_address = utf8[max(start - 1, 0) : start] == b"." or (
-            utf8[end : end + 1] == b"." and utf8[end + 1 : end + 2].isalnum()
-        )
-        end = start + len(utf8[start:end].rstrip(b"!"))
-        word = kinds[start:end]
-        if (
-            in_address
-            or len(word) >= _MAX_MASKED_BYTES
-            or b"." in word
-            or 3 * word.count(b"0") > len(word)
-        ):
-            end = place
-        else:
-            text[start:end] = text[start:end].translate(_UNMASK_TABLE)
-        place = kinds.find(_MASKED_PATTERN, max(end, place + 1))
-    return bytes(text)
+    return b"".join((*pieces, utf8[done:]))
 
 
 # ---- texts compared
