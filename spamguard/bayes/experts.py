@@ -277,12 +277,15 @@ def score_message(parameters: ExpertParameters, evidence: Evidence) -> ScoredMes
         scores = bound_scores(of_all, parameters).tolist()
     else:
         damping, roots = zip(*map(_set_factors, evidence.sizes.tolist()), strict=True)
-        counted = set_sums(multinomial, evidence)[0].tolist()
-        weighed: list[int] = set_sums(weights, evidence)[0].tolist()
+        # together, which saves a call; sums of whole numbers are exact
+        counted, weighed = set_sums(np.concatenate((multinomial, weights)), evidence).tolist()
         biases = tables.biases[0].tolist()
         log_odds = (
             *map(mul, counted, damping),
-            *(margin / logistic.ONE for margin in map(logistic.margins, weighed, biases, roots)),
+            *(
+                margin / logistic.ONE
+                for margin in map(logistic.margins, map(int, weighed), biases, roots)
+            ),
             sum(traits) * len(traits) ** -0.5,
             sum(numbers) * len(numbers) ** -0.5,
         )

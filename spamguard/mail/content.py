@@ -172,8 +172,9 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
 
 
 def _fold_file_name(name: bytes) -> bytes:
-    # the end says what kind of file it is
-    return fold(decode.decode_unstructured(name[-300:])[0]).encode("utf-8", "replace")
+    # the end says what kind of file it is, also where it is shown backwards
+    text = decode.decode_unstructured(name[-300:])[0].replace("\u202e", "")
+    return fold(text).encode("utf-8", "replace")
 
 
 def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page: bool) -> int:
@@ -368,7 +369,9 @@ _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
 _LIST_FIELDS = (b"list-id", b"list-post", b"mailing-list")
-_CAPITALS, _DIGITS, _BEYOND_ASCII = bytes(range(65, 91)), b"0123456789", bytes(range(128, 256))
+_CAPITALS, _DIGITS = bytes(range(65, 91)), b"0123456789"
+_NO_CAPITALS_OR_DIGITS = bytes(byte for byte in range(256) if byte not in _CAPITALS + _DIGITS)
+_ASCII = bytes(range(128))
 
 
 def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
@@ -438,14 +441,16 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     """All numeric traits of a body of so many bytes: int16, (len(NUMBERS),), 0 to 255."""
     first_values = content.message.root.first_values
     sample = b"".join(content.samples)
+    counted = sample.translate(None, _NO_CAPITALS_OR_DIGITS)
+    digits = len(counted.translate(None, _CAPITALS))
     recipients = (first_values[b"to"] + first_values[b"cc"]).count(b"@")
     subject = first_values[b"subject"]
     markup = content.markup_length
     values = (
         *map(_scale_log, (size, content.text_length, len(content.urls))),
-        _share_of_bytes(sample, _CAPITALS),
-        _share_of_bytes(sample, _DIGITS),
-        0 if sample.isascii() else _share_of_bytes(sample, _BEYOND_ASCII),
+        _scale_share(len(counted) - digits, len(sample)),
+        _scale_share(digits, len(sample)),
+        0 if sample.isascii() else _scale_share(len(sample.translate(None, _ASCII)), len(sample)),
         *map(_scale_log, (recipients, len(subject), len(content.evidence), content.hops)),
         _scale_share(markup, markup + content.text_length),
         _scale_log(sum(map(len, content.hidden))),
@@ -454,10 +459,6 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
         _scale_log(content.sections[0][1].count(b"!")),
     )
     return np.array(values, np.int16)
-
-
-def _share_of_bytes(sample: bytes, kind: bytes) -> int:
-    return _scale_share(len(sample) - len(sample.translate(None, kind)), len(sample))
 
 
 @lru_cache(maxsize=4096)

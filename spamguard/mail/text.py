@@ -11,13 +11,12 @@ All functions take time linear in the length of the text. They must never raise.
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 import numpy as np
-
-from spamguard import native
+from numpy.typing import NDArray
 
 # ---- folding
 
@@ -34,39 +33,85 @@ _PUNCTUATION = (
     "\u0609-\u060d\u061b\u061d-\u061f\u066a-\u066d\u06d4\u0964\u0965\u1361-\u1368\u2070-\u209f"
     "\u2190-\u2bff\u2e00-\u2e5d\u3000-\u3004\u3008-\u3020\u3030\u3164\uff61-\uff64\uffa0"
 )
-CHARACTER_RANGES = np.array(
-    sorted(
-        (ord(first), ord(last or first), kind)
-        for kind, characters in ((1, _PUNCTUATION), (2, _INVISIBLE))
-        for first, last in re.findall("(.)(?:-(.))?", characters, re.DOTALL)
-    ),
-    np.uint32,
+# Letters that NFKC leaves as they are: small capitals, squared ones, regional indicators; and ones
+# in parentheses, which it does not take out.
+_LETTER_BLOCKS = (
+    *range(0x250, 0x2B0),
+    *range(0x1D00, 0x1D2C),
+    *range(0x249C, 0x24B6),
+    *range(0xA720, 0xA800),
+    *range(0x1F100, 0x1F200),
 )
-"""First and last character of each range, and 1 for punctuation, 2 for what is invisible."""
-# One search for both: folding spends most of its time on it.
-_PUNCTUATION_RUN = re.compile(f"[{_INVISIBLE}{_PUNCTUATION}]+")
-_INVISIBLE_RUN = re.compile(f"[{_INVISIBLE}]+")
+_LETTER_NAME = re.compile(
+    r"(?:.* )?(?:LATIN|SYMBOL)(?: .*)? LETTER (?:SMALL CAPITAL |SCRIPT )?([A-Z])"
+)
+# Lunate sigma, which NFKC makes a common one, counts as the Cyrillic letter that looks the same.
+_OTHER_LETTERS = {"ɑ": "a", "ɩ": "i", "\u03f2": "\u0441", "\u03f9": "\u0441"}
+
+
+def _character_changes() -> NDArray[np.uint32]:
+    """What to add to each character's code; so much of it is zero that it takes little memory."""
+    becomes = {ord(letter): ord(plain) for letter, plain in _OTHER_LETTERS.items()}
+    for characters, replacement in ((_PUNCTUATION, ord(" ")), (_INVISIBLE, 0)):
+        for first, last in re.findall("(.)(?:-(.))?", characters, re.DOTALL):
+            for code in range(ord(first), ord(last or first) + 1):
+                plain = unicodedata.normalize("NFKC", chr(code))
+                if not (plain.isascii() and plain.isalnum()):  # else a letter in a circle
+                    becomes[code] = replacement
+    for code in _LETTER_BLOCKS:
+        if letter := _LETTER_NAME.fullmatch(unicodedata.name(chr(code), "")):
+            becomes[code] = ord(letter[1].lower())
+    changes = np.zeros(sys.maxunicode + 1, np.uint32)
+    codes = np.array(list(becomes), np.uint32)
+    changes[codes] = np.array(list(becomes.values()), np.uint32) - codes
+    return changes
+
+
+_CHANGES = _character_changes()
+_BACKWARDS = re.compile("\u202e([^\u202c\n]*)")  # what readers see the other way round
 # Marks of letters that have no code together with them. To find the first bytes of their UTF-8 is a
 # hundred times faster.
 _COMBINING_MARKS = re.compile("[\u0300-\u036f\u20d0-\u20ff]+")
-_EASTERN_LEADS = bytes(range(0xCD, 0xD5))  # first bytes of Greek and Cyrillic
-_MIXED_SCRIPTS = re.compile("[a-z][\u0370-\u052f]|[\u0370-\u052f][a-z]")
-_WORD = re.compile("[a-z\u0370-\u052f]+")  # Latin; Greek and Cyrillic
+# Greek, Cyrillic, Armenian, Cherokee and Lisu, and how they begin in UTF-8.
+_FOREIGN = "\u0370-\u058f\u13f8-\u13fd\uab70-\uabbf\ua4d0-\ua4f7"
+_FOREIGN_STARTS = (
+    *[bytes([lead]) for lead in range(0xCD, 0xD7)],
+    *(b"\xe1\x8f", b"\xea\xad", b"\xea\xae", b"\xea\x93"),
+)
+_MIXED_SCRIPTS = re.compile(f"[{_FOREIGN}](?:(?<=[a-z].)|(?=[a-z]))")
+_WORD = re.compile(f"[a-z{_FOREIGN}]+")
 _LATIN = re.compile("[a-z]")
 _LOOK_ALIKES = str.maketrans(
-    "асеіорхуѕјѵԁһӏвнкмтгαβεηικνορτυχωγ", "aceiopxysjvdhlbhkmtrabenikvoptuxwy"
+    "асеіорхуѕјѵԁһӏвнкмтгёїүьпԛԝ"
+    + "αβεηικνορτυχωγςσζμϳ"
+    + "օսհոցզյռլտ"
+    + "ꓐꓑꓒꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ"
+    + "ᎪᏴᏟᎠᎬᏀᎻᎫᏦᏞᎷᏢᎡᏚᎢᏙᎳᏃ".lower(),
+    "aceiopxysjvdhlbhkmtreiybnqw"
+    + "abenikvoptuxwycozmj"
+    + "ouhngqjnls"
+    + "bpddtgkjczfmnlsrvhwxyaeiou"
+    + "abcdeghjklmprstvwz",
 )
 _NORMALISE_CHARACTERS = 512  # at once: reordering a run of combining marks takes quadratic time
 
 
 def fold(text: str, *, lower: bool = False) -> str:
-    """NFKC and lower case, without invisible characters and marks on letters; look-alikes in Latin
-    words become Latin (UAX #15, UTS #39). With `lower`, the text is in lower case already.
+    """NFKC and lower case, without invisible characters and marks on letters, blanks for
+    punctuation beyond ASCII; letters in circles, small capitals and their like are plain letters,
+    and look-alikes in Latin words are Latin (UAX #15, UTS #39). With `lower`, the text is in lower
+    case already.
 
-    >>> fold("Cr\u00e9dit \uff26\uff32\uff25\uff25, vi\u200bagra, раypal и мы")
+    >>> fold("Cr\u00e9dit \uff26\uff32\uff25\uff25, vi\u200bagra, \u24df\u24d0ypal и мы")
     'cr\u00e9dit free, viagra, paypal и мы'
     """
-    visible = text if text.isascii() else strip_punctuation(text)
+    if text.isascii():
+        return text if lower else text.lower()
+    if "\u202e" in text:
+        text = _BACKWARDS.sub(lambda run: run[1][::-1], text)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    plain = (codes + _CHANGES.take(codes)).tobytes().decode("utf-32-le", "surrogatepass")
+    visible = plain.replace("\0", "")
     if visible.isascii():
         return visible if lower else visible.lower()
     pieces = [
@@ -81,23 +126,12 @@ def fold(text: str, *, lower: bool = False) -> str:
     utf8 = normal.encode("utf-8", "replace")
     if 0xCC in utf8 or 0xCD in utf8 or utf8.find(b"\xe2\x83") >= 0:
         normal = _COMBINING_MARKS.sub("", normal)
-    if _contains_any(utf8, _EASTERN_LEADS) and _MIXED_SCRIPTS.search(normal):
+    if any(map(utf8.__contains__, _FOREIGN_STARTS)) and _MIXED_SCRIPTS.search(normal):
         normal = _WORD.sub(
             lambda word: word[0].translate(_LOOK_ALIKES) if _LATIN.search(word[0]) else word[0],
             normal,
         )
     return normal
-
-
-def strip_punctuation(text: str) -> str:
-    """Replace each run of punctuation and invisible characters beyond ASCII by a blank, or by
-    nothing if all of them are invisible.
-    """
-    compiled = native.functions
-    if compiled is not None:
-        with suppress(UnicodeEncodeError):  # half of a surrogate pair
-            return str(compiled.letters(text, CHARACTER_RANGES))
-    return _PUNCTUATION_RUN.sub(lambda run: "" if _INVISIBLE_RUN.fullmatch(run[0]) else " ", text)
 
 
 # ---- words
@@ -122,7 +156,7 @@ _HANGUL_LEADS = bytes(range(0xEA, 0xEE))
 # Every letter looks at the one behind it: a run is taken whole or left at once, in linear time.
 _LETTER = "[a-z\u00df-\u024f\u0370-\u052f]"
 _SPACED_WORD = re.compile(
-    rf"(?<![^\W_]){_LETTER}([ .*_|/~+-]){_LETTER}(?![^\W_])"
+    rf"(?<![^\W_]){_LETTER}([ \n.*_|/~+-]){_LETTER}(?![^\W_])"
     rf"(?:\1{_LETTER}(?![^\W_])){{2}}(?:\1{_LETTER}(?![^\W_])|)*+"
 )
 _SPACED_LETTERS = b" a a a a"
@@ -183,16 +217,12 @@ def deobfuscate(utf8: bytes) -> bytes:
     >>> deobfuscate(b"v1agra, v i a g r a"), deobfuscate(b"7x7 is 49")
     (b'viagra, viagra', b'7x7 is 49')
     """
-    compiled = native.functions
-    if compiled is None:
-        text = _unmask_words(utf8)
-        # Whether four letters stand apart, or three and a word; one byte for each character.
-        has_spaced_letters = _SPACED_LETTERS in utf8.translate(_BYTE_KINDS, _CONTINUATION_BYTES)
-    else:
-        text, has_spaced_letters = compiled.undisguised(
-            utf8, _BYTE_KINDS, _UNMASK_TABLE, _MAX_MASKED_BYTES, _MAX_MASKED_WORDS
-        )
-    if not has_spaced_letters:
+    kinds = utf8.translate(_BYTE_KINDS)
+    place = kinds.find(_MASKED_PATTERN)
+    text = _unmask_words(utf8, kinds, place) if place >= 0 else utf8
+    if not utf8.isascii():  # one byte for each character
+        kinds = utf8.translate(_BYTE_KINDS, _CONTINUATION_BYTES)
+    if _SPACED_LETTERS not in kinds:  # four letters apart, or three and a word
         return text
     words = _SPACED_WORD.sub(
         lambda word: word[0].replace(word[1], ""), text.decode("utf-8", "replace")
@@ -200,33 +230,30 @@ def deobfuscate(utf8: bytes) -> bytes:
     return words.encode()
 
 
-def _unmask_words(utf8: bytes) -> bytes:
+def _unmask_words(utf8: bytes, kinds: bytes, place: int) -> bytes:
     """Leaves words that are long, mostly signs, or part of a number or an address."""
-    kinds = utf8.translate(_BYTE_KINDS)
-    text = bytearray(utf8)
-    place = kinds.find(_MASKED_PATTERN)
+    pieces: list[bytes] = []
+    done = 0
     for _ in range(_MAX_MASKED_WORDS):
+        first, last = max(place - _MAX_MASKED_BYTES, 0), place + _MAX_MASKED_BYTES
+        start = kinds.rfind(b" ", first, place) + 1 or first
+        end = kinds.find(b" ", place, last)
+        end = min(last, len(kinds)) if end < 0 else end
+        word, follows = utf8[start:end].rstrip(b"!"), utf8[end : end + 2]
+        size = len(word)
+        if (
+            size < _MAX_MASKED_BYTES
+            and utf8[start - 1 : start] != b"."
+            and not (follows[:1] == b"." and follows[1:].isalnum())
+            and 3 * kinds.count(b"0", start, start + size) <= size
+            and kinds.find(b".", start, start + size) < 0
+        ):
+            pieces += utf8[done:start], word.translate(_UNMASK_TABLE)
+            done = place = start + size
+        place = kinds.find(_MASKED_PATTERN, place + 1)
         if place < 0:
             break
-        before = kinds[max(place - _MAX_MASKED_BYTES, 0) : place].rpartition(b" ")[2]
-        behind = kinds[place : place + _MAX_MASKED_BYTES].partition(b" ")[0]
-        start, end = place - len(before), place + len(behind)
-        in_address = utf8[max(start - 1, 0) : start] == b"." or (
-            utf8[end : end + 1] == b"." and utf8[end + 1 : end + 2].isalnum()
-        )
-        end = start + len(utf8[start:end].rstrip(b"!"))
-        word = kinds[start:end]
-        if (
-            in_address
-            or len(word) >= _MAX_MASKED_BYTES
-            or b"." in word
-            or 3 * word.count(b"0") > len(word)
-        ):
-            end = place
-        else:
-            text[start:end] = text[start:end].translate(_UNMASK_TABLE)
-        place = kinds.find(_MASKED_PATTERN, max(end, place + 1))
-    return bytes(text)
+    return b"".join((*pieces, utf8[done:]))
 
 
 # ---- texts compared

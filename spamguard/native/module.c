@@ -37,10 +37,7 @@ void release(Fixed *views, size_t number) {
 static PyMethodDef functions[] = {
     FUNCTION(tokens, "The distinct tokens of one message, sorted, as bytes."),
     FUNCTION(places, "The tokens of some buckets in one message, and the text of each."),
-    FUNCTION(undisguised,
-             "A text with words in disguise in letters; whether it may have letters set apart."),
     FUNCTION(markup, "A page of HTML without its tags, and what these are."),
-    FUNCTION(letters, "A text without characters that are no letters."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
     FUNCTION(gather, "The first columns of some rows."),
     FUNCTION(run_sums, "Sums over runs of cells, each bounded first."),

@@ -241,7 +241,8 @@ static size_t insert_all(const uint32_t *boxed, size_t count, uint32_t *out) {
             to--;
         if (to && out[to - 1] == boxed[at])
             continue;
-        memmove(out + to + 1, out + to, (kept - to) * sizeof *out);
+        if (to < kept) /* else it is in order, as most are: no call */
+            memmove(out + to + 1, out + to, (kept - to) * sizeof *out);
         out[to] = boxed[at];
         kept++;
     }
