@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from spamguard.mail.content import read_content
 from spamguard.mail.decode import decode_transfer_encoding
 from spamguard.mail.headers import ascii_host, relation_clues
-from spamguard.mail.message import add_fields, extract_attached
+from spamguard.mail.message import add_fields, extract_attached, message_digest
 from spamguard.mail.mime import DEFAULT_LIMITS, has_header, parse_message
-from tests.unit.mail.support import header, repeatable, seconds
+from tests.unit.mail.support import KEY, header, repeatable, seconds
 
 PAGE = b"<p>Your parcelvoucher waits</p>"
 FROM = b"From: Anna <anna@x.example>"
@@ -113,6 +113,8 @@ def test_a_mark_in_front_stays_and_changes_nothing(raw: bytes) -> None:
     marked_fields, fields = (parse_message(m, DEFAULT_LIMITS).root.fields for m in (marked, raw))
     assert marked_fields == fields
     assert extract_attached(marked) == extract_attached(raw)
+    written = add_fields(marked, [b"X-Spamguard: spam"], [])
+    assert message_digest(written, KEY) == message_digest(marked, KEY) == message_digest(raw, KEY)
 
 
 @pytest.mark.parametrize(
