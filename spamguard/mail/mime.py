@@ -189,7 +189,7 @@ _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _EXTENDED_VALUE = re.compile(rb"([\w.:+-]*+)'[\w-]*+'(.*)", re.S)  # charset, language, text
 # Programs that take it for a field with comments and parameters write these around it, and mail
 # programs skip them.
-_TRANSFER_ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)")
+_TRANSFER_ENCODING = re.compile(rb"(?:\s++|%b)*+\"?([^\s;,()\"]*+)" % COMMENT, re.S)
 
 
 @lru_cache(maxsize=512)
