@@ -249,7 +249,9 @@ def host_token(host: bytes) -> bytes:
 # Browsers and mail programs drop these characters (UTS #46), and read U+3002 as a dot.
 _IGNORED_IN_HOSTS = re.compile("[\u00ad\u034f\u200b-\u200d\u2060\u2064\ufe00-\ufe0f\ufeff]")
 _WIDE_HOST = re.compile(r"(?<=@)[^\s@<>()\[\],:;\"\\]{1,190}")
-_MAX_LABEL = 63  # characters
+_MAX_LABELS = 5  # at the end of a host: more are never looked at
+# Characters times distinct ones, which is what a label costs; registered ones have less.
+_MAX_LABEL_COST = 400
 
 
 @lru_cache(maxsize=4096)
@@ -264,15 +266,14 @@ def ascii_host(host: str) -> str:
     if host.isascii():
         return host
     normal = unicodedata.normalize("NFKC", _IGNORED_IN_HOSTS.sub("", host)).lower()
-    labels = normal.replace("\u3002", ".").split(".")
-    return ".".join(
-        [
-            label
-            if label.isascii() or len(label) > _MAX_LABEL
-            else "xn--" + label.encode("punycode").decode("ascii")
-            for label in labels
-        ]
-    )
+    labels = normal.replace("\u3002", ".").rsplit(".", _MAX_LABELS)
+    return ".".join(map(_ascii_label, labels))
+
+
+def _ascii_label(label: str) -> str:
+    if label.isascii() or "." in label or len(label) * len(set(label)) > _MAX_LABEL_COST:
+        return label
+    return "xn--" + label.encode("punycode").decode("ascii")
 
 
 def _ascii_match(match: re.Match[str]) -> str:
