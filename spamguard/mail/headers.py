@@ -360,7 +360,8 @@ def _name_clue(author: bytes, domain: bytes) -> bytes:
     belongs = (
         owner in words
         or any(len(word) >= _MIN_NAME_LETTERS and word in owner for word in words)
-        or (len(owner) >= _MIN_NAME_LETTERS and (letters in owner or owner in letters))
+        or (len(letters) >= _MIN_NAME_LETTERS and letters in owner)
+        or (len(owner) >= _MIN_NAME_LETTERS and owner in letters)
     )
     return b"name_in_domain" if belongs else b"name_elsewhere"
 

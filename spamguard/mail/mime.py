@@ -409,7 +409,8 @@ def nested_message(part: Leaf) -> tuple[bytes, list[bytes]]:
     if part.encoding == b"base64":
         is_encoded = b":" not in text  # as a header has
     else:  # a header has signs of equality, which quoted-printable has not
-        signs = {sign.strip().upper() for sign in _AFTER_EQUALS.findall(text.partition(b"\n\n")[0])}
+        head = text[: DEFAULT_LIMITS.header_bytes].partition(b"\n\n")[0]
+        signs = {sign.strip().upper() for sign in _AFTER_EQUALS.findall(head)}
         is_encoded = part.encoding == b"quoted-printable" and (
             not signs or (not signs.isdisjoint((b"", b"3D")) and all(map(_OCTET.fullmatch, signs)))
         )

@@ -184,6 +184,7 @@ def test_any_text_may_stand_for_a_host(written: str) -> None:
         (b"Liberty Mutual <x@trinkengraphmetrics.example>", b"name_elsewhere"),
         (b'"service@paypal.com" <x@evil.example>', b"name_elsewhere"),
         (b"PayPal <x@paypal.evil.example>", b"name_elsewhere"),
+        (b"A. B. <x@grab.example>", b"name_elsewhere"),
         (b"<anna@paypal.com>", b"name_none"),
         (b"anna@paypal.com", b"name_none"),
         (b"", b"name_none"),
