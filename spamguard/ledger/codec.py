@@ -43,6 +43,7 @@ _FORMAT = 1
 _HEADER = struct.Struct("<IIBBB")
 _CHECKSUM_BYTES = 4
 _MAX_24_BIT_TOKENS = 960  # with more tokens, 20 low bits take less room (see above)
+_BLOCK = 64  # receipts whose bitmaps are read at once: larger arrays take twice the time
 _SCORE_STEPS = 256  # per nat
 _MAX_SCORE_STEPS = 32767  # of an int16: log-odds are clipped to about ±128
 
@@ -125,7 +126,11 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
     offsets = np.concatenate(([0], counts.cumsum()))
     # Little-endian: the first two bytes of a token are its low plane, the third begins with its
     # middle bits.
-    tokens = _high_bits(bitmaps, counts, offsets)
+    tokens = np.empty(int(offsets[-1]), np.uint32)
+    for start in range(0, len(packed), _BLOCK):
+        ends = offsets[start : start + _BLOCK + 1]
+        block = slice(start, start + _BLOCK)
+        tokens[ends[0] : ends[-1]] = _high_bits(bitmaps[block], counts[block], ends - ends[0])
     tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
     tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
     rising = tokens[1:] > tokens[:-1]

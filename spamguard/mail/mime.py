@@ -133,12 +133,11 @@ def _read_leaf(
     first_values = FieldMap(reversed(fields))
     body = text[start:]
     types = [value for name, value in fields if name == b"content-type"] or [default_type]
-    media, parameters = parse_content_type(types[0][:MAX_VALUE_BYTES])
+    kind = types[0]
     if len(types) > 1:  # programs differ; what the body says is right
-        for kind in types[:_MAX_BOUNDARIES]:
-            if _find_boundary([kind], b"\n" + body):
-                media, parameters = parse_content_type(kind[:MAX_VALUE_BYTES])
-                break
+        fitting = (kind for kind in types[:_MAX_BOUNDARIES] if _find_boundary([kind], body))
+        kind = next(fitting, kind)
+    media, parameters = parse_content_type(kind[:MAX_VALUE_BYTES])
     match = _TRANSFER_ENCODING.match(first_values[b"content-transfer-encoding"])
     encoding = match[1].lower()  # type: ignore[index]  # it matches b""
     return Leaf(fields, first_values, media, parameters, encoding, body), defects
@@ -182,14 +181,15 @@ _PARAMETER = re.compile(
     % COMMENT,
     re.S,
 )
-_MAX_BOUNDARIES = 5  # of one multipart, which are tried
+# What is tried where the boundary of a multipart does not occur in it.
+_MAX_BOUNDARIES, _MAX_TYPE_BYTES, _MAX_PREAMBLE_BYTES = 5, 64 << 10, 64 << 10
 _BLANKS_OR_QUOTES = re.compile(rb"^'|'$|\"|\s+")
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
 _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _EXTENDED_VALUE = re.compile(rb"([\w.:+-]*+)'[\w-]*+'(.*)", re.S)  # charset, language, text
 # Programs that take it for a field with comments and parameters write these around it, and mail
 # programs skip them.
-_TRANSFER_ENCODING = re.compile(rb"\s*+(?:\([^()]*+\)\s*+|)*+\"?([^\s;,()\"]*+)")
+_TRANSFER_ENCODING = re.compile(rb"(?:\s++|%b)*+\"?([^\s;,()\"]*+)" % COMMENT, re.S)
 
 
 @lru_cache(maxsize=512)
@@ -219,21 +219,22 @@ def _list_parameters(value: bytes) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _find_boundary(types: list[bytes], text: bytes) -> bytes:
-    """The first boundary in these types that delimits parts of a text; empty if none does.
+def _find_boundary(types: list[bytes], body: bytes) -> bytes:
+    """The first boundary in these types that delimits parts of a body; empty if none does.
 
     Blanks in it may come from folding, and quotes from programs that know of one kind of them only.
     """
     named = [
         boundary
-        for kind in types
-        for name, boundary in _list_parameters(kind)
+        for kind in types[:_MAX_BOUNDARIES]
+        for name, boundary in _list_parameters(kind[:_MAX_TYPE_BYTES])
         if name == b"boundary"
     ]
+    start = b"\n" + body[:_MAX_PREAMBLE_BYTES]
     for boundary in named[:_MAX_BOUNDARIES]:
         plain = _BLANKS_OR_QUOTES.sub(b" ", boundary).strip()
         for variant in (boundary.rstrip(), plain, plain.replace(b" ", b"")):
-            if variant and text.find(b"\n--" + variant) >= 0:
+            if variant and start.find(b"\n--" + variant) >= 0:
                 return variant
     return b""
 
@@ -356,7 +357,7 @@ class _TreeReader:
         boundary, text = parameters.get(b"boundary", b"").rstrip(), b"\n" + part.body
         if not boundary or text.find(b"\n--" + boundary) < 0:
             types = [value for name, value in part.fields if name == b"content-type"]
-            boundary = _find_boundary(types, text) or boundary
+            boundary = _find_boundary(types, part.body) or boundary
         if not boundary:
             defects.append(b"no-boundary")
             return []
@@ -408,7 +409,8 @@ def nested_message(part: Leaf) -> tuple[bytes, list[bytes]]:
     if part.encoding == b"base64":
         is_encoded = b":" not in text  # as a header has
     else:  # a header has signs of equality, which quoted-printable has not
-        signs = {sign.strip().upper() for sign in _AFTER_EQUALS.findall(text.partition(b"\n\n")[0])}
+        head = text[: DEFAULT_LIMITS.header_bytes].partition(b"\n\n")[0]
+        signs = {sign.strip().upper() for sign in _AFTER_EQUALS.findall(head)}
         is_encoded = part.encoding == b"quoted-printable" and (
             not signs or (not signs.isdisjoint((b"", b"3D")) and all(map(_OCTET.fullmatch, signs)))
         )
