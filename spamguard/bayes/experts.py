@@ -304,14 +304,13 @@ def _set_factors(size: int) -> tuple[float, int]:
 def _bounded_scores(log_odds: Sequence[float], parameters: ExpertParameters) -> list[int]:
     """`quantise_scores` and `bound_scores` with plain numbers, for two classes."""
     # conditional expressions take a third of the time of `min` and `max`
-    lowest_score, highest_score = -MAX_SCORE_NATS, MAX_SCORE_NATS
-    clipped = [
-        lowest_score if nats < lowest_score else highest_score if nats > highest_score else nats
+    highest = round(MAX_SCORE_NATS * STEPS_PER_NAT)
+    lowest = max(parameters.min_score, -highest)
+    low, high = lowest / STEPS_PER_NAT, MAX_SCORE_NATS
+    inside = [
+        lowest if nats < low else highest if nats > high else round(nats * STEPS_PER_NAT)
         for nats in log_odds
     ]
-    lowest = parameters.min_score
-    scores = [round(nats * STEPS_PER_NAT) for nats in clipped]
-    inside = [lowest if score < lowest else score for score in scores]
     third = sorted(map(inside.__getitem__, _CONFIRMING_EXPERTS))[_CONFIRMING_RANK]
     floor = min(third - parameters.max_lead, 0)
     of_tokens = [floor if score < floor else score for score in inside[:_N_TOKEN_EXPERTS]]

@@ -369,9 +369,8 @@ _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
 _LIST_FIELDS = (b"list-id", b"list-post", b"mailing-list")
-_CAPITALS, _DIGITS = bytes(range(65, 91)), b"0123456789"
+_CAPITALS, _DIGITS, _ASCII = bytes(range(65, 91)), b"0123456789", bytes(range(128))
 _NO_CAPITALS_OR_DIGITS = bytes(byte for byte in range(256) if byte not in _CAPITALS + _DIGITS)
-_ASCII = bytes(range(128))
 
 
 def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
@@ -399,7 +398,8 @@ def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
         "absent" if date is None else "zone" if _ZONE.search(date) else "other",
     )
     pairs = zip(TRAITS.values(), values, strict=True)
-    return np.array([codes.get(value, len(codes) - 1) for codes, value in pairs], np.uint8)
+    codes = bytes([codes.get(value, len(codes) - 1) for codes, value in pairs])
+    return np.frombuffer(codes, np.uint8)  # faster than an array of numbers
 
 
 def _recipients(first_values: FieldMap) -> str:
@@ -441,14 +441,14 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     """All numeric traits of a body of so many bytes: int16, (len(NUMBERS),), 0 to 255."""
     first_values = content.message.root.first_values
     sample = b"".join(content.samples)
-    counted = sample.translate(None, _NO_CAPITALS_OR_DIGITS)
-    digits = len(counted.translate(None, _CAPITALS))
+    capitals_and_digits = sample.translate(None, _NO_CAPITALS_OR_DIGITS)  # one pass for both
+    digits = len(capitals_and_digits.translate(None, _CAPITALS))
     recipients = (first_values[b"to"] + first_values[b"cc"]).count(b"@")
     subject = first_values[b"subject"]
     markup = content.markup_length
     values = (
         *map(_scale_log, (size, content.text_length, len(content.urls))),
-        _scale_share(len(counted) - digits, len(sample)),
+        _scale_share(len(capitals_and_digits) - digits, len(sample)),
         _scale_share(digits, len(sample)),
         0 if sample.isascii() else _scale_share(len(sample.translate(None, _ASCII)), len(sample)),
         *map(_scale_log, (recipients, len(subject), len(content.evidence), content.hops)),

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,7 +149,7 @@ class TokenHasher:
             return _NumpyTokens(list(self.token_groups(content)))
         names, texts = zip(*content.sections, strict=True)
         seeds = b"".join(map(self._seed, (*names, _GRAM_SECTION)))
-        marks = bytes([_SECTION_MARKS.get(name, 0) for name in names])
+        marks = bytes(map(_SECTION_MARKS.get, names, repeat(0)))
         arguments = (texts, seeds, marks, self._multipliers, _TOKEN_BYTE_TABLE)
         return _NativeTokens(functions, names, arguments)
 

@@ -222,12 +222,13 @@ def deobfuscate(utf8: bytes) -> bytes:
     text = _unmask_words(utf8, kinds, place) if place >= 0 else utf8
     if not utf8.isascii():  # one byte for each character
         kinds = utf8.translate(_BYTE_KINDS, _CONTINUATION_BYTES)
-    if _SPACED_LETTERS not in kinds:  # four letters apart, or three and a word
+    first = kinds.find(_SPACED_LETTERS)  # four letters apart, or three and a word, behind a sign
+    if first < 0:
         return text
-    words = _SPACED_WORD.sub(
-        lambda word: word[0].replace(word[1], ""), text.decode("utf-8", "replace")
-    )
-    return words.encode()
+    start, end = max(first - 2, 0), kinds.rfind(_SPACED_LETTERS) + len(_SPACED_LETTERS) + 1
+    words = text.decode("utf-8", "replace")
+    closed = _SPACED_WORD.sub(lambda word: word[0].replace(word[1], ""), words[start:end])
+    return (words[:start] + closed + words[end:]).encode()
 
 
 def _unmask_words(utf8: bytes, kinds: bytes, place: int) -> bytes:

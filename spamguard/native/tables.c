@@ -32,22 +32,17 @@ static int offsets_fit(const Tokens *all) {
     return 1;
 }
 
-/* Counts the buckets of a message and, unless `buckets` is NULL, writes them. Of neighbours in one
- * bucket the first counts. */
+/* Writes the buckets of a message and counts those of each set; returns their number. Of neighbours
+ * in one bucket the first counts. */
 static size_t place_message(const Tokens *all, size_t message, Py_ssize_t *sizes,
                             Py_ssize_t *buckets) {
     size_t kept = 0, end = start_of(all, message + 1);
-    uint32_t before = 0;
     for (size_t at = start_of(all, message); at < end; at++) {
-        uint32_t bucket = all->token[at] >> all->drop;
-        if (kept && bucket == before)
+        Py_ssize_t bucket = (Py_ssize_t)(all->token[at] >> all->drop);
+        if (kept && bucket == buckets[kept - 1])
             continue;
-        before = bucket;
-        if (buckets != NULL) {
-            buckets[kept] = (Py_ssize_t)bucket;
-            sizes[all->token[at] >> (32 - SET_BITS)]++;
-        }
-        kept++;
+        buckets[kept++] = bucket;
+        sizes[all->token[at] >> (32 - SET_BITS)]++;
     }
     return kept;
 }
@@ -55,22 +50,20 @@ static size_t place_message(const Tokens *all, size_t message, Py_ssize_t *sizes
 /* An array, as bytes: starts and sizes of the token sets of all messages, then their buckets. */
 static PyObject *placed(const Tokens *all) {
     size_t runs = SETS * all->messages, kept = 0, start = 0;
-    for (size_t message = 0; message < all->messages; message++)
-        kept += place_message(all, message, NULL, NULL);
-    PyObject *result =
-        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((2 * runs + kept) * sizeof(Py_ssize_t)));
+    PyObject *result = PyBytes_FromStringAndSize(
+        NULL, (Py_ssize_t)((2 * runs + all->tokens) * sizeof(Py_ssize_t)));
     if (result == NULL)
         return NULL;
-    Py_ssize_t *starts = (Py_ssize_t *)(void *)PyBytes_AsString(result), *sizes = starts + runs,
-               *buckets = sizes + runs;
+    Py_ssize_t *starts = (Py_ssize_t *)(void *)PyBytes_AsString(result), *sizes = starts + runs;
     memset(sizes, 0, runs * sizeof *sizes);
     for (size_t message = 0; message < all->messages; message++)
-        buckets += place_message(all, message, sizes + SETS * message, buckets);
+        kept += place_message(all, message, sizes + SETS * message, sizes + runs + kept);
     for (size_t run = 0; run < runs; run++) {
         starts[run] = (Py_ssize_t)start;
         start += (size_t)sizes[run];
     }
-    return result;
+    _PyBytes_Resize(&result, (Py_ssize_t)((2 * runs + kept) * sizeof(Py_ssize_t)));
+    return result; /* NULL with an error set if that failed */
 }
 
 PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
@@ -113,14 +106,16 @@ static PyObject *gather(const Fixed *rows, size_t width, const Fixed *buckets, c
     const Py_ssize_t *bucket = buckets->data;
     if (width == 0 || columns > width || columns * n != out->count)
         return PyErr_Format(PyExc_ValueError, "sizes do not fit together");
+    const int32_t *cells = rows->data;
     for (size_t at = 0; at < n; at++) {
         if ((size_t)bucket[at] >= height) /* negative numbers are far above */
             return outside();
         if (at + AHEAD < n && (size_t)bucket[at + AHEAD] < height)
-            __builtin_prefetch((const int32_t *)rows->data + (size_t)bucket[at + AHEAD] * width);
-        const int32_t *row = (const int32_t *)rows->data + (size_t)bucket[at] * width;
-        for (size_t column = 0; column < columns; column++)
-            ((int32_t *)out->data)[column * n + at] = row[column];
+            __builtin_prefetch(cells + (size_t)bucket[at + AHEAD] * width);
+        const int32_t *row = cells + (size_t)bucket[at] * width;
+        int32_t *into = (int32_t *)out->data + at;
+        for (size_t column = 0; column < columns; column++, into += n)
+            *into = row[column];
     }
     Py_RETURN_NONE;
 }

@@ -59,8 +59,9 @@ static uint64_t hash_token(const Hasher *hasher, const uint8_t *start, size_t si
 /* Which of up to 64 bytes belong to tokens, the first one in the lowest bit. */
 static uint64_t marks(const uint8_t *classes, const uint8_t *bytes, size_t size) {
     uint64_t members = 0;
-    for (size_t at = 0; at < size && at < WINDOW; at++)
-        members |= (uint64_t)(classes[bytes[at]] & 1) << at;
+    size = size < WINDOW ? size : WINDOW;
+    for (size_t at = size; at-- > 0;)
+        members = members << 1 | (classes[bytes[at]] & 1);
     return members;
 }
 
