@@ -1,4 +1,4 @@
-"""The inner loops in C: hashing tokens, header fields, markup, disguises, rows of tables.
+"""The inner loops in C: hashing tokens, header fields, disguises, rows of tables.
 
 The extension is optional. Each function has a reference in Python or numpy where it is called, and
 both give the same bits (`tests/unit/native`), so a state directory may go from one to the other at
@@ -15,7 +15,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-_ABI_VERSION = 12  # of the compiled functions, as in module.c
+_ABI_VERSION = 13  # of the compiled functions, as in module.c
 _ENVIRONMENT_VARIABLE = "SPAMGUARD_KERNEL"
 
 

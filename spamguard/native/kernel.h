@@ -36,7 +36,6 @@ PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t
 PyObject *kernel_places(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_undisguised(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_markup(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_letters(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_receipts(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

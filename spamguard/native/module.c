@@ -40,7 +40,6 @@ static PyMethodDef functions[] = {
     FUNCTION(undisguised,
              "A text with words in disguise in letters; whether it may have letters set apart."),
     FUNCTION(fields, "The header fields at the start of a text, and where they end."),
-    FUNCTION(markup, "A page of HTML without its tags, and what these are."),
     FUNCTION(letters, "A text without characters that are no letters."),
     FUNCTION(receipts, "The tokens of some receipts; whether their planes are whole."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
@@ -70,7 +69,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * it with every change of what a function takes or returns. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 12) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 13) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

@@ -115,7 +115,6 @@ CALLS = {
         small,
     ),
     "fields": st.tuples(st.binary(max_size=70) | st.just(b"A: 1\n" * 9), small, small),
-    "markup": st.tuples(st.text("<a /\0>é", max_size=70), st.just(frozenset("a")) | anything),
     "letters": st.tuples(st.text("a\0é中🂡", max_size=70), arrays("u4") | st.binary(max_size=80)),
     "receipts": st.tuples(wide, arrays("u4"), texts, texts, texts, small),
     "place": st.tuples(arrays("u4"), wide | st.none(), small),
