@@ -240,7 +240,7 @@ _LONG_UNSEEN = re.compile(r"<(?:!--|style\b|script\b)")
 _LONG_ENDS = {"<!--": "-->", "<style": "</style", "<script": "</script"}
 _LONG_BLANKS = re.compile(r"\s{32,}+")
 _REPEATED_TAGS = re.compile(r"((?:<[^<>]{1,100}+>\s*+){1,3}?)\1{8,}+")
-_KEPT_CHARACTERS, _MAX_LONG_UNSEEN = 16 << 10, 1000
+_KEPT_CHARACTERS, _MAX_LONG_UNSEEN, _MAX_CUT_TAG = 16 << 10, 1000, 1000
 
 
 def _shorten(text: str, limit: int) -> str:
@@ -260,11 +260,11 @@ def _shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     # Both ends are cut in front of the same tag, so that as many elements are closed as opened.
-    cut = text.rfind("<", 0, limit - limit // 4)
-    cut = limit - limit // 4 if cut < 0 else cut
-    tail = len(text) - limit // 4
-    same = text.find(text[cut : cut + 8], tail)
-    return text[:cut] + text[same if same >= 0 else tail :]
+    end, start = limit - limit // 4, len(text) - limit // 4
+    near = text.rfind("<", end - _MAX_CUT_TAG, end)
+    end = near if near >= 0 else end
+    same = text.find(text[end : end + 8], start)
+    return text[:end] + text[same if same >= 0 else start :]
 
 
 # ---- sections
