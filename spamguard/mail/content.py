@@ -260,11 +260,10 @@ def _shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     # Both ends are cut in front of the same tag, so that as many elements are closed as opened.
-    end, start = limit - limit // 4, len(text) - limit // 4
-    near = text.rfind("<", end - _MAX_CUT_TAG, end)
-    end = near if near >= 0 else end
-    same = text.find(text[end : end + 8], start)
-    return text[:end] + text[same if same >= 0 else start :]
+    cut, tail = limit - limit // 4, len(text) - limit // 4
+    cut = max(text.rfind("<", cut - _MAX_CUT_TAG, cut), cut - _MAX_CUT_TAG)
+    same = text.find(text[cut : cut + 8], tail)
+    return text[:cut] + text[same if same >= 0 else tail :]
 
 
 # ---- sections

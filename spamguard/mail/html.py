@@ -97,7 +97,7 @@ def parse_page(source: str) -> HtmlPage:
     scan = _scan_tags(markup)
     attributes = "\n".join(scan.attributes)
     looks = _hiding_looks(scan, attributes, style)
-    visible, covered = _part_hidden(scan, looks) if looks else (_text_of(scan), "")
+    visible, covered = _part_hidden(scan, looks) if looks else ("".join(_pieces_of(scan)), "")
     hidden = _TAG.sub(" ", " ".join((*unseen, covered))[:_MAX_HIDDEN])
     page = _make_page(markup, scan, attributes, visible, hidden)
     return page._replace(links=_odd_links(attributes))
@@ -109,7 +109,7 @@ def parse_plain_text(source: str) -> HtmlPage:
     """
     scan = _scan_tags(source)
     attributes = "\n".join(scan.attributes)
-    return _make_page(source, scan, attributes, f"{_text_of(scan)}\n{attributes}")
+    return _make_page(source, scan, attributes, "".join(_pieces_of(scan)) + "\n" + attributes)
 
 
 def _make_page(
@@ -149,11 +149,12 @@ def _scan_tags(source: str) -> _Scan:
     return _Scan(pieces[::3], pieces[1::3], insides, attributes)
 
 
-def _text_of(scan: _Scan) -> str:
+def _pieces_of(scan: _Scan) -> list[str]:
+    """The texts, and between any two what a reader sees of the tag."""
     pieces = [""] * (2 * len(scan.names) + 1)
     pieces[::2] = scan.texts
     pieces[1::2] = [" " if name in _BREAKING_TAGS else "" for name in scan.names]
-    return "".join(pieces)
+    return pieces
 
 
 def _has_linked_image(names: list[str]) -> bool:
@@ -299,7 +300,11 @@ def _parse_colour(value: str) -> Colour | None:
 
 
 def _are_near(first: Colour, second: Colour) -> bool:
-    return all(abs(one - other) < _NEAR for one, other in zip(first, second, strict=True))
+    return (
+        abs(first[0] - second[0]) < _NEAR
+        and abs(first[1] - second[1]) < _NEAR
+        and abs(first[2] - second[2]) < _NEAR
+    )
 
 
 # ---- what declarations say
@@ -650,33 +655,53 @@ def _hiding_looks(scan: _Scan, attributes: str, sheet: str) -> _Looks:
     tags = dict.fromkeys(zip(scan.names, scan.insides, strict=True))
     if not sheet:
         uses = _STYLING if has_sign else _COLOURING
-        tags = dict.fromkeys([tag for tag in tags if uses.search(tag[1])])
+        useful = set(filter(uses.search, scan.attributes))
+        tags = dict.fromkeys([tag for tag in tags if tag[1] in useful])
     looks = {tag: style.look_of(*tag) for tag in islice(tags, _MAX_TAGS)}
     return {tag: look for tag, look in looks.items() if look != (_PLAIN, 0, [])}
 
 
 def _part_hidden(scan: _Scan, looks: _Looks) -> tuple[str, str]:
     """The text that a reader sees, and the text that its elements hide."""
-    parts: tuple[list[str], list[str]] = ([], [scan.texts[0]])  # hidden, seen
-    opened = [("", _State())]
+    pieces = _pieces_of(scan)
+    parts: tuple[list[str], list[str]] = ([], [])  # hidden, seen
+    state = _State()
+    opened = [("", state)]
     counts = Counter[str]()
-    state = opened[0][1]
-    for name, inside, text in zip(scan.names, scan.insides, scan.texts[1:], strict=True):
-        if name[0] == "/":
-            ended = name[1:]
-            if counts[ended]:
-                while (last := opened.pop()[0]) != ended:
-                    counts[last] -= 1
-                counts[ended] -= 1
-                state = opened[-1][1]
-        elif name not in _VOID_ELEMENTS and name[0] not in "!?":
+    position = 0
+    kinds = {name: _tag_kind(name) for name in set(scan.names)}
+    for number, name in enumerate(scan.names):
+        ended = kinds[name]
+        if ended:
+            if not counts[ended]:
+                continue
+            while (last := opened.pop()[0]) != ended:
+                counts[last] -= 1
+            counts[ended] -= 1
+            changed = opened[-1][1]
+        elif ended is None:
+            changed = state
             while (last := opened[-1][0]) in _ENDED_BY and name in _ENDED_BY[last]:
                 counts[last] -= 1
                 opened.pop()
-                state = opened[-1][1]
-            if look := looks.get((name, inside)):
-                state = state.within(*look)
-            opened.append((name, state))
+                changed = opened[-1][1]
+            if look := looks.get((name, scan.insides[number])):
+                changed = changed.within(*look)
+            opened.append((name, changed))
             counts[name] += 1
-        parts[state.is_seen].append(" " + text if name in _BREAKING_TAGS else text)
+        else:
+            continue
+        if changed.is_seen != state.is_seen:
+            at = 2 * number + 1
+            parts[state.is_seen].extend(pieces[position:at])
+            position = at
+        state = changed
+    parts[state.is_seen].extend(pieces[position:])
     return "".join(parts[1]), "".join(parts[0])
+
+
+def _tag_kind(name: str) -> str | None:
+    """The element that a tag ends; None if it begins one; nothing if it does neither."""
+    if name[0] == "/":
+        return name[1:]
+    return "" if name in _VOID_ELEMENTS or name[0] in "!?" else None
