@@ -76,7 +76,7 @@ def read_content(
     content = MessageContent(mime.parse_message(raw, limits) if message is None else message)
     message, sections = content.message, content.sections
     _read_leaves(content, limits)
-    body, footer = split_footer(_cut_text("\n".join(content.text), limits, content))
+    body, footer = split_footer("\n".join(_cut_texts(content, limits.token_characters)))
     text = deobfuscate(_separate_text(content, b"", body))
     content.text_length, letters = len(text), sum([len(runs) for _, runs in content.spaceless])
     clues, substitute_words = describe_makeup(
@@ -103,11 +103,11 @@ def read_content(
             shown = deobfuscate(shown)
             subjects.append(shown)
         sections.append((name, shown))
-    hidden = _cut_text(fold(" ".join(content.hidden), lower=True), limits, content)
+    hidden = _cut_text(fold(" ".join(content.hidden), lower=True), limits.token_characters, content)
     if hidden and not hidden.isspace():
         sections.append((b"hidden", _separate_text(content, b"hidden", hidden)))
     if content.tags:
-        tags = _cut_text(fold(" ".join(content.tags), lower=True), limits, content)
+        tags = _cut_text(fold(" ".join(content.tags), lower=True), limits.token_characters, content)
         sections.append((b"tags", tags.encode("utf-8", "replace")))
     hosts = _add_links(content)
     received = [value for name, value in fields if name == b"received"]
@@ -142,30 +142,43 @@ _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br
 _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")
 _CALENDAR_FOLD = re.compile(r"\r?\n[ \t]")  # within any word (RFC 5545 section 3.1)
 _MIN_PART_SHARE = 32  # this part of `text_bytes` is read of every leaf, whatever stands before it
+_MAX_BUDGETS = 10  # times so many bytes are decoded, because most of a page may be markup
 _SAMPLE_BYTES = 4096  # of each text part, whose characters are counted
+_PAGE_TYPES = frozenset((b"text/html", b"application/xhtml+xml", b"text/x-amp-html"))
 
 
 def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
-    budget = limits.text_bytes
-    unseen: list[int] = []
+    """Read the letter, and pages and texts that are attached to it: pages always, because mail
+    programs show them; other files only where there is no letter.
+    """
+    letter: list[tuple[mime.Leaf, bool]] = []  # each part, and whether it is a page
+    files: list[tuple[mime.Leaf, bool]] = []
     for leaf in content.message.leaves:
         media, name = leaf.media, leaf.file_name
+        disposition = leaf.first_values[b"content-disposition"].lstrip().lower()
         if name:
             name = _fold_file_name(name)
-        elif leaf.first_values[b"content-disposition"].lstrip().lower().startswith(b"attachment"):
+        elif disposition.startswith(b"attachment"):
             name = b"unnamed"
         # mail programs show a multipart that cannot be taken apart as text
         is_text = media.startswith((b"text/", b"multipart/")) or media in _TEXT_TYPES
         if name or not is_text:
             content.attachments.append((media, name))
-        is_page = media in {b"text/html", b"application/xhtml+xml", b"text/x-amp-html"} or (
+        is_page = media in _PAGE_TYPES or (
             name.endswith(_PAGE_EXTENSIONS) and not media.startswith(b"text/")
         )
         if is_page or is_text:
-            if leaf.may_be_unseen:
-                unseen.append(len(content.text))
-            leaf_budget = max(budget, limits.text_bytes // _MIN_PART_SHARE)
-            budget -= _read_text(content, leaf, leaf_budget, is_page=is_page)
+            is_file = name and not is_page and leaf is not content.message.root
+            (files if is_file else letter).append((leaf, is_page))
+    budget = limits.text_bytes
+    unseen: list[int] = []
+    for leaf, is_page in (*letter, *files):
+        if leaf is (files[0][0] if files else None) and any(map(str.strip, content.text)):
+            break
+        if leaf.may_be_unseen:
+            unseen.append(len(content.text))
+        leaf_budget = max(budget, limits.text_bytes // _MIN_PART_SHARE)
+        budget -= _read_text(content, leaf, leaf_budget, is_page=is_page)
     for number in find_unlike_page(content.text, unseen) if unseen else ():
         content.hidden.append(content.text[number])
         content.text[number] = ""
@@ -178,11 +191,9 @@ def _fold_file_name(name: bytes) -> bytes:
 
 
 def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page: bool) -> int:
-    """Read one text part; returns how many decoded bytes it takes from the budget."""
-    window = leaf.body[: 4 * budget]  # no encoding is longer, unless it is padded with rubbish
-    data, defects = decode.decode_transfer_encoding(window, leaf.encoding)
-    if len(data) > budget or len(window) < len(leaf.body):
-        data, defects = data[:budget], [*defects, b"text-size"]
+    """Read one text part; returns how many characters it takes from the budget."""
+    body = mime.cut_middle(leaf.body, _MAX_BUDGETS * budget, budget)
+    data, defects = decode.decode_transfer_encoding(body, leaf.encoding)
     if leaf.media == b"text/plain":
         data, files = decode.strip_uuencoded_files(data)
         content.attachments += [
@@ -202,7 +213,11 @@ def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page
     content.defects += defects + charset_defects
     content.first_text = content.first_text or leaf
     # HTML is taken apart before folding: no look-alike of "<" may become a tag
-    text = text.lower()
+    text, length = text.lower(), len(text)
+    if length > budget:
+        text = _shorten(text, budget)
+    if length > len(text) or len(leaf.body) > len(body):
+        content.defects.append(b"text-size")
     if "http" in text:
         content.urls += _URL.findall(text)
     if is_page or ("<" in text and _LOOKS_LIKE_HTML.search(text[:2000])):
@@ -219,7 +234,38 @@ def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page
     content.text.append(fold(text, lower=True))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
-    return len(data)
+    return length
+
+
+# What is long and never seen, and where it ends; so much of it is kept. A page has a few of them.
+_LONG_UNSEEN = re.compile(r"<(?:!--|style\b|script\b)")
+_LONG_ENDS = {"<!--": "-->", "<style": "</style", "<script": "</script"}
+_LONG_BLANKS = re.compile(r"\s{32,}+")
+_REPEATED_TAGS = re.compile(r"((?:<[^<>]{1,100}+>\s*+){1,3}?)\1{8,}+")
+_KEPT_CHARACTERS, _MAX_LONG_UNSEEN, _MAX_CUT_TAG = 16 << 10, 1000, 1000
+
+
+def _shorten(text: str, limit: int) -> str:
+    """The beginning and the end of a text in lower case, first without what is long and unseen."""
+    text = _REPEATED_TAGS.sub(r"\1", html.DATA.sub("data:", text))
+    if 4 * sum(map(text.count, " \t\r\n\xa0\u3000")) > len(text):
+        text = _LONG_BLANKS.sub("\n", text)
+    pieces, position = [], 0
+    for _ in range(_MAX_LONG_UNSEEN):
+        if len(text) - position <= limit or not (start := _LONG_UNSEEN.search(text, position)):
+            break
+        end = text.find(_LONG_ENDS[start[0]], start.end())
+        end = len(text) if end < 0 else end
+        pieces.append(text[position : min(end, start.end() + _KEPT_CHARACTERS)])
+        position = end
+    text = "".join((*pieces, text[position:]))
+    if len(text) <= limit:
+        return text
+    # Both ends are cut in front of the same tag, so that as many elements are closed as opened.
+    cut, tail = limit - limit // 4, len(text) - limit // 4
+    cut = max(text.rfind("<", cut - _MAX_CUT_TAG, cut), cut - _MAX_CUT_TAG)
+    same = text.find(text[cut : cut + 8], tail)
+    return text[:cut] + text[same if same >= 0 else tail :]
 
 
 # ---- sections
@@ -228,9 +274,21 @@ _BLANKS = b" \n\t\r\f"
 _END_WORDS, _END_BYTES = 5, 400  # the last words are looked for in so many bytes
 
 
-def _cut_text(text: str, limits: mime.ParseLimits, content: MessageContent) -> str:
+def _cut_texts(content: MessageContent, limit: int) -> list[str]:
+    """The texts of all parts. Short ones stay whole, long ones share the room that is left."""
+    texts = content.text
+    if sum(map(len, texts)) <= limit:
+        return texts
+    cut = list(texts)
+    by_length = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+    for shared, number in zip(range(len(texts), 0, -1), by_length, strict=True):
+        cut[number] = _cut_text(texts[number], limit // shared, content)
+        limit -= min(len(cut[number]), limit // shared)
+    return cut
+
+
+def _cut_text(text: str, limit: int, content: MessageContent) -> str:
     """The start of a long text, where readers look, and its end, where footers stand."""
-    limit = limits.token_characters
     if len(text) <= limit:
         return text
     utf8 = text[:limit].encode("utf-8", "replace")

@@ -1,10 +1,9 @@
 """HTML to what a reader sees, what a reader does not see, and how the page is built.
 
-`parse_page` removes what is never seen (comments, scripts, styles, titles), then what hides itself
-(`visibility`), and takes the tags out of the rest. Nearly all pages have a form in which every "<"
-begins a tag and the next ">" ends it; one regular expression finds their comments, scripts and
-styles. A page that an expression would misread is read tag by tag, as browsers do (HTML Standard,
-section 13.2.5).
+`parse_page` takes out what is never seen (comments, scripts, styles, titles), then what hides
+itself: `_PageStyle` says what attributes and style sheets do to an element, `_part_hidden` follows
+the elements. Text that counts as hidden stays evidence, in a section of its own, so little is
+gained by showing it after all in a way that is not known here.
 
 Works on lower-case markup, in time linear in its length, not on a tree: hostile markup is cut
 short, never followed. Must never raise and never fetch anything.
@@ -15,28 +14,52 @@ the fastest parser that builds a tree twice as long; neither says what is hidden
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from html.entities import html5
 from itertools import islice
 from typing import NamedTuple
 
-from spamguard import native
 from spamguard.mail.text import fold
-from spamguard.mail.visibility import (
-    BLOCK_ELEMENTS,
-    TAG,
-    attribute_value,
-    remove_hidden,
-    resolve_reference,
-    strip_leading_zeros,
-)
 
-_ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
+_BLOCK_NAMES = (
+    "p div td th tr table tbody li ol ul h1 h2 h3 h4 h5 h6 hr center blockquote pre dl dt dd form"
+    " option select button html head title body address article aside caption details dir fieldset"
+    " figcaption figure footer header legend main menu nav section summary"
+)
 # At these a reader sees a gap; other tags leave none: "v<b></b>iagra" is read as one word.
-_BREAKING_TAGS = BLOCK_ELEMENTS | {f"/{name}" for name in BLOCK_ELEMENTS} | {"br", "img", "input"}
+_BREAKING_TAGS = frozenset(
+    ("br", "img", "input", *(slash + name for name in _BLOCK_NAMES.split() for slash in ("", "/")))
+)
+_VOID_ELEMENTS = frozenset(
+    ("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr")
+)
+_NAME = r"[/!?a-z][^<> \t\n\r\f/]*+"
+_TAG = re.compile(rf"<({_NAME})([^<>]*+)>?")
+# Possessive, and without "<": a value that is not closed must not take the page with it. An empty
+# choice in a possessive group keeps Python before 3.11.5 from misreading it.
+_INSIDE = r"(?:[^<>=]++|=(?:\s*+(?:\"[^\"<]*+\"|'[^'<]*+'))?+|)*+"
+_TAG_WITH_VALUES = re.compile(rf"<({_NAME})({_INSIDE})>?")
+_OPEN_VALUE = re.compile(r"=\s*+(?:\"[^\"<]*+<|'[^'<]*+<)")
+DATA = re.compile(r"data:[^\s\"'<>()]{100,}+")
+"""A picture, or the like, within an address."""
+# "<!-->" is a whole comment (HTML Standard, section 13.2.5.43). What is not closed takes the rest.
+_UNSEEN = re.compile(
+    r"<(?:!--(?:-?>|((?:[^-]++|-(?!-!?>)|)*+)(?:--!?>)?)"
+    r"|(script|style|template|title|iframe|noembed|noframes)(?=[\s/>])([^<>]*+)>?"
+    r"((?:[^<]++|<(?!/\2[\s/>])|)*+)(?:</\2[^<>]*+>?)?)"
+)
+_UNSEEN_TEXTS = frozenset(("title", "iframe", "noembed", "noframes"))
+# Sheets for paper; what hides a page until a script has run (AMP for Email).
+_NOT_IN_FORCE = re.compile(
+    r"boilerplate|media\s*+=\s*+[\"']?\s*+(?!(?:only\s++)?(?:screen|all)\s*+(?:[\"',]|\Z))"
+)
 _MAX_LITTLE_TEXT = 2000  # characters, most of them blanks where tags stood
+_MAX_HIDDEN = 64 << 10  # characters of hidden text
+_SPACED_LETTERS = re.compile(r"  [a-z](?:  [a-z](?=  |\Z)){3,}+")  # one in each table cell
 
 
 class HtmlPage(NamedTuple):
@@ -59,13 +82,24 @@ class HtmlPage(NamedTuple):
 
 def parse_page(source: str) -> HtmlPage:
     """Take a page in lower case apart."""
-    markup, scanned = _scan_visible(source)
-    attributes = "\n".join(scanned.attributes)
-    visible, covered = remove_hidden(markup.source, scanned.attributes, markup.style)
-    if visible != markup.source:
-        scanned = scan_tags(visible)
-    hidden = TAG.sub(" ", " ".join(markup.unseen + covered))
-    page = _make_page(visible, scanned, attributes, scanned.text, hidden)
+    markup = DATA.sub("data:", source) if "data:" in source else source
+    pieces = _UNSEEN.split(markup)  # markup, comment, name, attributes, text of an element, markup
+    unseen: list[str] = []
+    style = ""
+    if len(pieces) > 1:
+        markup = "".join(pieces[::5])
+        unseen += filter(None, pieces[1::5])
+        for name, attributes, text in zip(pieces[2::5], pieces[3::5], pieces[4::5], strict=True):
+            if name in _UNSEEN_TEXTS:
+                unseen.append(text)
+            elif name == "style" and not _NOT_IN_FORCE.search(attributes):
+                style += text
+    scan = _scan_tags(markup)
+    attributes = "\n".join(scan.attributes)
+    looks = _hiding_looks(scan, attributes, style)
+    visible, covered = _part_hidden(scan, looks) if looks else ("".join(_pieces_of(scan)), "")
+    hidden = _TAG.sub(" ", " ".join((*unseen, covered))[:_MAX_HIDDEN])
+    page = _make_page(markup, scan, attributes, visible, hidden)
     return page._replace(links=_odd_links(attributes))
 
 
@@ -73,53 +107,54 @@ def parse_plain_text(source: str) -> HtmlPage:
     """Take text apart that looks like HTML but is declared as plain: readers see all of it, tags
     and attributes too.
     """
-    scanned = scan_tags(source)
-    visible = "\n".join((scanned.text, *scanned.attributes))
-    return _make_page(source, scanned, "\n".join(scanned.attributes), visible)
+    scan = _scan_tags(source)
+    attributes = "\n".join(scan.attributes)
+    return _make_page(source, scan, attributes, "".join(_pieces_of(scan)) + "\n" + attributes)
 
 
 def _make_page(
-    source: str, scanned: ScannedMarkup, attributes: str, visible: str, hidden: str = ""
+    source: str, scan: _Scan, attributes: str, visible: str, hidden: str = ""
 ) -> HtmlPage:
     return HtmlPage(
-        _replace_entities(visible),
+        _SPACED_LETTERS.sub(
+            lambda word: " " + word[0].replace(" ", ""), _replace_entities(visible)
+        ),
         _replace_entities(hidden),
-        " ".join(scanned.names) + attributes,
-        len(source) - len(scanned.text),
-        scanned.images,
-        scanned.linked_image and len(visible) <= _MAX_LITTLE_TEXT,
+        " ".join(dict.fromkeys(scan.names)) + attributes,
+        len(source) - sum(map(len, scan.texts)),
+        scan.names.count("img"),
+        len(visible) <= _MAX_LITTLE_TEXT and _has_linked_image(scan.names),
     )
 
 
-class ScannedMarkup(NamedTuple):
-    """The text between tags, names and attributes of the tags, each once in order, the number of
-    images, and whether one stands within a link.
+class _Scan(NamedTuple):
+    """The texts before, between and behind tags; of each tag its name and what stands behind it;
+    and that once.
     """
 
-    text: str
-    names: Collection[str]
+    texts: list[str]
+    names: list[str]
+    insides: list[str]
     attributes: Collection[str]
-    images: int
-    linked_image: bool
 
 
-def scan_tags(source: str) -> ScannedMarkup:
-    """Split markup in which every "<" begins a tag."""
-    compiled = native.functions
-    if compiled is not None:
-        with suppress(UnicodeEncodeError):  # half of a surrogate pair
-            return ScannedMarkup(*compiled.markup(source, _BREAKING_TAGS))
-    pieces = TAG.split(source)  # text, name of the tag, its attributes, text …
-    names, attributes = pieces[1::3], pieces[2::3]
-    pieces[1::3] = [" " if name in _BREAKING_TAGS else "" for name in names]
-    pieces[2::3] = [""] * len(names)
-    return ScannedMarkup(
-        "".join(pieces),
-        dict.fromkeys(names),
-        dict.fromkeys(attributes),
-        names.count("img"),
-        _has_linked_image(names),
-    )
+def _scan_tags(source: str) -> _Scan:
+    pieces = _TAG.split(source)
+    insides = pieces[2::3]
+    attributes = dict.fromkeys(insides)
+    if _OPEN_VALUE.search("<".join(attributes) + "<"):
+        pieces = _TAG_WITH_VALUES.split(source)  # a sign in a quoted value ends no tag
+        insides = pieces[2::3]
+        attributes = dict.fromkeys(insides)
+    return _Scan(pieces[::3], pieces[1::3], insides, attributes)
+
+
+def _pieces_of(scan: _Scan) -> list[str]:
+    """The texts, and between any two what a reader sees of the tag."""
+    pieces = [""] * (2 * len(scan.names) + 1)
+    pieces[::2] = scan.texts
+    pieces[1::2] = [" " if name in _BREAKING_TAGS else "" for name in scan.names]
+    return pieces
 
 
 def _has_linked_image(names: list[str]) -> bool:
@@ -131,12 +166,29 @@ def _has_linked_image(names: list[str]) -> bool:
     return False
 
 
+# ---- references to characters
+
+_ENTITY = re.compile(r"&(?:#[0-9]{1,30}+|#x[0-9a-f]{1,30}+|[a-z][a-z0-9]{1,31}+);?")
+_LEADING_ZEROS = re.compile(r"(?<=&#)0++(?=[0-9])|(?<=&#x)0++(?=[0-9a-f])")
+_CAPITALISED_REFERENCES = {  # such as "&Tab;"
+    f"&{name.lower()}": sign for name, sign in html5.items() if name.lower() not in html5
+}
+
+
 def _replace_entities(text: str) -> str:
     if "&" not in text:
         return text
     # most of them are this one
-    text = strip_leading_zeros(text.replace("&nbsp;", " "))
+    text = _strip_leading_zeros(text.replace("&nbsp;", " "))
     return _ENTITY.sub(lambda entity: _folded_entity(entity[0]), text)
+
+
+def _attribute_value(written: str) -> str:
+    if "&" not in written:
+        return written
+    return _ENTITY.sub(
+        lambda entity: _resolve_reference(entity[0][:12]), _strip_leading_zeros(written)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -144,7 +196,16 @@ def _folded_entity(entity: str) -> str:
     """Folded at once: a page whose only foreign character is a no-break space stays ASCII, which is
     cheap. Their length is bounded, because `html.unescape` raises at thousands of digits.
     """
-    return fold(resolve_reference(entity))
+    return fold(_resolve_reference(entity))
+
+
+def _resolve_reference(reference: str) -> str:
+    """References are in lower case like all markup."""
+    return _CAPITALISED_REFERENCES.get(reference) or html.unescape(reference)
+
+
+def _strip_leading_zeros(source: str) -> str:
+    return _LEADING_ZEROS.sub("", source) if "&#0" in source or "&#x0" in source else source
 
 
 # ---- links as browsers read them (URL Standard, section 4.4)
@@ -152,10 +213,11 @@ def _folded_entity(entity: str) -> str:
 _ODD_CHARACTERS = ("&#", "&colon", "&sol", "&tab", "&newline")
 _BEFORE_SCHEMELESS_LINK = frozenset("\"'= \t\n")  # in front of two slashes
 _ODD_SCHEME = re.compile(r"https?:(?!//[^/])")
-# Of href, src, action, and rarely of others.
-_BROKEN_LINK = re.compile(r"=(?<=[fcn\s]=)\s*+(?:\"[^\"\t\n\r]*+|'[^'\t\n\r]*+)[\t\n\r]")
+# Of href, src, action, background, and rarely of others.
+_BROKEN_LINK = re.compile(r"=(?<=[fcnd\s]=)\s*+(?:\"[^\"\t\n\r]*+|'[^'\t\n\r]*+)[\t\n\r]")
 _LINK_ATTRIBUTE = re.compile(
-    r"(?:href|src|action)\s*+=\s*+(?:\"\s*+([^\"]*+)|'\s*+([^']*+)|([^\s\"'][^\s]*+))"
+    r"(?:href|src|action|background)\s*+=\s*+"
+    r"(?:\"\s*+([^\"]*+)|'\s*+([^']*+)|([^\s\"'][^\s]*+))"
 )
 _LINK_ADDRESS = re.compile(
     r"(?:(https?):[/\\]*+|[/\\]{2,}+)([^\s\"'<>/\\]{3,100}+[^\s\"'<>]{0,300}+).*", re.S
@@ -173,7 +235,7 @@ def _odd_links(attributes: str) -> list[str]:
     links = []
     for match in islice(_LINK_ATTRIBUTE.finditer(attributes), _MAX_LINKS):
         written = match[match.lastindex or 0]
-        address = attribute_value(written).translate(_DROPPED_IN_LINKS).strip().lower()
+        address = _attribute_value(written).translate(_DROPPED_IN_LINKS).strip().lower()
         if link := _LINK_ADDRESS.fullmatch(address):
             scheme, rest = link.groups()
             is_plain = written.replace("&amp;", "&").strip() == address and written.startswith(
@@ -194,215 +256,452 @@ def _has_odd_links(attributes: str) -> bool:
     return not _BEFORE_SCHEMELESS_LINK.isdisjoint(before_slashes)
 
 
-# ---- comments, scripts, styles and titles
+# ---- colours
 
-_BLANK = r"[ \t\n\r\f]"
-# Possessive, and [^<>] in tags: a search that finds no end must not run to the end of the page
-# again and again. "<!-->" is a whole comment (section 13.2.5.43).
-_COMMENT = r"!--(?:-?>|((?:[^-]++|-(?!-!?>)|)*+)(?:--!?>)?)"
-# Only tags that everybody reads alike; others stay, and are known by their names.
-_PLAIN_ATTRIBUTES = (
-    rf"(?:[ \t\n\r\f/]++[a-z][\w:-]*+(?:{_BLANK}*+={_BLANK}*+"
-    r"(?:\"[^\"<>]*+\"|'[^'<>]*+'|[\w.#:;%/+-]++)|)|)*+[ \t\n\r\f/]*+"
-)
-_UNSEEN_ELEMENT = re.compile(
-    rf"<(?:{_COMMENT}|(script|style|template|title)(?=[ \t\n\r\f/>])({_PLAIN_ATTRIBUTES})>"
-    rf"((?:[^<]++|<(?!/\2[ \t\n\r\f/>])|)*+)(?:</\2{_BLANK}*+>)?)"
-)
-# Signs of tags may stand in quoted values, where they begin and end none.
-_SIGN_IN_QUOTES = re.compile(r"=\s*+(?:\"[^\"<>]*+[<>]|'[^'<>]*+[<>])")
-# A sign that begins no tag ends none either.
-_SIGN_IN_TAG = re.compile(r"<[/!?a-z][^<>]*+<(?![/!?a-z])")
-_SIGNS_TO_BLANKS = str.maketrans("<>", "  ")
-_ATTRIBUTE_VALUE = (
-    rf"{_BLANK}*+={_BLANK}*+(?:\"[^\"]*+\"?|'[^']*+'?|[^ \t\n\r\f>\"'][^ \t\n\r\f>]*+|)"
-)
-_MARKUP_TOKEN = re.compile(
-    rf"<(?:{_COMMENT}|([!?][^>]*+|/(?![a-z])[^>]*+)>?"
-    r"|(/?[a-z][^ \t\n\r\f/>]*+)"
-    rf"((?:[ \t\n\r\f/]++|[^ \t\n\r\f/>][^ \t\n\r\f/>=]*+(?:{_ATTRIBUTE_VALUE}|)|)*+)>?)"
-)
-_DROPPED_ELEMENTS = frozenset(("script", "style", "template", "title"))
-# Elements whose text is no markup, and what becomes of the text.
-_TEXT_ELEMENTS = {
-    **dict.fromkeys(("plaintext", "textarea", "xmp"), "visible"),
-    **dict.fromkeys(("iframe", "noembed", "noframes", "title"), "unseen"),
-    **dict.fromkeys(("script", "template"), "dropped"),
-    "style": "style",
+Colour = tuple[int, int, int]
+_WHITE = (255, 255, 255)
+_UNKNOWN, _CLEAR = (-999, -999, -999), (-99, -99, -99)  # like no other
+_NAMED_COLOURS = {
+    name: (int(code[:2], 16), int(code[2:4], 16), int(code[4:], 16))
+    for name, code in re.findall(
+        r"(\w+) (\w+)",
+        "white ffffff black 000000 red ff0000 lime 00ff00 blue 0000ff yellow ffff00 aqua 00ffff"
+        " cyan 00ffff fuchsia ff00ff magenta ff00ff silver c0c0c0 gray 808080 grey 808080"
+        " maroon 800000 green 008000 navy 000080 olive 808000 purple 800080 teal 008080"
+        " snow fffafa ivory fffff0 azure f0ffff whitesmoke f5f5f5 ghostwhite f8f8ff orange ffa500",
+    )
 }
-_END_TAGS = {
-    name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])")
-    for name in _TEXT_ELEMENTS
-    if name != "plaintext"
-}
-# Behind the start of one of these only a whole parser can tell which elements hold markup, and so
-# what is a comment and what a quoted value: text is rather seen than lost.
-_FOREIGN_ELEMENTS = frozenset(("math", "svg"))
-_CONTEXT_ELEMENTS = _FOREIGN_ELEMENTS | {"select"}
-_ODD_ELEMENTS = (
-    _CONTEXT_ELEMENTS | _TEXT_ELEMENTS.keys() | {f"/{name}" for name in _DROPPED_ELEMENTS}
+_COLOUR = re.compile(
+    r"(?:#|(?<![\w(])(?=[0-9a-f]{3}(?:[0-9a-f]{3})?(?!\w)))([0-9a-f]{3,8})(?!\w)"
+    r"|rgba?\(\s*+(\d{1,3})[\s,]++(\d{1,3})[\s,]++(\d{1,3})(?:\s*+[,/]\s*+([\d.]{1,9}))?|([a-z]+)"
 )
-_ORDINARY_MARKUP = re.compile(  # text, and tags that everybody reads alike
-    rf"(?:[^<]++|</?+(?!(?:{'|'.join(sorted(_CONTEXT_ELEMENTS | _TEXT_ELEMENTS.keys()))})"
-    rf"[ \t\n\r\f/>])[a-z][\w:-]*+{_PLAIN_ATTRIBUTES}>|)*+"
-)
+_NEAR = 16  # of 256, in each of red, green and blue
 
 
-class Markup(NamedTuple):
-    """Markup in which every "<" begins a tag, without what is never seen; the texts of titles,
-    comments and what stands in for frames; and the style sheets.
-    """
-
-    source: str
-    unseen: list[str]
-    style: str
-
-
-def _scan_visible(source: str) -> tuple[Markup, ScannedMarkup]:
-    markup = _parse_simple_markup(source)
-    if markup is not None:
-        scanned = scan_tags(markup.source)
-        if not _is_ambiguous(markup.source, scanned):
-            return markup, scanned
-    markup = _parse_markup(source)
-    return markup, scan_tags(markup.source)
-
-
-def _parse_simple_markup(source: str) -> Markup | None:
-    """The usual way. None: an unseen element begins where only a whole look can tell what it is."""
-    # markup, comment, name of the element, its attributes, its text, markup …
-    pieces = _UNSEEN_ELEMENT.split(source)
-    if len(pieces) == 1:
-        return Markup(source, [], "")
-    if any(map(_ends_in_tag_or_value, pieces[:-1:5])):
+@lru_cache(maxsize=1024)
+def _parse_colour(value: str) -> Colour | None:
+    """The first colour of a value; None if what lies behind shines through."""
+    if "url(" in value or "gradient" in value:
+        return _UNKNOWN
+    match = _COLOUR.search(value)
+    if match is None or match[6] in ("transparent", "none", "inherit", "initial", "unset"):
         return None
-    unseen: list[str] = []
-    style: list[str] = []
-    for name, attributes, text in zip(pieces[2::5], pieces[3::5], pieces[4::5], strict=True):
-        if name == "title":
-            unseen.append(text)
-        elif name == "style":
-            style.append(_restrict_style_sheet(attributes, text))
-    unseen += [comment for comment in pieces[1::5] if comment]
-    return Markup("".join(pieces[::5]), unseen, "\n".join(style))
+    code, red, green, blue, opacity, name = match.groups()
+    if name:
+        return _NAMED_COLOURS.get(name, _UNKNOWN)
+    if red:
+        is_clear = opacity is not None and not opacity.strip("0.")
+        return None if is_clear else (int(red), int(green), int(blue))
+    if len(code) in (4, 8) and not code[len(code) * 3 // 4 :].strip("0"):
+        return None
+    if len(code) < 6:
+        code = "".join([digit * 2 for digit in code[:3]])
+    return int(code[:2], 16), int(code[2:4], 16), int(code[4:6], 16)
 
 
-def _ends_in_tag_or_value(markup: str) -> bool:
-    """Whether markup ends within a tag or a quoted value: nothing begins there."""
+def _are_near(first: Colour, second: Colour) -> bool:
     return (
-        markup.rfind("<") > markup.rfind(">")
-        or _ends_in_value(markup, '"')
-        or _ends_in_value(markup, "'")
+        abs(first[0] - second[0]) < _NEAR
+        and abs(first[1] - second[1]) < _NEAR
+        and abs(first[2] - second[2]) < _NEAR
     )
 
 
-def _ends_in_value(markup: str, quote: str) -> bool:
-    """Whether the last quote of a kind begins a value. All in front of it is copied only where
-    blanks stand between.
-    """
-    position = markup.rfind(quote)
-    before = markup[position - 1 : position] if position > 0 else ""
-    return before == "=" or (before.isspace() and markup[:position].rstrip().endswith("="))
+# ---- what declarations say
 
-
-def _is_ambiguous(source: str, scanned: ScannedMarkup) -> bool:
-    """Whether browsers read it otherwise; `scanned` takes quotes for ordinary signs."""
-    if not _ODD_ELEMENTS.isdisjoint(scanned.names):
-        return True
-    if _SIGN_IN_QUOTES.search("<".join((*scanned.attributes, ""))):
-        return True
-    return "<" in scanned.text and _SIGN_IN_TAG.search(source) is not None
-
-
-def _parse_markup(source: str) -> Markup:
-    """Read a page tag by tag, as browsers do."""
-    texts: dict[str, list[str]] = {"visible": [], "unseen": [], "style": [], "dropped": []}
-    visible = texts["visible"]
-    position = 0
-    # an element that leaves it unknown which others hold markup; the end of svg is not looked for
-    foreign = ""
-    while True:
-        start = _ORDINARY_MARKUP.match(source, position).end()  # type: ignore[union-attr]  # it matches ""
-        token = _MARKUP_TOKEN.search(source, start)
-        between = source[start : token.start() if token else None]
-        if between.endswith("<"):  # it begins no tag here, and must not come before a letter
-            between = between[:-1] + " "
-        visible += source[position:start], between
-        if token is None:
-            return Markup("".join(visible), texts["unseen"], "\n".join(texts["style"]))
-        position = token.end()
-        comment, declaration, name, attributes = token.groups()
-        if comment is not None:
-            plain = comment.translate(_SIGNS_TO_BLANKS) if foreign else comment
-            texts["visible" if foreign else "unseen"].append(plain)
-        if not (declaration or name):
-            continue
-        if name in _FOREIGN_ELEMENTS or (name == "select" and not foreign):
-            foreign = name
-        elif name == "/select" and foreign == "select":
-            foreign = ""
-        if foreign or name not in _DROPPED_ELEMENTS:  # the tag stays, without signs of others in it
-            inside = declaration or name + attributes
-            plain = inside.translate(_SIGNS_TO_BLANKS)
-            visible += f"<{plain}>", plain if foreign and plain != inside else ""
-        kind = _TEXT_ELEMENTS.get(name)
-        if kind is None or (kind != "visible" and foreign):
-            continue
-        end = _END_TAGS[name].search(source, position) if name in _END_TAGS else None
-        text = source[position : end.start() if end else len(source)]
-        position += len(text)
-        if kind == "visible":
-            text = text.translate(_SIGNS_TO_BLANKS)
-        elif kind == "style":
-            text = _restrict_style_sheet(attributes, text)
-        texts[kind].append(text)
-        if name in _DROPPED_ELEMENTS and (closing := _MARKUP_TOKEN.match(source, position)):
-            position = closing.end()
-
-
-# ---- conditions of style sheets
-
-_STYLE_RESTRICTION = re.compile(
-    rf"(?<![\w-])(media|type|title){_BLANK}*+={_BLANK}*+(\"[^\"]*+|'[^']*+|[^ \t\n\r\f>]*+)"
+_ZERO = r"[+-]?(?:0(?:\.0*)?|\.0+)(?:[a-z]{1,4}|%)?"
+_TINY = rf"(?:{_ZERO}|(?:[01](?:\.\d*)?|\.\d+)p[xt])"
+_NO_AREA = (
+    r"(?:rect\(\s*[01](?:px)?(?:[\s,]+[01](?:px)?){3}|inset\(\s*(?:[5-9]\d|100)[\d.]*%"
+    r"|(?:circle|ellipse)\(\s*0|polygon\((?:\s*0(?:px|%)?[\s,]*)+\)).*"
 )
-# Of sheets with titles browsers choose one (section 4.2.6).
-_UNRESTRICTED_VALUES = {
-    "media": re.compile(r"(?:only\s+)?(?:screen|all)(?:,[^()]*+)?|"),
-    "type": re.compile("(?:text/css)?"),
-    "title": re.compile(""),
+_HIDING_VALUES = {
+    name: re.compile(pattern, re.S)
+    for name, pattern in {
+        "display": "none",
+        "visibility": "hidden|collapse",
+        "opacity": rf"{_ZERO}|0?\.0\d*",
+        "text-indent": r"-\d{3}.*",
+        "transform": r"(?:.*\s)?(?:scale\w*\(\s*0?\.?0*\s*[,)]|translate\w*\(\s*-\d{3}).*",
+        "clip-path": _NO_AREA,
+    }.items()
 }
-_PLAIN_CONDITION = re.compile(r"[\w\s(),.:-]*+")
-_SOME_SCREENS = "(min-width:1px)"
-_BRACES = re.compile(r"([{}])")
-_AMP_BOILERPLATE = "body{visibility:hidden}"  # until a script has run
+# Of what is placed, and of what does not flow over.
+_PLACED_AWAY = {
+    **dict.fromkeys(("left", "top", "right", "bottom"), re.compile(r"-\d{3}.*", re.S)),
+    "clip": re.compile(_NO_AREA, re.S),
+}
+_SHRUNK = dict.fromkeys(("height", "max-height", "width", "max-width"), re.compile(_TINY))
+_TINY_SIZE = re.compile(_TINY)
+_TINY_FONT = re.compile(rf"(?:[a-z]++\s++)*+{_TINY}(?:\s*/\s*[\w.%]+)?\s.*", re.S)
+_RELATIVE_SIZE = re.compile(r"[\d.]+(?:em|%)|larger|smaller|inherit|unset")
+_CSS_COMMENT = re.compile(r"/\*(?:[^*]++|\*(?!/)|)*+(?:\*/)?")
+_CSS_ESCAPE = re.compile(r"\\(?:([0-9a-f]{1,5})\s?|(.))", re.S)
+_MAX_DECLARATIONS, _MAX_CACHED = 200, 300
 
 
-def _restrict_style_sheet(attributes: str, text: str) -> str:
-    """The text of a style sheet, within the condition that its attributes make."""
-    if "amp4email-boilerplate" in attributes and text.strip() == _AMP_BOILERPLATE:
-        return ""
-    values = {
-        name: value.strip("\"' \t\n\r\f")
-        for name, value in reversed(_STYLE_RESTRICTION.findall(attributes))  # the first counts
-    }
-    conditions = {
-        name for name, value in values.items() if not _UNRESTRICTED_VALUES[name].fullmatch(value)
-    }
-    if not conditions:
-        return text
-    if "type" in conditions:
-        return ""
-    is_plain = conditions == {"media"} and _PLAIN_CONDITION.fullmatch(values["media"])
-    condition = values["media"] if is_plain else _SOME_SCREENS
-    return f"@media {condition}{{{_balance_braces(text)}}}"
+class _Look(NamedTuple):
+    """What an element has of its own. None: as around it."""
+
+    hides: bool = False
+    tiny: bool | None = None
+    colour: Colour | None = None
+    ground: Colour | None = None
+
+    def overlaid(self, more: _Look) -> _Look:
+        """With what else is said of the element."""
+        return _Look(
+            self.hides or more.hides,
+            self.tiny if more.tiny is None else more.tiny,
+            more.colour or self.colour,
+            more.ground or self.ground,
+        )
 
 
-def _balance_braces(text: str) -> str:
-    """A style sheet without closing braces that close nothing, and with those that are missing."""
-    parts: list[str] = []
-    depth = 0
-    for piece in _BRACES.split(text):
-        if piece != "}" or depth:
-            parts.append(piece)
-            depth += (piece == "{") - (piece == "}")
-    return "".join(parts) + "}" * depth
+_PLAIN = _Look()
+
+
+def _declarations(style: str) -> dict[str, str]:
+    """Of each property the last value counts."""
+    if "/*" in style:
+        style = _CSS_COMMENT.sub(" ", style)
+    if "\\" in style:
+        style = _CSS_ESCAPE.sub(lambda sign: sign[2] or chr(int(sign[1], 16)).lower(), style)
+    declared = {}
+    for declaration in style.split(";", _MAX_DECLARATIONS)[:_MAX_DECLARATIONS]:
+        name, _, value = declaration[:200].partition(":")
+        if value := value.partition("!")[0].strip():
+            declared[name.strip()] = value
+    return declared
+
+
+def _says(declared: Mapping[str, str], patterns: Mapping[str, re.Pattern[str]]) -> bool:
+    return any(patterns[name].fullmatch(declared[name]) for name in declared.keys() & patterns)
+
+
+def _look(declared: Mapping[str, str]) -> _Look:
+    size, font, colour = map(declared.get, ("font-size", "font", "color"))
+    tiny = None
+    if size and not (_RELATIVE_SIZE.fullmatch(size) and size[:1] != "0"):
+        tiny = _TINY_SIZE.fullmatch(size) is not None
+    elif font:
+        tiny = _TINY_FONT.fullmatch(font) is not None
+    grounds = map(declared.get, ("background-image", "background", "background-color"))
+    ground = " ".join(filter(None, grounds))
+    inherits = colour in (None, "inherit", "unset", "currentcolor")
+    return _Look(
+        _says(declared, _HIDING_VALUES)
+        or ("position" in declared and _says(declared, _PLACED_AWAY))
+        or ("overflow" in declared and _says(declared, _SHRUNK)),
+        tiny,
+        None if colour is None or inherits else _parse_colour(colour) or _CLEAR,
+        _parse_colour(ground) if ground else None,
+    )
+
+
+# ---- what style sheets say
+
+_AT_RULE = re.compile(r"@[^{};]*+(?:;|\{((?:[^{}]*+\{[^{}]*+\}|)*+[^{}]*+)\}?|(?=\})|\Z)")
+_EVERY_SCREEN = re.compile(r"@media\s++(?:only\s++)?(?:screen|all)\s*+\{")
+_BRACE = re.compile("[{}]")
+_SELECTOR = re.compile(
+    r"(?:([a-z][\w-]*+)|\*)?+((?:[.#][\w-]++|\[[\w-]++(?:[~^$*|]?=[^\]]*+)?\]|)*+)"
+)
+_CONDITION = re.compile(r"([.#])([\w-]++)|\[([\w-]++)(?:([~^$*|]?)=[\"']?([^\]\"']*+)[\"']?)?\]")
+_COMBINATOR = re.compile(r"[>\s]++")
+_MARKS = (("class", "~"), ("id", "="))
+_MAX_RULES, _MAX_ANCESTORS = 500, 50
+
+
+class _Selector(NamedTuple):
+    """One part of a selector: an element, and what its attributes must say."""
+
+    element: str
+    conditions: tuple[tuple[str, str, str], ...]  # attribute, operator, value
+
+    def fits(self, name: str, values: Mapping[str, str]) -> bool:
+        """Whether it is about an element of this name with these attributes."""
+        return self.element in ("", name) and all(
+            attribute in values and _fits(values[attribute], operator, wanted)
+            for attribute, operator, wanted in self.conditions
+        )
+
+
+def _fits(value: str, operator: str, wanted: str) -> bool:
+    match operator:
+        case "~":
+            return wanted in value.split()
+        case "^":
+            return value.startswith(wanted)
+        case "$":
+            return value.endswith(wanted)
+        case "*":
+            return wanted in value
+        case "=" | "|":
+            return value == wanted
+    return True  # the attribute is there
+
+
+class _Rule(NamedTuple):
+    ancestors: int  # bits of the selectors that must fit elements around it
+    selector: _Selector
+    declared: Mapping[str, str]
+
+
+def _parse_selector(text: str) -> _Selector | None:
+    match = _SELECTOR.fullmatch(text)
+    if not text or match is None:
+        return None
+    conditions = []
+    for mark, name, attribute, operator, wanted in _CONDITION.findall(match[2]):
+        if mark:
+            conditions.append(("class", "~", name) if mark == "." else ("id", "=", name))
+        else:
+            conditions.append((attribute, operator or ("=" if wanted else ""), wanted))
+    return _Selector(match[1] or "", tuple(conditions))
+
+
+def _lasting_rules(sheet: str) -> str:
+    """The rules that hold on every screen."""
+    plain = _CSS_COMMENT.sub(" ", sheet) if "/*" in sheet else sheet
+    plain = plain.replace("<!--", " ").replace("-->", " ")
+    if "@" not in plain:
+        return plain
+    return _AT_RULE.sub(lambda rule: rule[1] or "" if _EVERY_SCREEN.match(rule[0]) else "", plain)
+
+
+class _PageStyle:
+    """What attributes and the rules that hold on every screen do to an element."""
+
+    def __init__(self, sheet: str, has_sign: bool) -> None:
+        self._rules: defaultdict[str, list[_Rule]] = defaultdict(list)  # by element, class or id
+        self._ancestors: list[_Selector] = []
+        pieces = _BRACE.split(sheet, 2 * _MAX_RULES)  # selectors, declarations, selectors …
+        for selectors, body in zip(pieces[::2], pieces[1::2], strict=False):
+            if not _COLOURING.search(body) and not (has_sign and _has_sign(body)):
+                continue
+            for text in selectors.split(",", _MAX_RULES)[:_MAX_RULES]:
+                *outer, last = _COMBINATOR.split(text.strip())
+                selector = _parse_selector(last)
+                around = [_parse_selector(part) for part in outer]
+                if selector and None not in around:
+                    bits = sum({self._bit(part) for part in around if part})
+                    marks = [
+                        condition[2] for condition in selector.conditions if condition[:2] in _MARKS
+                    ]
+                    key = marks[0] if marks else selector.element
+                    self._rules[key].append(_Rule(bits, selector, _declarations(body)))
+
+    def _bit(self, selector: _Selector) -> int:
+        if selector not in self._ancestors and len(self._ancestors) < _MAX_ANCESTORS:
+            self._ancestors.append(selector)
+        known = selector in self._ancestors
+        return 1 << (self._ancestors.index(selector) if known else _MAX_ANCESTORS)
+
+    def look_of(self, name: str, inside: str) -> tuple[_Look, int, list[tuple[int, _Look]]]:
+        """The look of an element; its bits as an ancestor; and looks within certain ancestors."""
+        if not self._rules:
+            own = _own_look if len(inside) <= _MAX_CACHED else _own_look.__wrapped__
+            return own(name, inside), 0, []
+        values = _attributes(inside)
+        declared: dict[str, str] = {}
+        within = []
+        keys = ("", name, *values.get("class", "").split(), values.get("id", ""))
+        for rule in [rule for key in dict.fromkeys(keys) for rule in self._rules.get(key, ())]:
+            if rule.selector.fits(name, values):
+                if rule.ancestors:
+                    within.append((rule.ancestors, _look(rule.declared)))
+                else:
+                    declared.update(rule.declared)
+        bits = sum(
+            1 << number
+            for number, ancestor in enumerate(self._ancestors)
+            if ancestor.fits(name, values)
+        )
+        return _look_with(name, values, declared), bits, within
+
+
+@lru_cache(maxsize=4096)
+def _own_look(name: str, inside: str) -> _Look:
+    return _look_with(name, _attributes(inside), {})
+
+
+def _look_with(name: str, values: Mapping[str, str], declared: dict[str, str]) -> _Look:
+    """The look by the attributes of an element, beside what rules declare for it."""
+    for attribute, what in _PRESENTING.items():
+        if attribute in values:
+            declared.setdefault(what, values[attribute])
+    if "hidden" in values:
+        declared.setdefault("display", "none")
+    if "style" in values:
+        declared.update(_declarations(values["style"]))
+    look = _look(declared) if declared else _PLAIN
+    if name == "font" and "size" in values and look.tiny is None:
+        look = look._replace(tiny=False)
+    return look
+
+
+# As browsers read tags: quotes begin values only. Of two attributes of one name the first counts.
+_ATTRIBUTE = re.compile(
+    r"([^\s<>/=][^\s<>/=]*+)"
+    r"(?:\s*+=\s*+(?:\"([^\"]*+)\"?|'([^']*+)'?|([^\s\"'][^\s]*+)))?"
+)
+_PRESENTING = {"color": "color", "text": "color", "bgcolor": "background-color"}
+
+
+def _attributes(inside: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for match in islice(_ATTRIBUTE.finditer(inside), _MAX_DECLARATIONS):
+        values.setdefault(match[1], _attribute_value(match[match.lastindex or 1]))
+    if "background" in values:  # an address of a picture
+        values["bgcolor"] = "url()"
+    return values
+
+
+# ---- what is hidden
+
+# Nothing is hidden without one of these: a word, which is found fast, and a pattern.
+_HIDING_SIGNS = tuple(
+    (word, re.compile(word + pattern))
+    for word, pattern in (
+        ("display", r"\s*+:\s*+none"),
+        ("visibility", r"\s*+:\s*+[hc]"),
+        ("opacity", r"\s*+:\s*+[0.]"),
+        (":", r"\s*+-\d{3}"),
+        ("clip", r"(?:-path)?\s*+:"),
+        ("scale", ""),
+        ("translate", ""),
+        ("overflow", r"\s*+:\s*+[hc]"),
+        ("font", r"(?:-size)?\s*+:[a-z\s]*+(?:0(?!\.?[1-9])|\.0|[01]?(?:\.\d++)?p[xt])"),
+        ("hidden", r"(?<=[\s/\"']hidden)(?=[\s>=/]|\Z)"),
+        ("&", "(?:#(?!39;|34;)|colon|tab|newline)"),
+    )
+)
+_COLOUR_VALUE = r"\s*+[:=]\s*+[\"']?\s*+([#\w]++(?:\([^)]*+)?)"
+_TEXT_COLOURS = (
+    re.compile(r"color(?<![\w-]color)" + _COLOUR_VALUE),
+    re.compile(r"text(?<![\w-]text)" + _COLOUR_VALUE),
+)
+_GROUND_COLOURS = (
+    re.compile("bgcolor" + _COLOUR_VALUE),
+    re.compile("background(?:-color)?" + _COLOUR_VALUE),
+)
+_COLOURING = re.compile("color|background|text")
+_CELLS, _LINES = frozenset(("td", "th", "tr")), frozenset(("p", "div", "table", "ul", "ol", "hr"))
+# Elements that end where one of these begins.
+_ENDED_BY = {
+    "p": _LINES | {"h1", "h2", "h3", "blockquote"},
+    "li": frozenset(("li",)),
+    **dict.fromkeys(("td", "th"), _CELLS),
+    "tr": frozenset(("tr",)),
+}
+_STYLING = re.compile("style|class|id|hidden|color|text|background|size")
+_MAX_COLOURS, _MAX_TAGS = 50, 3000
+
+
+class _State(NamedTuple):
+    """What holds within an element."""
+
+    bits: int = 0
+    tiny: bool = False
+    colour: Colour = (0, 0, 0)
+    ground: Colour = _WHITE
+    is_seen: bool = True
+    is_removed: bool = False  # whatever else is said within
+
+    def within(self, look: _Look, bits: int, more: Sequence[tuple[int, _Look]]) -> _State:
+        """What holds within an element inside."""
+        for needed, other in more:
+            if self.bits & needed == needed:
+                look = look.overlaid(other)
+        tiny = self.tiny if look.tiny is None else look.tiny
+        colour, ground = look.colour or self.colour, look.ground or self.ground
+        is_removed = self.is_removed or look.hides
+        is_seen = not (is_removed or tiny or colour == _CLEAR or _are_near(colour, ground))
+        return _State(self.bits | bits, tiny, colour, ground, is_seen, is_removed)
+
+
+def _has_sign(text: str) -> bool:
+    return (
+        any(word in text and pattern.search(text) for word, pattern in _HIDING_SIGNS)
+        or "\\" in text
+        or "/*" in text
+    )
+
+
+def _has_hidden_colour(text: str) -> bool:
+    colours, grounds = (
+        {_parse_colour(value) for pattern in patterns for value in pattern.findall(text)}
+        for patterns in (_TEXT_COLOURS, _GROUND_COLOURS)
+    )
+    return None in colours or any(
+        colour and ground and _are_near(colour, ground)
+        for colour in islice(colours, _MAX_COLOURS)
+        for ground in islice({*grounds, _WHITE}, _MAX_COLOURS)
+    )
+
+
+_Looks = dict[tuple[str, str], tuple[_Look, int, list[tuple[int, _Look]]]]
+
+
+def _hiding_looks(scan: _Scan, attributes: str, sheet: str) -> _Looks:
+    """The looks of all tags that have one; none where nothing on the page can be hidden."""
+    sheet = _lasting_rules(sheet) if sheet else ""
+    text = attributes + "\n" + sheet.replace("{", ";")
+    has_sign = _has_sign(text)
+    if not has_sign and not _has_hidden_colour(text):
+        return {}
+    style = _PageStyle(sheet, has_sign)
+    tags = dict.fromkeys(zip(scan.names, scan.insides, strict=True))
+    if not sheet:
+        uses = _STYLING if has_sign else _COLOURING
+        useful = set(filter(uses.search, scan.attributes))
+        tags = dict.fromkeys([tag for tag in tags if tag[1] in useful])
+    looks = {tag: style.look_of(*tag) for tag in islice(tags, _MAX_TAGS)}
+    return {tag: look for tag, look in looks.items() if look != (_PLAIN, 0, [])}
+
+
+def _part_hidden(scan: _Scan, looks: _Looks) -> tuple[str, str]:
+    """The text that a reader sees, and the text that its elements hide."""
+    pieces = _pieces_of(scan)
+    parts: tuple[list[str], list[str]] = ([], [])  # hidden, seen
+    state = _State()
+    opened = [("", state)]
+    counts = Counter[str]()
+    position = 0
+    kinds = {name: _tag_kind(name) for name in set(scan.names)}
+    for number, name in enumerate(scan.names):
+        ended = kinds[name]
+        if ended:
+            if not counts[ended]:
+                continue
+            while (last := opened.pop()[0]) != ended:
+                counts[last] -= 1
+            counts[ended] -= 1
+            changed = opened[-1][1]
+        elif ended is None:
+            changed = state
+            while (last := opened[-1][0]) in _ENDED_BY and name in _ENDED_BY[last]:
+                counts[last] -= 1
+                opened.pop()
+                changed = opened[-1][1]
+            if look := looks.get((name, scan.insides[number])):
+                changed = changed.within(*look)
+            opened.append((name, changed))
+            counts[name] += 1
+        else:
+            continue
+        if changed.is_seen != state.is_seen:
+            at = 2 * number + 1
+            parts[state.is_seen].extend(pieces[position:at])
+            position = at
+        state = changed
+    parts[state.is_seen].extend(pieces[position:])
+    return "".join(parts[1]), "".join(parts[0])
+
+
+def _tag_kind(name: str) -> str | None:
+    """The element that a tag ends; None if it begins one; nothing if it does neither."""
+    if name[0] == "/":
+        return name[1:]
+    return "" if name in _VOID_ELEMENTS or name[0] in "!?" else None

@@ -37,6 +37,7 @@ _PARTLY_SHOWN_TYPES = frozenset((b"multipart/alternative", b"multipart/related")
 _MAX_DEPTH = 100  # of small parts within parts: mail servers pass these on
 _MAX_FLOOD_PARTS = 200_000  # of one multipart, among which the largest are sought
 _FLOOD_OPEN_FACTOR = 5  # times `ParseLimits.parts`: parts taken out of multiparts meanwhile
+_MAX_CUT_LINE = 1000  # where a line is longer, it is cut itself
 _MAX_ALIKE = 2000  # lines that begin like a delimiter and are none; what follows is one part
 
 
@@ -45,14 +46,15 @@ class ParseLimits(NamedTuple):
 
     Parameters
     ----------
-    message_bytes
-        Of the raw message.
+    message_bytes, tail_bytes
+        Of the raw message; these of its end.
     header_bytes, header_fields
         Of each header block.
     parts, depth
         MIME leaves and nesting; small parts may nest deeper.
     text_bytes
-        Decoded text of all leaves together; later leaves still get a little each.
+        Characters of all text leaves together, beginning and end, without what is long and never
+        seen; later leaves still get a little each.
     token_characters
         Text that becomes tokens, of the body, of hidden text and of markup each: three quarters
         from its start, one from its end (corpora/RESULTS.md, "How much text").
@@ -63,11 +65,12 @@ class ParseLimits(NamedTuple):
     header_fields: int = 500
     parts: int = 100
     depth: int = 12
-    text_bytes: int = 256 << 10
+    text_bytes: int = 192 << 10
     token_characters: int = 8 << 10
+    tail_bytes: int = 0
 
 
-DEFAULT_LIMITS = ParseLimits()
+DEFAULT_LIMITS = ParseLimits(tail_bytes=1 << 20)
 
 
 class Leaf(NamedTuple):
@@ -104,11 +107,24 @@ def parse_message(raw: bytes, limits: ParseLimits, *, into_messages: bool = True
 
     With `into_messages`, attached messages are taken apart too; else each is a leaf.
     """
-    message = MimeMessage(*_read_root(raw[: limits.message_bytes], limits))
+    read = cut_middle(raw, limits.message_bytes, limits.tail_bytes)
+    message = MimeMessage(*_read_root(read, limits))
     if len(raw) > limits.message_bytes:
         message.defects.append(b"message-size")
     _TreeReader(message, limits, into_messages=into_messages).read()
     return message
+
+
+def cut_middle(data: bytes, size: int, tail: int) -> bytes:
+    """At most `size` bytes, of which `tail` are from the end, cut between lines where there are
+    any: most lines of base64 are of one length.
+    """
+    if len(data) <= size or not tail:
+        return data[:size]
+    end, start = size - tail, len(data) - tail
+    end = data.rfind(b"\n", end - _MAX_CUT_LINE, end) + 1 or end
+    start = data.find(b"\n", start, start + _MAX_CUT_LINE) + 1 or start
+    return data[:end] + data[start:]
 
 
 def has_header(raw: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The inner loops in C: hashing tokens, markup, rows of tables.
+"""The inner loops in C: hashing tokens, rows of tables.
 
 The extension is optional. Each function has a reference in Python or numpy where it is called, and
 both give the same bits (`tests/unit/native`), so a state directory may go from one to the other at

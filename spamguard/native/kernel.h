@@ -33,7 +33,6 @@ void release(Fixed *views, size_t number);
 
 PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_places(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_markup(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_gather(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_run_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

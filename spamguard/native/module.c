@@ -37,7 +37,6 @@ void release(Fixed *views, size_t number) {
 static PyMethodDef functions[] = {
     FUNCTION(tokens, "The distinct tokens of one message, sorted, as bytes."),
     FUNCTION(places, "The tokens of some buckets in one message, and the text of each."),
-    FUNCTION(markup, "A page of HTML without its tags, and what these are."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
     FUNCTION(gather, "The first columns of some rows."),
     FUNCTION(run_sums, "Sums over runs of cells, each bounded first."),

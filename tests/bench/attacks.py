@@ -66,6 +66,16 @@ HIDING_PLACES = {
 }
 """How HTML keeps text from being seen."""
 
+_PADDING_BYTES = 300_000
+PADDINGS = {
+    "style sheet": ("<style>", "p.k7 { margin: 1px; color: red }\n", "</style>"),
+    "comment": ("<!--", " agenda minutes budget\n", "-->"),
+    "data: picture": ('<img src="data:image/png;base64,', "iVBORw0KGgo", '">'),
+    "hidden block": ('<div style="display:none">', "<p>agenda minutes budget</p>\n", "</div>"),
+    "blanks in base64": ("", " \n", ""),
+}
+"""What may stand in front of a page unseen: its start, what fills it, and its end."""
+
 
 class UnreadableError(ValueError):
     """The message is too damaged to be taken apart and put together again."""
@@ -98,6 +108,14 @@ def hidden(raw: bytes, words: Sequence[str], count: int, place: str) -> bytes:
     """
     covered = HIDING_PLACES[place].format(_lines(_random(raw).sample(words, count)))
     return _as_pages(raw, lambda page: _before_end(page, covered))
+
+
+def padded(raw: bytes, kind: str) -> bytes:
+    """One of PADDINGS in front of what is shown."""
+    start, unit, end = PADDINGS[kind]
+    padding = start + unit * (_PADDING_BYTES // len(unit)) + end
+    changed = _as_pages(raw, lambda page: padding + page)
+    return in_base64(changed) if kind.endswith("base64") else changed
 
 
 # ---- disguised words

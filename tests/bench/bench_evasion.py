@@ -233,6 +233,7 @@ def evasions(words: Words) -> dict[str, Attack]:
     return {
         "good words, visible": lambda raw: attacks.appended(raw, words.good, len(words.good)),
         **{f"good words, {place}": _hiding(words, place) for place in attacks.HIDING_PLACES},
+        **{f"padded by {kind}": partial(attacks.padded, kind=kind) for kind in attacks.PADDINGS},
         "random words of a dictionary": lambda raw: attacks.appended(raw, words.random, STUFFED),
         "random letters": lambda raw: attacks.gibberish(raw, STUFFED),
         **{

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+from binascii import b2a_qp
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
+from spamguard.mail.content import read_content
 from spamguard.mail.extract import FeatureExtractor
 from spamguard.mail.message import message_digest
+from spamguard.mail.mime import DEFAULT_LIMITS
 from tests.unit.mail.support import KEY, header, page, seconds
 
 EXTRACTOR = FeatureExtractor(KEY)
@@ -151,6 +155,78 @@ BY_NIGHT = {
         if (row + column) % 3
     ),
 }
+
+
+def padded(start: bytes, unit: bytes, end: bytes, size: int) -> bytes:
+    """A page with much in front of its one sentence."""
+    return start + unit * (size // len(unit)) + end + b"<p>parcelvoucher waits</p>"
+
+
+PADDINGS = {
+    "style sheet": (b"<style>", b".a1 { color: red }\n", b"</style>"),
+    "script": (b"<script>", b"if (a < b) c();\n", b"</script>"),
+    "title": (b"<title>", b"agenda\n", b"</title>"),
+    "comment": (b"<!--", b" agenda - minutes\n", b"-->"),
+    "comments": (b"", b"<!-- x -->\n", b""),
+    "picture": (b'<img src="data:image/png;base64,', b"iVBORw0KGgo", b'">'),
+    "hidden block": (b"<div hidden>", b"agenda minutes\n", b"</div>"),
+    "hidden block of blocks": (b"<div hidden>", b"<div>agenda</div>\n", b"</div>"),
+    "hidden elements": (b"", b"<span style='display:none'>agenda</span>\n", b""),
+    "white text": (b"", b"<font color=white>agenda</font>\n", b""),
+    "empty elements": (b"", b"<b></b>", b""),
+    "line ends": (b"", b"<br>\n", b""),
+    "blanks": (b"", b" \n", b""),
+    "references": (b"", b"&nbsp;&zwnj;\n", b""),
+    "attribute": (b"<a title='", b"agenda minutes\n", b"'>"),
+    "unclosed tags": (b"", b"<a ", b">"),
+    "signs": (b"", b"<", b""),
+}
+
+
+@pytest.mark.parametrize("encoding", ["7bit", "quoted-printable", "base64"])
+@pytest.mark.parametrize("kind", PADDINGS)
+def test_nothing_in_front_of_the_text_hides_it(kind: str, encoding: str) -> None:
+    body = padded(*PADDINGS[kind], 290_000)
+    if encoding == "base64":
+        body = base64.encodebytes(body)
+    elif encoding == "quoted-printable":
+        body = b2a_qp(body)
+    raw = header(
+        b"Content-Type: text/html", b"Content-Transfer-Encoding: " + encoding.encode(), body=body
+    )
+    shown = read_content(raw, DEFAULT_LIMITS).sections[0][1].split()
+    assert b"parcelvoucher" in shown
+    assert not {b"agenda", b"minutes", b"color"} & set(shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PADDINGS)
+def test_ten_megabytes_of_padding_take_bounded_time(kind: str) -> None:
+    """Some 20 to 50 ms; a busy machine takes several times as long."""
+    raw = page(padded(*PADDINGS[kind], 10 << 20))
+    assert b"parcelvoucher" in read_content(raw, DEFAULT_LIMITS).sections[0][1]
+    assert seconds(lambda: EXTRACTOR.features(raw)) < 0.3
+
+
+def test_a_letter_keeps_its_room_beside_other_parts() -> None:
+    """Attached text files are no letter, and a long part takes no room from a short one."""
+    file = b"Content-Disposition: attachment; filename=log.txt\n\n" + b"agenda " * 9000
+    long = b"\nminutes " + b"word " * 9000
+    parts = [file, long, b"\nparcelvoucher waits", long, file]
+    body = b"".join(b"--b\n%b\n" % part for part in parts) + b"--b--\n"
+    content = read_content(
+        header(b"Content-Type: multipart/mixed; boundary=b", body=body), DEFAULT_LIMITS
+    )
+    shown = content.sections[0][1].split()
+    assert {b"parcelvoucher", b"minutes"} <= set(shown)
+    assert b"agenda" not in shown
+    assert (b"text/plain", b"log.txt") in content.attachments
+
+
+def test_an_attached_text_is_read_where_there_is_no_letter() -> None:
+    part = b"--b\n\n \n--b\nContent-Disposition: attachment\n\nparcelvoucher\n--b--\n"
+    raw = header(b"Content-Type: multipart/mixed; boundary=b", body=part)
+    assert b"parcelvoucher" in read_content(raw, DEFAULT_LIMITS).sections[0][1]
 
 
 @pytest.mark.slow

@@ -107,7 +107,6 @@ _hashed = (
 CALLS = {
     "tokens": st.tuples(*_hashed, small),
     "places": st.tuples(*_hashed, arrays("u4") | st.binary(max_size=8), small, small),
-    "markup": st.tuples(st.text("<a /\0>é", max_size=70), st.just(frozenset("a")) | anything),
     "place": st.tuples(arrays("u4"), wide | st.none(), small),
     "gather": st.tuples(narrow, wide, narrow, small),
     "run_sums": st.tuples(small, narrow, wide, wide, wide, wide, small),
