@@ -68,7 +68,9 @@ def _character_changes() -> NDArray[np.uint32]:
 
 
 _CHANGES = _character_changes()
-_BACKWARDS = re.compile("\u202e([^\u202c\n]*)")  # what readers see the other way round
+# What readers see the other way round; any other mark of direction within may turn it again.
+_BACKWARDS = re.compile("\u202e([^\u202a-\u202e\u2066-\u2069\n]{1,200})\u202c")
+_UTF_32 = f"utf-32-{sys.byteorder[0]}e"
 # Marks of letters that have no code together with them. To find the first bytes of their UTF-8 is a
 # hundred times faster.
 _COMBINING_MARKS = re.compile("[\u0300-\u036f\u20d0-\u20ff]+")
@@ -109,8 +111,8 @@ def fold(text: str, *, lower: bool = False) -> str:
         return text if lower else text.lower()
     if "\u202e" in text:
         text = _BACKWARDS.sub(lambda run: run[1][::-1], text)
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    plain = (codes + _CHANGES.take(codes)).tobytes().decode("utf-32-le", "surrogatepass")
+    codes = np.frombuffer(text.encode(_UTF_32, "surrogatepass"), np.uint32)
+    plain = (codes + _CHANGES.take(codes)).tobytes().decode(_UTF_32, "surrogatepass")
     visible = plain.replace("\0", "")
     if visible.isascii():
         return visible if lower else visible.lower()

@@ -32,7 +32,12 @@ DISGUISED = [
     *("ᴘᴀʀᴄᴇʟ", "ᵖᵃʳᶜᵉˡ", "ₚₐᵣcₑₗ", "𝐩𝐚𝐫𝐜𝐞𝐥", "𝓅𝒶𝓇𝒸ℯ𝓁", "𝕡𝕒𝕣𝕔𝕖𝕝", "ｐａｒｃｅｌ"),
     *("parϲel", "pArСel", "рarcel", "ραrcel", "Ρarcel", "parcеⅼ", "pɑrcel", "ᏢᎪᎡᏟᎬl", "ꓑꓮꓣꓚꓰL"),
     *("p\u0336a\u0336rcel", "par\u200bcel", "par\u00adcel", "p\u0430\u200br\u2060cel"),
-    *("\u202elecrap\u202c", "\u202elecrap", "\u2067parcel\u2069", "\u202dparcel\u202c"),
+    *(
+        "\u202elecrap\u202c",
+        "\u202e\u202dparcel\u202c\u202c",
+        "\u2067parcel\u2069",
+        "\u202dparcel\u202c",
+    ),
 ]
 HONEST = "Мир, счастье! Орех; ελλάδα σας ռուս ᏣᎳᎩ façade naïve 中文 ภาษา „Größe“ – 42… a · b"
 
