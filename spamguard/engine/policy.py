@@ -169,7 +169,7 @@ def count_flips(parts: Iterable[float], distance: float) -> int | None:
 _MAX_THRESHOLD = 1 - 1e-9  # some mail always can be called spam
 # Tuned on frozen filters: corpora/RESULTS.md, "The first days".
 _FEW_HAM_NATS = 50.0  # divided by the number of good messages
-_UNKNOWN_NATS = 50.0  # for a message of which nothing is known, a quarter where half is
+_UNKNOWN_NATS = 45.0  # for a message of which nothing is known, a quarter where half is
 _TEXT_FACTOR = 2.0  # nats for each nat by which the text says less for spam than _CLEAR_TEXT_NATS
 _CLEAR_TEXT_NATS = 3.0
 
@@ -195,11 +195,11 @@ def required_probability(good: int, confidence: float, text: float, unknown: flo
         Share, in [0, 1], of its words, header fields, hosts and structure that no lesson has.
 
     >>> round(required_probability(100, 0.97, text=1.0, unknown=0.3), 5)
-    0.99758
+    0.99893
     """
     lacking = _UNKNOWN_NATS * unknown**2 + _TEXT_FACTOR * max(_CLEAR_TEXT_NATS - text, 0.0)
     few = logit(SPAM_THRESHOLD) + _FEW_HAM_NATS / max(good, 1)
-    weight = confidence**4 * (1 - good / ENOUGH_HAM)
+    weight = confidence**4 * (1 - (good / ENOUGH_HAM) ** 2)
     return min(1.0 / (1.0 + exp(-max(few, weight * lacking))), _MAX_THRESHOLD)
 
 
