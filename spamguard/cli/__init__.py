@@ -64,7 +64,7 @@ def _run_command(words: Sequence[str]) -> int:
         arguments.build_parser().print_help(sys.stderr)
         return common.EXIT_ERROR
     try:
-        options, unknown = arguments.build_parser(words[:1]).parse_known_args(words)
+        options, unknown = arguments.build_parser(words).parse_known_args(words)
         if unknown:
             options.wrong_usage(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as stop:
