@@ -137,7 +137,6 @@ def _send(raw: bytes, recipient: str, server: HostPort) -> Step:
 
 
 def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
-    """The judgements of the message that are in the history."""
     if not (state / HISTORY_FILE).exists():
         return []
     with HistorySearch.open(state / HISTORY_FILE) as history:

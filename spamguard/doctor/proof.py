@@ -224,7 +224,7 @@ class ProofMailbox:
                 file.unlink(missing_ok=True)
 
     def _find_files(self, folders: Sequence[str]) -> list[Path]:
-        """Our files there; a mail program may have moved ours to `cur`, with flags."""
+        # A mail program may have moved ours to `cur`, with flags.
         parts = [self.path / folder / part for folder in folders for part in ("tmp", "new", "cur")]
         return [file for part in parts for file in part.glob(f"{self._base}*")]
 

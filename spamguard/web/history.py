@@ -221,9 +221,9 @@ class Reader:
         local_part, _, domain = address.lower().rpartition("@")
         known = {*self.users, *(name for _, name in self.settings.aliases)}
         user = next((name for name in self._resolver.candidates(address) if name in known), "")
-        if not user and domain == home:
+        if not user and domain == home and not self.settings.history.private:
             user = f"{local_part.partition('+')[0]}@{domain}"
-            user = user if self._find(HistoryFilter(), Person(user), "", 1)[0] else ""
+            user = user if self.find_rows(Person(user), Search(limit=1))[0] else ""
         mailbox = user if "@" in user else f"{user}@{home}"
         is_own = MAILBOX.fullmatch(mailbox) and self.may_see(Person(user), [mailbox])
         return (user, mailbox) if user and is_own else ("", "")
@@ -246,39 +246,22 @@ class Reader:
         self.check_searchable(person, search)
         if search.taught:
             self.catch_up()
-        wanted = {
-            name: text for name, text in vars(search).items() if name in HistoryFilter._fields
-        }
-        wanted |= {"since": max(0.0, search.since), "until": max(0.0, search.until)}
-        last = first_id(wanted["until"] + 1.0) if wanted["until"] else AFTER_LAST_ID
-        return self._find(
-            HistoryFilter(**wanted),
-            person,
-            min(search.before or last, last),
-            search.limit,
-            search.seconds,
-            with_words=search.with_clues,
+        wanted = HistoryFilter(
+            **{name: text for name, text in vars(search).items() if name in HistoryFilter._fields}
+        )._replace(
+            since=max(0.0, search.since),
+            until=max(0.0, search.until),
+            parts=self.search_parts(person),
         )
-
-    def _find(
-        self,
-        wanted: HistoryFilter,
-        person: Person,
-        start: str,
-        limit: int,
-        seconds: float = PAGE_SECONDS,
-        *,
-        with_words: bool = False,
-    ) -> tuple[list[HistoryRow], str]:
-        wanted = wanted._replace(parts=self.search_parts(person))
+        last = first_id(wanted.until + 1.0) if wanted.until else AFTER_LAST_ID
         part = fold_text(wanted.recipient)
 
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
             page = self.history.find_page(
-                wanted._replace(before=before), limit, with_words=with_words
+                wanted._replace(before=before), limit, with_words=search.with_clues
             )
             rows = [
-                replace(row, words=models.strongest_words(row.words))
+                row
                 for row in page.rows
                 # Only their own addresses may match the search.
                 if person.operator
@@ -287,9 +270,11 @@ class Reader:
                     for address in self.visible_addresses(person, row.recipients)
                 )
             ]
+            if search.with_clues:
+                rows = [replace(row, words=models.strongest_words(row.words)) for row in rows]
             return rows, page.next_before
 
-        return find_page(look, start, limit, seconds)
+        return find_page(look, min(search.before or last, last), search.limit, search.seconds)
 
     def page(self, person: Person, search: Search) -> models.JudgementPage:
         rows, following = self.find_rows(person, search)

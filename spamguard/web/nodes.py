@@ -230,7 +230,6 @@ class NodeService(Service):
         path: str,
         decode: Callable[[bytes], Answer],
     ) -> tuple[PeerNode, Answer]:
-        """Return which other node has a message, and its answer. NotThereError: none has it."""
         asked = f"{path}/{verdict_id}"
         found = await self._peers.ask_all(asked, _query(person), decode, only_one=True)
         if found.answers:

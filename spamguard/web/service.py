@@ -368,7 +368,6 @@ class Service:
         self._clear_cache()
 
     async def close(self) -> None:
-        """Finish unfinished work, within a moment."""
         if self._releases:
             await asyncio.wait(self._releases, timeout=_DRAIN_SECONDS)
         await self._scanner.close()

@@ -71,14 +71,6 @@ def test_search_of_all_nodes(three: Cluster) -> None:
     assert f'id="m-{name(29)}"' in page
 
 
-def test_why_of_a_message_that_passed_elsewhere(three: Cluster) -> None:
-    here, there = three.nodes[0].client(OPERATOR), three.nodes[1].client(OPERATOR)
-    path = f"{API}/history/{name(1)}"
-    assert here.get(path).json() == there.get(path).json()
-    assert here.get(f"{path}/why").json() == there.get(f"{path}/why").json()
-    assert "All features" in three.nodes[0].browser(OPERATOR).get(f"/history/{name(1)}").text
-
-
 # ---- teaching
 
 
