@@ -77,12 +77,11 @@ def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("service", "likings"),
     [
-        (Fixed(), (False, True)),
-        (Fixed(empty=True), (True,)),
-        (Fixed(taught_classes=LONG), ()),
-        (Hostile(), (False,)),
+        pytest.param(Fixed(), (False, True), id="usual"),
+        pytest.param(Fixed(empty=True), (True,), id="empty", marks=pytest.mark.nightly),
+        pytest.param(Fixed(taught_classes=LONG), (), id="long"),
+        pytest.param(Hostile(), (False,), id="hostile"),
     ],
-    ids=["usual", "empty", "long", "hostile"],
 )
 def test_pages_are_accessible_and_not_too_wide(
     tmp_path: Path, browser: Chrome, service: Fixed, likings: tuple[bool, ...]
