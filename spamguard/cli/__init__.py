@@ -72,7 +72,7 @@ def _run_command(words: Sequence[str]) -> int:
         if stop.code and command == "filter":  # a slip in a delivery recipe must not cost mail
             from spamguard.cli import ask
 
-            return ask.pass_unscanned()
+            return ask.pass_message(None)
         sys.stdout.flush()  # the help may have no reader either
         raise
     common.choose_service(options)

@@ -16,7 +16,7 @@ from typing import Any
 
 from corpora.synthetic import generate
 from spamguard import keys
-from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
+from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables, spread_rows
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from tests.support.waiting import PATIENCE
@@ -73,9 +73,10 @@ def bits_of(tables: Tables) -> dict[str, Any]:
     }
     width = max([1, *(arrays["histogram"].any(axis=0).nonzero()[0] + 1).tolist()])
     arrays["histogram"] = arrays["histogram"][:, :width]
-    arrays |= {f"column {at}": column for at, column in enumerate(tables.columns)}
+    for at, column in enumerate(tables.columns):
+        arrays[f"column {at}"] = spread_rows(tables, column)
     return {
-        "rows": tables.rows.tobytes(),
+        "rows": spread_rows(tables, tables.rows).tobytes(),
         "classes": tables.classes,
         **{name: array.tobytes() for name, array in arrays.items()},
     }
