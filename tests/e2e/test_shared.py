@@ -15,10 +15,7 @@ import pytest
 
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, unseen
 from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
-from tests.support.postgres import (
-    TestDatabase,
-    needs_postgres,
-)
+from tests.support.postgres import PostgresServer, TestDatabase, needs_postgres
 from tests.support.processes import descendants
 from tests.support.waiting import eventually
 
@@ -29,6 +26,21 @@ MAIL = unseen("spam", 40)
 @pytest.fixture
 def site(tmp_path: Path, shared_database: TestDatabase) -> Iterator[SharedSite]:
     with shared_site(tmp_path, shared_database) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pair(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer
+) -> Iterator[SharedSite]:
+    """Two nodes with equal logs; each test teaches other mail."""
+    with (
+        postgres_server.database() as database,
+        shared_site(tmp_path_factory.mktemp("pair"), database) as opened,
+    ):
+        opened.join()
+        opened.join()
+        opened.converge()
         yield opened
 
 
@@ -45,12 +57,11 @@ def seconds_to_force(taught: SharedNode, judging: SharedNode, raw: bytes, before
     return time.monotonic() - begin
 
 
-def test_a_lesson_on_one_node_counts_on_the_other_at_once(site):
-    a, b = site.join(), site.join()
-    site.converge()
+def test_a_lesson_on_one_node_counts_on_the_other_at_once(pair):
+    a, b = pair.nodes
     times = sorted(seconds_to_force(a, b, raw, b.score(raw)) for raw in MAIL[:20])
     assert times[10] < 1
-    site.converge()
+    pair.converge()
     assert a.events() == b.events()
     a.settle()
     b.settle()
@@ -72,22 +83,21 @@ def test_a_node_that_joins_is_ready_when_it_has_the_log_and_has_settled(site):
     assert late.score(MAIL[0]) == first.score(MAIL[0])
 
 
-def test_while_the_database_is_away_mail_and_lessons_go_on(site):
-    a, b = site.join(), site.join()
-    site.converge()
-    before, last = a.score(MAIL[0]), a.status().last
+def test_while_the_database_is_away_mail_and_lessons_go_on(pair):
+    a, b = pair.nodes
+    before, last = a.score(MAIL[20]), a.status().last
     a.proxy.swallow()
     eventually(lambda: a.status().away_since, "it notices")
-    for raw in MAIL[:5]:
+    for raw in MAIL[20:25]:
         a.teach(raw, "ham")
-    assert a.score(MAIL[0]) < before  # in force here
+    assert a.score(MAIL[20]) < before  # in force here
     assert b.status().last == last
     eventually(lambda: a.status().waiting == 5, "its status says what waits")
     eventually(lambda: "lessons waiting here: 5" in a.ask("/readyz")[1], "readiness tells of it")
     assert a.ask("/readyz")[0] == 200
     assert "spamguard_shared_pending 5.0" in a.ask("/metrics")[1]
     a.proxy.pass_on()
-    site.converge()
+    pair.converge()
     assert a.events() == b.events()
     assert len(a.events()) == last + 5
 
@@ -98,26 +108,6 @@ def command(*words: str) -> tuple[int, str]:
         [*COMMAND, *words], env=ENVIRONMENT, capture_output=True, check=False, text=True
     )
     return done.returncode, done.stdout + done.stderr
-
-
-def test_a_node_that_does_not_come_back_is_told_and_forgotten(site):
-    a, b, gone = site.join(), site.join(), site.join()
-    site.converge()
-    eventually(lambda: len(a.status().nodes) == 3, "the nodes know of each other")
-    forget = ["--state", str(a.state), "shared", "forget"]
-    assert command(*forget, "node1") == (2, ANY)
-    gone.running.stop()
-    site.database.query(
-        "UPDATE spamguard.nodes SET seen = seen - interval '1 hour' WHERE name = 'node2'"
-    )
-    eventually(lambda: a.status().absent == b.status().absent == ("node2",), "it is missed")
-    assert "spamguard_shared_absent_nodes 1.0" in a.ask("/metrics")[1]
-    assert "spamguard_shared_alarms 1.0" in a.ask("/metrics")[1]
-    assert "node2 was not seen" in command(*forget[:-1], "status")[1]
-    assert command(*forget, "nobody") == (2, ANY)
-    assert command(*forget, "node2") == (0, ANY)
-    eventually(lambda: not a.status().alarms and len(a.status().nodes) == 2, "it is forgotten")
-    eventually(lambda: not b.status().alarms, "on the other node too")
 
 
 def test_two_machines_with_one_id_are_told(site):
@@ -160,18 +150,18 @@ def traced(processes: list[int], calls: Path) -> Iterator[None]:
         tracer.wait()
 
 
-def test_only_the_courier_connects_to_the_database(site, tmp_path):
-    a, calls = site.join(), tmp_path / "calls"
+def test_only_the_courier_connects_to_the_database(pair, tmp_path):
+    a, calls = pair.nodes[0], tmp_path / "calls"
     with traced(descendants(a.running.process.pid), calls):
         a.proxy.refuse()
         eventually(lambda: a.status().away_since, "it notices")
-        for raw in MAIL[:5]:
+        for raw in MAIL[25:30]:
             a.score(raw)
             a.teach(raw, "ham")
             a.score(raw)
         a.proxy.pass_on()
         eventually(lambda: not a.status().away_since and not a.status().waiting, "it is back")
-        for raw in MAIL[5:10]:
+        for raw in MAIL[30:35]:
             a.teach(raw, "ham")
             a.score(raw)
         courier = {int(task.name) for task in Path(f"/proc/{a.courier_pid()}/task").iterdir()}
@@ -179,3 +169,23 @@ def test_only_the_courier_connects_to_the_database(site, tmp_path):
     connecting = {int(line.split()[0]) for line in lines if f"htons({a.proxy.port})" in line}
     assert connecting
     assert connecting <= courier
+
+
+def test_a_node_that_does_not_come_back_is_told_and_forgotten(pair):
+    a, b, gone = *pair.nodes, pair.join()
+    pair.converge()
+    eventually(lambda: len(a.status().nodes) == 3, "the nodes know of each other")
+    forget = ["--state", str(a.state), "shared", "forget"]
+    assert command(*forget, "node1") == (2, ANY)
+    gone.running.stop()
+    pair.database.query(
+        "UPDATE spamguard.nodes SET seen = seen - interval '1 hour' WHERE name = 'node2'"
+    )
+    eventually(lambda: a.status().absent == b.status().absent == ("node2",), "it is missed")
+    assert "spamguard_shared_absent_nodes 1.0" in a.ask("/metrics")[1]
+    assert "spamguard_shared_alarms 1.0" in a.ask("/metrics")[1]
+    assert "node2 was not seen" in command(*forget[:-1], "status")[1]
+    assert command(*forget, "nobody") == (2, ANY)
+    assert command(*forget, "node2") == (0, ANY)
+    eventually(lambda: not a.status().alarms and len(a.status().nodes) == 2, "it is forgotten")
+    eventually(lambda: not b.status().alarms, "on the other node too")
