@@ -141,7 +141,7 @@ _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br
 _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")
 _CALENDAR_FOLD = re.compile(r"\r?\n[ \t]")  # within any word (RFC 5545 section 3.1)
 _MIN_PART_SHARE = 32  # this part of `text_bytes` is read of every leaf, whatever stands before it
-_MAX_BUDGETS = 10  # times so many bytes are decoded, because most of a page may be markup
+_MAX_BUDGETS = 14  # times so many bytes are decoded, because most of a page may be markup
 _SAMPLE_BYTES = 4096  # of each text part, whose characters are counted
 _PAGE_TYPES = frozenset((b"text/html", b"application/xhtml+xml", b"text/x-amp-html"))
 

@@ -428,18 +428,9 @@ class _Selector(NamedTuple):
 
 
 def _fits(value: str, operator: str, wanted: str) -> bool:
-    match operator:
-        case "~":
-            return wanted in value.split()
-        case "^":
-            return value.startswith(wanted)
-        case "$":
-            return value.endswith(wanted)
-        case "*":
-            return wanted in value
-        case "=" | "|":
-            return value == wanted
-    return True  # the attribute is there
+    if operator == "~":
+        return wanted in value.split()
+    return value == wanted if operator in ("=", "|") else wanted in value
 
 
 class _Rule(NamedTuple):
