@@ -35,6 +35,7 @@ from spamguard.bayes.tables import (
     Evidence,
     Sides,
     Tables,
+    find_places,
     partition_classes,
     read_rows,
     set_sums,
@@ -266,7 +267,7 @@ class ScoredMessage(NamedTuple):
 def score_message(parameters: ExpertParameters, evidence: Evidence) -> ScoredMessage:
     """Score one message, for judging."""
     tables = parameters.tables
-    counts, weights = read_rows(tables, evidence.buckets)
+    counts, weights = read_rows(tables, find_places(tables, evidence.buckets))
     of_sides, scales = sum_by_side(counts, parameters.sides), parameters.side_estimates.scales
     multinomial = multinomial_parts(of_sides, scales, evidence.sizes)
     traits: list[float] = list(map(getitem, parameters.traits, evidence.traits.tolist()))
@@ -338,7 +339,8 @@ def batch_scores(parameters: ExpertParameters, evidence: Evidence) -> Integers:
 
     One row for each class but the first; with more than two classes one more, of unwanted mail.
     """
-    return _score_all(parameters, evidence, *read_rows(parameters.tables, evidence.buckets))
+    places = find_places(parameters.tables, evidence.buckets)
+    return _score_all(parameters, evidence, *read_rows(parameters.tables, places))
 
 
 def _score_all(

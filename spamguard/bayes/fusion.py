@@ -40,6 +40,7 @@ from spamguard.bayes.tables import (
     Evidence,
     Sides,
     Tables,
+    find_places,
     read_rows,
     set_sums,
 )
@@ -218,7 +219,8 @@ class Profile(NamedTuple):
 
 def _word_counts(tables: Tables, evidence: Evidence) -> Ints32:
     """Counts (K, n) of the words that any class knows: the vocabulary is what has been taught."""
-    counts, _ = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])])
+    words = evidence.buckets[: int(evidence.sizes[0])]
+    counts, _ = read_rows(tables, find_places(tables, words))
     return counts.compress(np.bitwise_or.reduce(counts), axis=1)
 
 

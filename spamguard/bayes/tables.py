@@ -2,8 +2,12 @@
 
 A feature's hash names its *bucket*. A row of the main table is one aligned 16-byte load of four
 int32: ham count, spam count, logistic weight of spam against ham, padding. Each further class has
-an array of its own, int32, (buckets, 2): count, logistic weight against ham. Beside the rows there
-are sums over all lessons of each class.
+an array of its own, int32, two numbers for each row: count, logistic weight against ham. Beside the
+rows there are sums over all lessons of each class.
+
+Few lessons use few of the buckets. So the rows are kept by *blocks* of neighbouring buckets, and
+only those of which something is known have a *place*; all others share one block of zeros, which is
+never written.
 
 Classes fall into two *sides*, wanted and unwanted. Judging compares the sides as wholes, so no
 verdict depends on how finely people sort good mail.
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +35,14 @@ BASE_CLASSES = ("ham", "spam")
 N_BASE = len(BASE_CLASSES)
 N_TOKEN_SETS = len(TOKEN_SETS)
 N_TRAIT_VALUES = 16
+_Integer = TypeVar("_Integer", bound=np.integer)
 DEFAULT_BITS = 22
 # Tables of many lessons are larger: corpora/RESULTS.md, "How large the tables are".
 _BUCKETS_PER_LESSON = 256
 _MAX_GROWN_BITS = 26  # a gigabyte; larger tables must be asked for
+_BLOCK_BITS = 2
+BLOCK = 1 << _BLOCK_BITS  # buckets that stand together: a line of the processor's cache
+_RESERVE, _MIN_RESERVE = 8, 256  # an eighth of the blocks, and some
 
 
 def table_bits(lessons: int, min_bits: int) -> int:
@@ -134,6 +142,15 @@ def batch_features(messages: Sequence[Features], bits: int) -> Evidence:
     )
 
 
+def find_distinct(values: NDArray[_Integer]) -> tuple[NDArray[_Integer], NDArray[np.bool_]]:
+    """The values sorted, and where each stands first; a quarter of the time of `np.unique`.
+
+    A stable sort takes ordered runs as they are, and the buckets of a message or a user are one.
+    """
+    ordered = np.sort(values, kind="stable")
+    return ordered, np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+
+
 def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
     """Sums of columns (K-1, n) over each token set, (K-1, ..., SETS)."""
     if evidence.sizes.ndim == 1:
@@ -165,6 +182,8 @@ class Tables:
     """
 
     bits: int
+    blocks: Ints32  # (2**bits / BLOCK,), which rows each block of buckets has; 0: none of its own
+    used_blocks: int  # of the rows; those behind them are in reserve, and zero
     rows: Ints32
     columns: list[Ints32]
     classes: list[str]
@@ -188,10 +207,12 @@ PER_OTHER_CLASS = ("biases", "fusion_biases")
 
 
 def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers) -> Tables:
-    """Tables that have been taught nothing. Rows take memory only when they are written."""
+    """Tables that have been taught nothing."""
     return Tables(
         bits=bits,
-        rows=np.zeros((1 << bits, 4), np.int32),
+        blocks=np.zeros(1 << bits - _BLOCK_BITS, np.int32),
+        used_blocks=1,
+        rows=np.zeros((BLOCK, 4), np.int32),
         columns=[],
         classes=list(BASE_CLASSES),
         messages=np.zeros(N_BASE, np.int64),
@@ -207,23 +228,76 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers)
     )
 
 
-def read_rows(tables: Tables, buckets: Indices) -> tuple[Ints32, Ints32]:
+def find_places(tables: Tables, buckets: Indices) -> Indices:
+    """The numbers of the rows of these buckets, to be read."""
+    found = tables.blocks.take(buckets >> _BLOCK_BITS)
+    return np.asarray(found << _BLOCK_BITS | buckets & BLOCK - 1)
+
+
+def claim_places(tables: Tables, buckets: Indices) -> Indices:
+    """The numbers of the rows of these buckets, to be written."""
+    blocks = buckets >> _BLOCK_BITS
+    missing, is_first = find_distinct(blocks[tables.blocks.take(blocks) == 0])
+    if len(missing):
+        new = missing[is_first]
+        first, last = tables.used_blocks, tables.used_blocks + len(new)
+        if last * BLOCK > len(tables.rows):
+            _resize(tables, 2 * last)
+        tables.blocks[new] = np.arange(first, last)
+        tables.used_blocks = last
+    return find_places(tables, buckets)
+
+
+def claim_blocks(tables: Tables, blocks: Indices) -> None:
+    """Give rows to these blocks of empty tables, in order, and to the next ones a reserve.
+
+    The reserve keeps processes that map tables from copying them for a few new buckets.
+    """
+    tables.blocks[blocks] = np.arange(1, len(blocks) + 1)
+    tables.used_blocks = len(blocks) + 1
+    _resize(tables, tables.used_blocks + tables.used_blocks // _RESERVE + _MIN_RESERVE)
+
+
+def _resize(tables: Tables, blocks: int) -> None:
+    """Make room for so many blocks of rows, or for all that there are."""
+    length = min(blocks, len(tables.blocks) + 1) * BLOCK
+
+    def resize(rows: Ints32) -> Ints32:
+        roomy = np.zeros((length, rows.shape[1]), np.int32)
+        roomy[: len(rows)] = rows
+        return roomy
+
+    tables.rows, tables.columns = resize(tables.rows), list(map(resize, tables.columns))
+
+
+def block_places(tables: Tables, blocks: Indices) -> Indices:
+    """The numbers of all rows of these blocks."""
+    first = tables.blocks.take(blocks).astype(np.intp) << _BLOCK_BITS
+    return np.asarray((first[:, np.newaxis] + np.arange(BLOCK)).ravel())
+
+
+def spread_rows(tables: Tables, rows: Ints32) -> Ints32:
+    """Rows, or a column, of all 2**bits buckets, in their order."""
+    return rows.take(block_places(tables, np.arange(len(tables.blocks))), axis=0)
+
+
+def read_rows(tables: Tables, places: Indices) -> tuple[Ints32, Ints32]:
     """Copies of counts (K, n) and weights (K-1, n), gathered once from each table."""
     compiled = native.functions
     if compiled is None:
-        base = np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:3]
+        base = np.ascontiguousarray(tables.rows.take(places, axis=0).T)[:3]
     else:
-        base = np.empty((3, len(buckets)), np.int32)
-        compiled.gather(tables.rows, buckets, base, tables.rows.shape[1])
+        base = np.empty((3, len(places)), np.int32)
+        compiled.gather(tables.rows, places, base, tables.rows.shape[1])
     if not tables.columns:
         return base[:2], base[2:3]
-    columns = [column.take(buckets, axis=0).T for column in tables.columns]
+    columns = [column.take(places, axis=0).T for column in tables.columns]
     counts = np.vstack([base[:2], *(other[:1] for other in columns)])
     return counts, np.vstack([base[2:3], *(other[1:] for other in columns)])
 
 
 def count_column(tables: Tables, index: int) -> Ints32:
-    """How many lessons of class number `index` each bucket has: a view."""
+    """How many lessons of class number `index` each row has: a view."""
     return tables.rows[:, index] if index < N_BASE else tables.columns[index - N_BASE][:, 0]
 
 
@@ -296,8 +370,8 @@ def _update_vocabulary(
     """Keep vocabulary and histogram. counts are those before the change."""
     of_all = np.add.reduce(counts, axis=0)
     changed = of_all == (0 if sign > 0 else 1)  # a first lesson with the feature comes, or goes
-    by_set = [np.count_nonzero(part) for part in np.split(changed, evidence.starts[1:])]
-    tables.vocabulary += sign * np.array(by_set)
+    by_set = np.diff(changed.nonzero()[0].searchsorted(evidence.starts), append=changed.sum())
+    tables.vocabulary += sign * by_set
     before = counts[index, : int(evidence.sizes[0])]
     width = int(before.max(initial=0)) + 2
     spare = tables.histogram.shape[1]
@@ -310,9 +384,9 @@ def _update_vocabulary(
 
 def counted_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Every array that is a sum over the lessons, by name: these must agree bit for bit."""
-    yield "rows", tables.rows[:, :2]
+    yield "rows", spread_rows(tables, tables.rows)[:, :2]
     for name, column in zip(tables.classes[N_BASE:], tables.columns, strict=True):
-        yield f"column {name}", column[:, 0]
+        yield f"column {name}", spread_rows(tables, column)[:, 0]
     for attribute in (
         *("messages", "totals", "vocabulary"),
         *("trait_counts", "number_sums", "number_products"),

@@ -36,6 +36,7 @@ _NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; s
 
 def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
     index = tables.ensure_class_index(learnt, name)
+    evidence = evidence._replace(buckets=tables.claim_places(learnt, evidence.buckets))
     counts, _ = tables.read_rows(learnt, evidence.buckets)
     roots, margins = _lesson_margins(learnt, evidence)
     _apply_step(learnt, evidence, roots, logistic.errors(margins, np.array([index])))
@@ -60,6 +61,7 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
     if name not in learnt.classes:
         raise tables.not_counted_error(name)
     index = learnt.classes.index(name)
+    evidence = evidence._replace(buckets=tables.find_places(learnt, evidence.buckets))
     counts, _ = tables.read_rows(learnt, evidence.buckets)
     tables.count_lesson(learnt, evidence, counts, index, -1)
     tables.count_column(learnt, index)[evidence.buckets] -= 1
@@ -153,19 +155,21 @@ def replay(
     # Otherwise the temporaries of every block are pages faulted in again, six for each lesson.
     np.empty(_TEMPORARY_BYTES, np.uint8)
 
-    def play(blocks: Iterable[LessonBlock]) -> _Replayer:
+    def play(blocks: Iterable[LessonBlock], known: Indices) -> _Replayer:
         # with more than two classes a second set of weights, for those
         start_weights = np.tile(fusion.START_WEIGHTS, 2 if classes else 1)
         empty = tables.empty_tables(bits, traits, numbers, start_weights)
         for name in classes:
             tables.ensure_class_index(empty, name)
+        tables.claim_blocks(empty, known)
         replayer = _Replayer(empty, unwanted, lessons)
         for labels, evidence in blocks:
             replayer.replay_block(labels, evidence)
         return replayer
 
-    back = play(backwards).learnt_weights()  # its tables are freed before others are made
-    replayer = play(forwards)
+    # its tables are freed before others are made, which have their rows in the order of buckets
+    back = play(backwards, np.zeros(0, np.intp)).learnt_weights()
+    replayer = play(forwards, back.blocks)
     replayer.average_with(back)
     return replayer.finish()
 
@@ -173,7 +177,8 @@ def replay(
 class _LearntWeights(NamedTuple):
     """What depends on the order of lessons, without the tables."""
 
-    weights: list[Ints32]  # (buckets,), of every class but the first
+    blocks: Indices  # with a place, in order
+    weights: list[Ints32]  # of their rows, of every class but the first
     biases: Integers
     fusion_weights: Integers
     fusion_biases: Integers
@@ -186,12 +191,12 @@ class _Replayer:
     def __init__(self, empty: Tables, unwanted: frozenset[str], lessons: int) -> None:
         self.tables, self.unwanted, self.lessons = empty, unwanted, lessons
         self.sides = tables.partition_classes(empty.classes, unwanted)
-        self.weight_columns = logistic.weight_table_columns(empty)
         self.fusion_lessons = np.zeros(2, np.intp)  # of wanted and unwanted mail
 
     def replay_block(self, labels: Sequence[str], batch: Evidence) -> None:
         """Score, step and count a block of lessons, in this order."""
         learnt = self.tables
+        batch = batch._replace(buckets=tables.claim_places(learnt, batch.buckets))
         targets = np.array([learnt.classes.index(label) for label in labels])
         counting = None
         if self.lessons - learnt.messages.sum() <= FUSION_LESSONS:
@@ -214,6 +219,7 @@ class _Replayer:
         roots = logistic.inverse_roots(batch.sizes)[:, :, np.newaxis]
         gains = logistic.LEARNING_RATE * roots
         truth = targets[:, np.newaxis, np.newaxis]
+        weight_columns = logistic.weight_table_columns(self.tables)
         margins = []
         for first in range(0, len(targets), STEP_LESSONS):
             last = min(first + STEP_LESSONS, len(targets))
@@ -221,8 +227,8 @@ class _Replayer:
             runs = slice(first * N_TOKEN_SETS, last * N_TOKEN_SETS)
             run_sizes = sizes[runs]
             here = batch.buckets[start:end]
-            sums = np.empty((len(self.weight_columns), len(run_sizes)), np.int64)
-            for column, out in zip(self.weight_columns, sums, strict=True):
+            sums = np.empty((len(weight_columns), len(run_sizes)), np.int64)
+            for column, out in zip(weight_columns, sums, strict=True):
                 column.sum_runs(here, starts[runs] - start, run_sizes, out)
             by_lesson = sums.T.reshape(last - first, N_TOKEN_SETS, -1)
             before = logistic.margins(by_lesson, self.tables.biases.T, roots[first:last])
@@ -230,7 +236,7 @@ class _Replayer:
             self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
             moves = logistic.weight_steps(errors, gains[first:last]).reshape(len(run_sizes), -1)
             decay, moves = logistic.weight_decay(run_sizes), np.ascontiguousarray(moves.T)
-            for column, move in zip(self.weight_columns, moves, strict=True):
+            for column, move in zip(weight_columns, moves, strict=True):
                 column.apply_steps(here, run_sizes, move, self.tables.rows, decay)
             margins.append(before)
             # counted now, while their rows are in the cache
@@ -276,8 +282,11 @@ class _Replayer:
 
     def learnt_weights(self) -> _LearntWeights:
         learnt = self.tables
+        blocks = learnt.blocks.nonzero()[0]
+        places = tables.block_places(learnt, blocks)
         return _LearntWeights(
-            [column.values.copy() for column in self.weight_columns],
+            blocks,
+            [column.values.take(places) for column in logistic.weight_table_columns(learnt)],
             *(learnt.biases, learnt.fusion_weights, learnt.fusion_biases),
             fusion_lessons=int(self.fusion_lessons.min()),
         )
@@ -289,9 +298,9 @@ class _Replayer:
         that they could correct.
         """
         learnt = self.tables
-        for column, weights in zip(
-            (each.values for each in self.weight_columns), other.weights, strict=True
-        ):
+        columns = logistic.weight_table_columns(learnt)
+        for every, weights in zip(columns, other.weights, strict=True):
+            column = every.values[tables.BLOCK :][: len(weights)]
             used = ((column | weights) != 0).nonzero()[0]
             first, second = column.take(used), weights.take(used)
             # the mean rounded down; the sum of both might not fit
@@ -312,9 +321,12 @@ class _Replayer:
         used = learnt.rows.view(np.int64)[:, 0] != 0  # ham and spam count side by side
         for column in learnt.columns:
             used |= column[:, 0] != 0
-        by_set = used.reshape(N_TOKEN_SETS, -1)
-        learnt.vocabulary = np.array([np.count_nonzero(buckets) for buckets in by_set])
-        words, numbers = by_set[0].nonzero()[0], range(len(learnt.classes))
+        blocks, per_set = learnt.blocks.nonzero()[0], len(learnt.blocks) // N_TOKEN_SETS
+        by_set = np.split(blocks, blocks.searchsorted(np.arange(1, N_TOKEN_SETS) * per_set))
+        places = [tables.block_places(learnt, each) for each in by_set]
+        learnt.vocabulary = np.array([np.count_nonzero(used[rows]) for rows in places])
+        words = places[0][used[places[0]]]
+        numbers = range(len(learnt.classes))
         of_words = [tables.count_column(learnt, index)[words] for index in numbers]
         width = max(int(column.max(initial=0)) for column in of_words) + 2
         learnt.histogram = np.stack([np.bincount(column, minlength=width) for column in of_words])

@@ -45,13 +45,6 @@ from spamguard.records import (
 from spamguard.storage import KEY_FILE, LEDGER_FILE, batches
 from spamguard.users import Origin
 
-# Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How
-# often to settle"): the cost of each lesson stays the same however many there are.
-_MIN_SETTLE_EVENTS = 10
-_SETTLE_SHARE = 0.1
-# A lesson taken back counts as so many, for its step leaves something behind (corpora/RESULTS.md,
-# "Taking back").
-_TAKEN_BACK_WEIGHT = 20
 _SCORED_TOGETHER = 64  # lessons
 
 
@@ -390,11 +383,7 @@ class Filter(ClosedOnExit):
         """Whether to settle, as of the last look at the ledger. Where a log is shared, the courier
         looks after that (`store.is_settler_wanted`).
         """
-        if self._ledger.shared is not None:
-            return False
-        due = max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
-        events = self._store.unsettled + _TAKEN_BACK_WEIGHT * self._store.taken_back
-        return events >= due
+        return self._store.is_settling_due()
 
     # Teaching
 
@@ -434,9 +423,8 @@ class Filter(ClosedOnExit):
         False
         """
         example = self._reader.read_example(raw)
-        changed = self.learn_examples([example], label, user=user, origin=origin)[0]
-        self._settle_if_due()
-        return changed
+        votes = self.make_votes([example], label, user=user, origin=origin)
+        return self.cast_votes(votes, settle=True)[0]
 
     def learn_all(
         self, pairs: Iterable[tuple[bytes, str]], *, user: str = "", origin: str = Origin.LIBRARY
@@ -461,9 +449,7 @@ class Filter(ClosedOnExit):
         lessons = [(check_bytes(raw), label) for raw, label in pairs]
         examples = self._reader.read_examples([raw for raw, _ in lessons])
         labels = [label for _, label in lessons]
-        changed = self.cast_votes(self._make_votes(examples, labels, user, origin))
-        self._settle_if_due()
-        return changed
+        return self.cast_votes(self._make_votes(examples, labels, user, origin), settle=True)
 
     def forget(self, raw: bytes, *, user: str = "", origin: str = Origin.LIBRARY) -> bool:
         """Take back this user's vote on one message; returns whether there was one.
@@ -549,19 +535,25 @@ class Filter(ClosedOnExit):
         return list(map(kept_scores.get, digests, packed))
 
     def cast_votes(
-        self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
+        self,
+        votes: Sequence[NewVote],
+        *,
+        unless_voted_since: int | None = None,
+        settle: bool = False,
     ) -> list[bool]:
-        """Cast votes in one transaction, as `SqliteLedger.append`; for each, whether it changed
-        anything.
+        """Cast votes in one transaction, as `SqliteLedger.append`, and with `settle` settle if that
+        is due then; for each vote, whether it changed anything.
         """
         if not all(isinstance(vote.user, str) for vote in votes):
             raise TypeError(
                 "the name of a user is a str, and empty for what is nobody's in particular"
             )
-        changed = self._store.cast(votes, unless_voted_since=unless_voted_since)
+        changed = self._store.cast(votes, unless_voted_since=unless_voted_since, settle=settle)
         if not self._store.is_current:
             self._refresh()
         self._store.save_if_long_tail()
+        if settle:
+            self._settle_if_due()
         return changed
 
     # Classes
@@ -665,12 +657,12 @@ class Filter(ClosedOnExit):
         """What the filter knows, as of now."""
         self._refresh()
         learnt = self._store.tables
-        quarter = len(learnt.rows) // len(learnt.vocabulary)
+        quarter = (1 << learnt.bits) // len(learnt.vocabulary)
         defined = dict.fromkeys(self._defined, 0)
         return Status(
             classes=defined | policy.lesson_counts(learnt),
             unwanted=self._unwanted,
-            buckets=len(learnt.rows),
+            buckets=1 << learnt.bits,
             vocabulary=dict(zip(TOKEN_SETS, learnt.vocabulary.tolist(), strict=True)),
             used=dict(zip(TOKEN_SETS, (learnt.vocabulary / quarter).tolist(), strict=True)),
             events=self._ledger.last_position(),

@@ -21,7 +21,6 @@ import struct
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -29,12 +28,11 @@ import numpy as np
 
 from spamguard.bayes import training
 from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT
-from spamguard.bayes.formulas import Indices, Integers, Ints32
+from spamguard.bayes.formulas import Integers
 from spamguard.bayes.personal import UserVoteCounts, count_votes, sum_votes
 from spamguard.bayes.tables import (
     BASE_CLASSES,
     N_BASE,
-    N_TOKEN_SETS,
     N_TRAIT_VALUES,
     Tables,
     locate_features,
@@ -154,8 +152,7 @@ def _unpack_receipts(packed: Sequence[bytes]) -> codec.ReceiptColumns:
 # ---- settling
 
 
-# So many are replayed on small tables: of more, renumbering buckets costs what it saves.
-_SMALL_LESSONS = 1024
+_FEW_LESSONS = 1024  # are read once
 
 
 def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
@@ -164,9 +161,6 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
     The canonical order is that of the keyed digests: as good as random, so it interleaves the
     classes, and the same everywhere. The tables have 2**min_bits buckets, or more with many
     lessons.
-
-    A few lessons use few of the buckets. They are read once, and replayed on small tables that
-    stay in the processor's cache; nothing in a replay depends on the number of a bucket.
     """
     counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
     number = sum(counts.values())
@@ -176,17 +170,14 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
     unwanted = policy.unwanted_classes(
         ledger.classes() if shared is None else shared.classes_upto(upto_seq)
     )
-    play = partial(replay, traits=len(TRAITS), numbers=len(NUMBERS), unwanted=unwanted)
     lessons = partial(ledger.lessons, EXTRACTOR, upto_seq)
-    if number > _SMALL_LESSONS:
+    if number <= _FEW_LESSONS:
+        kept = list(lessons())
+        forwards, backwards = iter(kept), reversed(kept)
+    else:
         forwards, backwards = lessons(), lessons(backwards=True)
-        blocks = _read_blocks(forwards, bits), _read_blocks(backwards, bits)
-        return play(*blocks, number, classes, bits)
-    kept = list(lessons())
-    placed = list(_read_blocks(kept, bits))
-    used = _UsedBuckets(bits, [evidence.buckets for _, evidence in placed])
-    small = map(used.renumber, placed), map(used.renumber, _read_blocks(reversed(kept), bits))
-    return used.spread(play(*small, number, classes, used.small_bits))
+    blocks = _read_blocks(forwards, bits), _read_blocks(backwards, bits)
+    return replay(*blocks, number, classes, bits, len(TRAITS), len(NUMBERS), unwanted)
 
 
 def _read_blocks(lessons: Iterable[Lesson], bits: int) -> Iterator[LessonBlock]:
@@ -197,41 +188,6 @@ def _read_blocks(lessons: Iterable[Lesson], bits: int) -> Iterator[LessonBlock]:
             refuse_damaged_lessons(block)
             raise
         yield [lesson.label for lesson in block], locate_features(*columns, bits)
-
-
-class _UsedBuckets:
-    """The buckets that some lessons use, numbered anew without gaps in each token set."""
-
-    def __init__(self, bits: int, buckets: Sequence[Indices]) -> None:
-        self._bits = bits
-        is_used = np.zeros(1 << bits, np.bool_)
-        for each in buckets:
-            is_used[each] = True
-        self._used = is_used.nonzero()[0]
-        sets = self._used >> (bits - 2)
-        starts = sets.searchsorted(np.arange(N_TOKEN_SETS + 1))
-        self.small_bits = int(np.diff(starts).max()).bit_length() + 2
-        self._places = np.arange(len(sets)) - starts[sets] + (sets << (self.small_bits - 2))
-        self._place_of = np.empty(1 << bits, np.int32)
-        self._place_of[self._used] = self._places
-
-    def renumber(self, block: LessonBlock) -> LessonBlock:
-        labels, evidence = block
-        places = self._place_of.take(evidence.buckets).astype(np.intp)
-        return labels, evidence._replace(buckets=places)
-
-    def spread(self, small: Tables) -> Tables:
-        """The tables of all buckets."""
-
-        def spread_rows(rows: Ints32) -> Ints32:
-            all_rows = np.zeros((1 << self._bits, rows.shape[1]), np.int32)
-            as_items = np.dtype((np.void, rows.shape[1] * rows.itemsize))  # a row moves at once
-            items = rows.view(as_items).ravel().take(self._places)
-            all_rows.view(as_items).ravel()[self._used] = items
-            return all_rows
-
-        rows, columns = spread_rows(small.rows), list(map(spread_rows, small.columns))
-        return replace(small, bits=self._bits, rows=rows, columns=columns)
 
 
 # ---- users' own votes

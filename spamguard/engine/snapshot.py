@@ -2,9 +2,9 @@
 
 One file holds all arrays, each on a page border, and every process maps it copy-on-write. The file
 has no holes: a process that touches a mapped hole on a full tmpfs ends by SIGBUS. Damage to the
-arrays is left to the disk's own checks: summing 64 MB would cost more than all the rest of opening.
+arrays is left to the disk's own checks: summing them would cost more than all the rest of opening.
 
-A settled state has a name, its *lineage*. The bytes of a file are a function of its tables alone;
+A settled state has a name, its *lineage*. The bytes of its file are a function of what it holds;
 so where machines share a log, the SHA-256 of the state's file is its name on all of them. Elsewhere
 it is the name of the file, which costs nothing.
 
@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
+from spamguard.bayes.tables import BLOCK, PER_CLASS, PER_OTHER_CLASS, Tables
 from spamguard.errors import TableError
 from spamguard.records import EXTRACTOR
 from spamguard.storage import create_atomically, sync_directory
@@ -38,7 +38,7 @@ from spamguard.times import local_time
 
 SNAPSHOT_KEY = f"tables.{EXTRACTOR}"
 """The ledger's note of the snapshot that counts, a `SnapshotStamp`."""
-_MAGIC = b"spamguard tables 1\n"
+_MAGIC = b"spamguard tables 2\n"
 _PAGE_BYTES = 4096
 _MIN_MAPPED_BYTES = 1 << 20  # larger arrays are mapped, smaller ones are read
 _MAX_HEADER_BYTES = 1 << 24  # some 200 bytes for each class
@@ -112,11 +112,15 @@ def _describe_layout(tables: Tables) -> bytes:
     for name, array in _iter_arrays(tables):
         layout.append((name, array.dtype.str, array.shape, size))
         size += _round_to_pages(array.nbytes)
-    header = {"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": size}
+    header = {
+        **{"bits": tables.bits, "used_blocks": tables.used_blocks, "classes": tables.classes},
+        **{"arrays": layout, "bytes": size},
+    }
     return json.dumps(header, separators=(",", ":")).encode()
 
 
 def _iter_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[Any]]]:
+    yield "blocks", tables.blocks
     yield "rows", tables.rows
     for number, column in enumerate(tables.columns):
         yield f"column {number}", column
@@ -145,9 +149,14 @@ def read_snapshot(path: Path) -> Tables:
             }
     except OSError as error:
         raise _damage_error(path, f"it cannot be read ({error.strerror})") from error
+    blocks, used = arrays["blocks"], header["used_blocks"]
+    # else verdicts would fail one by one; negative numbers are large ones here
+    if blocks.view(np.uint32).max() >= used or used * BLOCK > len(arrays["rows"]):
+        raise _damage_error(path, "its blocks are not where they should be")
     columns = [arrays[f"column {number}"] for number in range(len(header["classes"]) - 2)]
     small = {name: arrays[name] for name in _SMALL_ARRAYS}
-    return Tables(header["bits"], arrays["rows"], columns, header["classes"], **small)
+    known = header["bits"], blocks, used, arrays["rows"], columns, header["classes"]
+    return Tables(*known, **small)
 
 
 def _read_header(path: Path, file: BinaryIO) -> bytes:

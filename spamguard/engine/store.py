@@ -51,6 +51,13 @@ UNDO_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back
 _DIRECTORY_REMEDY = "choose a state directory you may write to"
 _MAX_TAIL_EVENTS = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
 _MAX_ATTEMPTS = 5
+# Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How
+# often to settle"): the cost of each lesson stays the same however many there are.
+_MIN_SETTLE_EVENTS = 10
+_SETTLE_SHARE = 0.1
+# A lesson taken back counts as so many, for its step leaves something behind (corpora/RESULTS.md,
+# "Taking back").
+_TAKEN_BACK_WEIGHT = 20
 # Making tables anew because events have moved may take a tenth of the time, beyond a moment.
 _RESET_SHARE, _FREE_SECONDS = 10, 0.05
 
@@ -137,16 +144,30 @@ class TableStore:
         self.catch_up()
         return True
 
+    def is_settling_due(self, coming: int = 0) -> bool:
+        """Whether to settle, after so many more events; never where a log is shared."""
+        if self._ledger.shared is not None:
+            return False
+        events = self.unsettled + coming + _TAKEN_BACK_WEIGHT * self.taken_back
+        lessons = int(self.tables.messages.sum()) + coming
+        return events >= max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * lessons)
+
     def cast(
-        self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
+        self,
+        votes: Sequence[NewVote],
+        *,
+        unless_voted_since: int | None = None,
+        settle: bool = False,
     ) -> list[bool]:
         """`SqliteLedger.append`; what the votes teach is folded without reading them again, unless
-        others have taught meanwhile.
+        others have taught meanwhile. With `settle` it is not folded where that would be due.
         """
         cast = self._ledger.cast(votes, unless_voted_since=unless_voted_since)
         is_known = self.is_current and self._ledger.shared is None and cast.before == self.seq
         self.is_current = False
-        if is_known:
+        if is_known and settle and self.is_settling_due(sum(cast.changed)):
+            self.settle()
+        elif is_known:
             with suppress(LedgerError, TableError):  # `catch_up` begins anew
                 self._fold(cast.changes)
                 self._ledger.skip_own_writes()
@@ -382,12 +403,11 @@ class TableStore:
 
         An older version can still make its tables from the ledger.
         """
-        self._ledger.compact(settled, undo_limit(self._ledger))
-        older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
+        older = range(1, EXTRACTOR)
         # which snapshot counts, and how far older votes were renewed
-        self._ledger.drop_meta(
-            f"{note}.{number}" for number in older for note in ("tables", "renewed")
-        )
+        notes = [f"{note}.{number}" for number in older for note in ("tables", "renewed")]
+        # the notes go first, or they would name files that are gone
+        self._ledger.compact(settled, undo_limit(self._ledger), notes)
         for number in older:
             for path in self._directory.glob(f"tables-{number}-*.bin"):
                 _remove_file(path)

@@ -433,16 +433,19 @@ class SqliteLedger(ClosedOnExit):
             return False
         return sum(self._insert(with_unique_node(twin)) for twin in (standing, vote)) > 0
 
-    def compact(self, upto_seq: int, replaced_before: int | None = None) -> int:
+    def compact(
+        self, upto_seq: int, replaced_before: int | None = None, notes: Iterable[str] = ()
+    ) -> int:
         """Drop events that no longer matter to readers that have folded at least `upto_seq`.
 
         An event goes when a higher version of its key stands at or before `upto_seq`. Winners stay,
         tombstones too, or a vote that arrives late from another machine would come back to life.
         Only tombstones of ageing go with all that they supersede: what comes back then ages again.
         What was superseded, or aged, after `replaced_before` stays, so that it can be undone.
-        Returns how many events went.
+        The caller's `notes` go too, as by `drop_meta`. Returns how many events went.
         """
         with self._writing():
+            self._db.execute(schema.DROP_META, (json.dumps(list(notes)),))
             upto = min(upto_seq, self.last_position())
             is_joined = self.shared is not None
             values = {"upto": upto, "before": replaced_before, "joined": is_joined}

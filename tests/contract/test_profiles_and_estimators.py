@@ -24,7 +24,15 @@ from spamguard.bayes.fusion import PROFILES
 from spamguard.bayes.tables import N_TRAIT_VALUES, Evidence, Tables, make_evidence
 from spamguard.engine.filter import Filter
 from spamguard.records import Features
-from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, made_up, replayed
+from tests.unit.bayes.lessons import (
+    BITS,
+    NUMBERS,
+    TRAITS,
+    Taught,
+    all_counts,
+    made_up,
+    replayed,
+)
 
 ROUNDING = 1e-12
 # Profiles keep the ratio of each single trait or number in steps of 2^-32, so that their sums are
@@ -37,8 +45,7 @@ Form = Callable[[Tables, Sequence[Taught]], NDArray[Any]]
 
 def as_words(tables: Tables, messages: Sequence[Taught]) -> NDArray[Any]:
     """Which of the buckets that any lesson filled each message has."""
-    counts = [tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)]
-    filled = np.flatnonzero(np.vstack(counts).any(axis=0))
+    filled = np.flatnonzero(all_counts(tables).any(axis=0))
     rows = [np.isin(filled, make_evidence(each.features, BITS).buckets) for each in messages]
     return np.array(rows, int)
 

@@ -23,6 +23,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import re
 import runpy
@@ -37,6 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -148,12 +150,19 @@ def tables(state: Path) -> list[str]:
     length = len(data.split(b"\n", 2)[0]) + 1 + len(data.split(b"\n", 2)[1]) + 1
     head = json.loads(data.split(b"\n", 2)[1].partition(b" ")[2])
     first = -(-length // 4096) * 4096
+    arrays = {}
+    for name, kind, shape, start in head["arrays"]:
+        size = int(kind[2:]) * math.prod(shape)
+        arrays[name] = np.frombuffer(data[first + start :][:size], kind).reshape(shape)
+    blocks = arrays.pop("blocks")
+    each = (1 << head["bits"]) // len(blocks)
     found = [" ".join(head["classes"])]
-    for _, kind, shape, start in head["arrays"]:
-        size = int(kind[2:])
-        for side in shape:
-            size *= side
-        found.append(f"{kind} {shape} {short(data[first + start :][:size])}")
+    for name, array in arrays.items():
+        if name == "rows" or name.startswith("column "):  # of all buckets
+            width = array.shape[1]
+            arrays[name] = array.reshape(-1, each, width)[blocks].reshape(-1, width)
+    shown = arrays.values()
+    found += [f"{each.dtype.str} {list(each.shape)} {short(each.tobytes())}" for each in shown]
     return found
 
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from corpora.synthetic import generate
 from spamguard import keys
-from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
+from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables, spread_rows
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from tests.support.waiting import PATIENCE
@@ -44,7 +46,15 @@ def upgraded(directory: Path) -> None:
 
 
 def mail(size: int, seed: int = 1) -> list[tuple[str, bytes]]:
-    return list(generate(size, seed))
+    """The first messages of `corpora.synthetic`; each is made once for all tests of a process."""
+    made, more = _made(seed)
+    made.extend(islice(more, max(0, size - len(made))))
+    return made[:size]
+
+
+@cache
+def _made(seed: int) -> tuple[list[tuple[str, bytes]], Iterator[tuple[str, bytes]]]:
+    return [], generate(1 << 40, seed)
 
 
 def teach(spam_filter: Filter, lessons: Sequence[tuple[str, bytes]], user: str = "") -> None:
@@ -63,9 +73,10 @@ def bits_of(tables: Tables) -> dict[str, Any]:
     }
     width = max([1, *(arrays["histogram"].any(axis=0).nonzero()[0] + 1).tolist()])
     arrays["histogram"] = arrays["histogram"][:, :width]
-    arrays |= {f"column {at}": column for at, column in enumerate(tables.columns)}
+    for at, column in enumerate(tables.columns):
+        arrays[f"column {at}"] = spread_rows(tables, column)
     return {
-        "rows": tables.rows.tobytes(),
+        "rows": spread_rows(tables, tables.rows).tobytes(),
         "classes": tables.classes,
         **{name: array.tobytes() for name, array in arrays.items()},
     }

@@ -21,6 +21,7 @@ from spamguard.bayes.tables import (
     counted_arrays,
     empty_tables,
     make_evidence,
+    spread_rows,
 )
 from spamguard.bayes.training import BLOCK_LESSONS, LessonBlock, replay
 from spamguard.records import Features
@@ -97,6 +98,12 @@ def in_blocks(lessons: Sequence[Taught], size: int = BLOCK_LESSONS) -> list[Less
     ]
 
 
+def all_counts(tables: Tables) -> NDArray[np.int32]:
+    """How many lessons of every class have each bucket, (K, 2**bits)."""
+    columns = [spread_rows(tables, each)[:, :1] for each in tables.columns]
+    return np.hstack([spread_rows(tables, tables.rows)[:, :2], *columns]).T
+
+
 def counted(tables: Tables) -> dict[str, tuple[list[str], tuple[int, ...], bytes]]:
     """All sums over the lessons, comparable bit for bit."""
     return {
@@ -108,8 +115,8 @@ def counted(tables: Tables) -> dict[str, tuple[list[str], tuple[int, ...], bytes
 def learnt(tables: Tables) -> dict[str, bytes]:
     """All that depends on the order of lessons, comparable bit for bit."""
     columns: list[NDArray[np.int32]] = [
-        tables.rows[:, 2],
-        *(column[:, 1] for column in tables.columns),
+        spread_rows(tables, tables.rows)[:, 2],
+        *(spread_rows(tables, column)[:, 1] for column in tables.columns),
     ]
     small = {name: getattr(tables, name).tobytes() for name in (*PER_OTHER_CLASS, "fusion_weights")}
     return {"weights": b"".join(column.tobytes() for column in columns), **small}

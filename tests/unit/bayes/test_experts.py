@@ -31,6 +31,7 @@ from tests.unit.bayes.lessons import (
     NUMBERS,
     TRAITS,
     Taught,
+    all_counts,
     features,
     folded,
     made_up,
@@ -97,9 +98,7 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(
 @given(seeds)
 def test_features_never_seen_say_nothing(seed: int) -> None:
     tables = folded(made_up(seed, 10, CLASSES))
-    strangers = np.flatnonzero(
-        ~np.vstack([tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)]).any(axis=0)
-    )
+    strangers = np.flatnonzero(~all_counts(tables).any(axis=0))
     seen = make_evidence(
         Features(
             (strangers << (32 - BITS)).astype(np.uint32),

@@ -11,7 +11,7 @@ from spamguard.bayes.tables import (
     BASE_CLASSES,
     N_TOKEN_SETS,
     Tables,
-    count_column,
+    find_places,
     make_evidence,
     read_rows,
 )
@@ -23,6 +23,7 @@ from tests.unit.bayes.lessons import (
     TRAITS,
     Taught,
     add,
+    all_counts,
     counted,
     empty,
     folded,
@@ -39,7 +40,7 @@ def recounted(tables: Tables) -> tuple[list[int], list[list[int]]]:
     """Vocabulary by token set, and how many words have each count in each class, from the rows
     alone.
     """
-    counts = np.vstack([tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)])
+    counts = all_counts(tables)
     used = counts.any(axis=0)
     vocabulary = used.reshape(N_TOKEN_SETS, -1).sum(axis=1).tolist()
     words = counts[:, : 1 << (tables.bits - 2)][:, used[: 1 << (tables.bits - 2)]]
@@ -52,11 +53,8 @@ def assert_sums_are_true(tables: Tables) -> None:
     vocabulary, histogram = recounted(tables)
     assert tables.vocabulary.tolist() == vocabulary
     assert tables.histogram.tolist() == histogram
-    totals = [tables.rows[:, :2].T, *(column[:, :1].T for column in tables.columns)]
-    assert (
-        tables.totals.tolist()
-        == np.vstack(totals).reshape(len(tables.classes), N_TOKEN_SETS, -1).sum(axis=2).tolist()
-    )
+    by_set = all_counts(tables).reshape(len(tables.classes), N_TOKEN_SETS, -1)
+    assert tables.totals.tolist() == by_set.sum(axis=2).tolist()
     assert (
         tables.trait_counts.sum(axis=2).tolist()
         == np.repeat(tables.messages, TRAITS).reshape(-1, TRAITS).tolist()
@@ -138,11 +136,9 @@ def test_what_is_read_of_rows_is_a_copy_of_every_class(seed: int, classes: tuple
     lessons = made_up(seed, 8, classes)
     tables = folded(lessons)
     before = counted(tables)
-    buckets = make_evidence(lessons[0].features, BITS).buckets
-    counts, weights = read_rows(tables, buckets)
-    assert counts.tolist() == [
-        count_column(tables, index)[buckets].tolist() for index in range(len(tables.classes))
-    ]
+    buckets = make_evidence(made_up(seed + 1, 1, classes)[0].features, BITS).buckets
+    counts, weights = read_rows(tables, find_places(tables, buckets))
+    assert counts.tolist() == all_counts(tables)[:, buckets].tolist()
     assert weights.shape == (len(tables.classes) - 1, len(buckets))
     counts += 1
     assert counted(tables) == before

@@ -41,6 +41,17 @@ def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) 
             snapshot.read_snapshot(path)
 
 
+def test_a_damaged_block_is_told_when_the_file_is_opened(written: tuple[Path, Tables]) -> None:
+    path, tables = written
+    whole = path.read_bytes()
+    start = whole.index(tables.blocks.tobytes())
+    for block in (2**31 - 1, tables.used_blocks, -1):
+        damaged = np.int32(block).tobytes()
+        path.write_bytes(whole[:start] + damaged + whole[start + len(damaged) :])
+        with pytest.raises(TableError, match="its blocks are not where they should be"):
+            snapshot.read_snapshot(path)
+
+
 def test_nothing_is_left_behind_where_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
