@@ -322,6 +322,7 @@ _HIDING_VALUES = {
         "visibility": "hidden|collapse",
         "opacity": rf"{_ZERO}|0?\.0\d*",
         "text-indent": r"-\d{3}.*",
+        "margin-left": r"-\d{4}.*",
         "transform": r"(?:.*\s)?(?:scale\w*\(\s*0?\.?0*\s*[,)]|translate\w*\(\s*-\d{3}).*",
         "clip-path": _NO_AREA,
     }.items()
