@@ -171,13 +171,14 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
             (files if is_file else letter).append((leaf, is_page))
     budget = limits.text_bytes
     unseen: list[int] = []
-    for leaf, is_page in (*letter, *files):
-        if leaf is (files[0][0] if files else None) and any(map(str.strip, content.text)):
+    for parts in (letter, files):
+        if any(text and not text.isspace() for text in content.text):
             break
-        if leaf.may_be_unseen:
-            unseen.append(len(content.text))
-        leaf_budget = max(budget, limits.text_bytes // _MIN_PART_SHARE)
-        budget -= _read_text(content, leaf, leaf_budget, is_page=is_page)
+        for leaf, is_page in parts:
+            if leaf.may_be_unseen:
+                unseen.append(len(content.text))
+            leaf_budget = max(budget, limits.text_bytes // _MIN_PART_SHARE)
+            budget -= _read_text(content, leaf, leaf_budget, is_page=is_page)
     for number in find_unlike_page(content.text, unseen) if unseen else ():
         content.hidden.append(content.text[number])
         content.text[number] = ""
