@@ -140,7 +140,7 @@ _LOOKS_LIKE_HTML = re.compile(r"<(?:!doctype html|html|body|table|a href|font|br
 # Between two lines, or within a word, where the text says so (RFC 3676 section 4.2).
 _SOFT_BREAK = re.compile(r"(?<!\n--) \r?\n")
 _CALENDAR_FOLD = re.compile(r"\r?\n[ \t]")  # within any word (RFC 5545 section 3.1)
-_MIN_PART_SHARE = 32  # this part of `text_bytes` is read of every leaf, whatever stands before it
+_MIN_PART_SHARE = 16  # this part of `text_bytes` is read of every leaf, whatever stands before it
 _MAX_BUDGETS = 14  # times so many bytes are decoded, because most of a page may be markup
 _SAMPLE_BYTES = 4096  # of each text part, whose characters are counted
 _PAGE_TYPES = frozenset((b"text/html", b"application/xhtml+xml", b"text/x-amp-html"))
@@ -215,7 +215,8 @@ def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page
     text, length = text.lower(), len(text)
     if length > budget:
         text = _shorten(text, budget)
-    if length > len(text) or len(leaf.body) > len(body):
+    read = len(text)
+    if length > read or len(leaf.body) > len(body):
         content.defects.append(b"text-size")
     if "http" in text:
         content.urls += _URL.findall(text)
@@ -233,7 +234,7 @@ def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page
     content.text.append(fold(text, lower=True))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
-    return length
+    return read
 
 
 # What is long and never seen, and where it ends; so much of it is kept. A page has a few of them.
@@ -250,12 +251,13 @@ def _shorten(text: str, limit: int) -> str:
     if 4 * sum(map(text.count, " \t\r\n\xa0\u3000")) > len(text):
         text = _LONG_BLANKS.sub("\n", text)
     pieces, position = [], 0
+    kept = min(_KEPT_CHARACTERS, limit // 4)
     for _ in range(_MAX_LONG_UNSEEN):
         if len(text) - position <= limit or not (start := _LONG_UNSEEN.search(text, position)):
             break
         end = text.find(_LONG_ENDS[start[0]], start.end())
         end = len(text) if end < 0 else end
-        pieces.append(text[position : min(end, start.end() + _KEPT_CHARACTERS)])
+        pieces.append(text[position : min(end, start.end() + kept)])
         position = end
     text = "".join((*pieces, text[position:]))
     if len(text) <= limit:
