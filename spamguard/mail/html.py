@@ -322,6 +322,7 @@ _HIDING_VALUES = {
         "visibility": "hidden|collapse",
         "opacity": rf"{_ZERO}|0?\.0\d*",
         "text-indent": r"-\d{3}.*",
+        "margin-left": r"-\d{4}.*",
         "transform": r"(?:.*\s)?(?:scale\w*\(\s*0?\.?0*\s*[,)]|translate\w*\(\s*-\d{3}).*",
         "clip-path": _NO_AREA,
     }.items()
@@ -428,18 +429,9 @@ class _Selector(NamedTuple):
 
 
 def _fits(value: str, operator: str, wanted: str) -> bool:
-    match operator:
-        case "~":
-            return wanted in value.split()
-        case "^":
-            return value.startswith(wanted)
-        case "$":
-            return value.endswith(wanted)
-        case "*":
-            return wanted in value
-        case "=" | "|":
-            return value == wanted
-    return True  # the attribute is there
+    if operator == "~":
+        return wanted in value.split()
+    return value == wanted if operator in ("=", "|") else wanted in value
 
 
 class _Rule(NamedTuple):

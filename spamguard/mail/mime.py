@@ -65,7 +65,7 @@ class ParseLimits(NamedTuple):
     header_fields: int = 500
     parts: int = 100
     depth: int = 12
-    text_bytes: int = 192 << 10
+    text_bytes: int = 128 << 10
     token_characters: int = 8 << 10
     tail_bytes: int = 0
 

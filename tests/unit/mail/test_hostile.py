@@ -212,7 +212,9 @@ def test_a_letter_keeps_its_room_beside_other_parts() -> None:
     """Attached text files are no letter, and a long part takes no room from a short one."""
     file = b"Content-Disposition: attachment; filename=log.txt\n\n" + b"agenda " * 9000
     long = b"\nminutes " + b"word " * 9000
-    parts = [file, long, b"\nparcelvoucher waits", long, file]
+    style = b"<style>" + b"p{margin:1px}" * 9000 + b"</style>"
+    letter = b"Content-Type: text/html\n\n" + style + b"parcelvoucher"
+    parts = [file, long, long, long, letter, long, file]
     body = b"".join(b"--b\n%b\n" % part for part in parts) + b"--b--\n"
     content = read_content(
         header(b"Content-Type: multipart/mixed; boundary=b", body=body), DEFAULT_LIMITS

@@ -35,6 +35,7 @@ from tests.unit.mail.support import repeatable, seconds
         "<td bgcolor=navy style='color:rgb(0, 0, 128)'>",
         "<div style='position:absolute; left:-9999px'>",
         "<p style='text-indent:-999px'>",
+        "<p style='margin-left:-9999px'>",
         "<div style='position:absolute;clip: rect(1px, 1px, 1px, 1px)'>",
         "<div style='clip-path:inset(100%)'>",
         "<div style='transform:rotate(9deg) scale3d(0,0,0)'>",
