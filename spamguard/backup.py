@@ -166,15 +166,14 @@ class BackupReader:
                 return _copy_and_hash(self._read, length, file.write, advance)
 
         self._stream.seek(0)
-        description = self._read_description()
-        header = self._parse_header(description)
+        description, header = self._read_header()
         self._stream.seek(0)
         _lay_out(header, description, expect, take_file)
         if self._stream.read(1):
             self._refuse("it is damaged")
         return header
 
-    def _read_description(self) -> bytes:
+    def _read_header(self) -> tuple[bytes, BackupHeader]:
         head = self._stream.read(tarfile.BLOCKSIZE)
         if not head.startswith(f"{HEADER_MEMBER}\0".encode()):
             self._refuse(
@@ -182,16 +181,9 @@ class BackupReader:
             )
         try:
             length = tarfile.TarInfo.frombuf(head, "ascii", "replace").size
-        except tarfile.HeaderError:
-            length = 0
-        if not 0 < length <= _MAX_HEADER_BYTES:
-            self._refuse("its header is damaged")
-        return self._read(length)
-
-    def _parse_header(self, description: bytes) -> BackupHeader:
-        try:
+            description = self._read(length) if 0 < length <= _MAX_HEADER_BYTES else b""
             header = msgspec.json.decode(description, type=BackupHeader)
-        except (msgspec.DecodeError, RecursionError):
+        except (tarfile.HeaderError, msgspec.DecodeError, RecursionError):
             self._refuse("its header is damaged")
         if header.format > FORMAT_VERSION:
             self._refuse(
@@ -200,7 +192,7 @@ class BackupReader:
             )
         if not {KEY_FILE, LEDGER_FILE} <= header.sizes.keys() <= set(FILE_NAMES):
             self._refuse("its header is damaged")
-        return header
+        return description, header
 
     def _read(self, length: int) -> bytes:
         data = self._stream.read(length)

@@ -103,7 +103,8 @@ def read_messages(path: str | Path) -> Iterator[SourceMessage]:
         return
     root = Path(path)
     with _map_read_errors(root):
-        if index := _find_index(root):
+        indexes = (root, root / "index", root / "full" / "index")
+        if index := next(filter(_is_index, indexes), None):
             for number, label, file in _read_index(index):
                 with _map_read_errors(file, f"{_printable_path(index)}:{number}: "):
                     raw = _read_one(file)
@@ -285,11 +286,6 @@ def _read_live_files(folders: Sequence[Path]) -> Iterator[SourceMessage]:
 
 
 # ---- TREC indexes
-
-
-def _find_index(path: Path) -> Path | None:
-    indexes = (path, path / "index", path / "full" / "index")
-    return next((index for index in indexes if _is_index(index)), None)
 
 
 def _is_index(path: Path) -> bool:

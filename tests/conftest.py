@@ -16,6 +16,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.postgres import postgres_server, shared_database
+
+__all__ = ["postgres_server", "shared_database"]  # one server for all tests of a process
+
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("the same each time", _UNHURRIED, derandomize=True)
 settings.register_profile(
@@ -39,7 +43,7 @@ compileall.compile_dir(Path(__file__).parents[1] / "spamguard", quiet=2)
 QUICK_SECONDS, SLOW_SECONDS = 60, 900  # for one test, with what it needs made first
 
 _MEMORY_DISK = Path("/dev/shm")
-_MEMORY_DISK_BYTES = 4 << 30  # that must be free
+_MEMORY_DISK_BYTES = 6 << 30  # that must be free
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest makes the directory and reads the limit
@@ -47,32 +51,42 @@ def pytest_configure(config: pytest.Config) -> None:
     """Files begin in the order of their names: tests with real servers first, and none that takes
     long is left to the end.
 
-    The quick set keeps its files in memory where there is room: half of its time would go into
-    waiting for the disk. The other tests keep theirs on the disk.
+    All but the nightly tests keep their files in memory where there is room: half of the time would
+    go into waiting for the disk.
 
     No test waits for ever: pytest-timeout ends it.
     """
     config.option.loadscopereorder = False
     is_quick = "not slow" in config.option.markexpr
     config.option.timeout = QUICK_SECONDS if is_quick else SLOW_SECONDS
-    is_first = is_quick and not hasattr(config, "workerinput")
+    is_for_memory = is_quick or "not nightly" in config.option.markexpr
+    is_first = is_for_memory and not hasattr(config, "workerinput")
     if is_first and config.option.basetemp is None and os.access(_MEMORY_DISK, os.W_OK):
         disk = os.statvfs(_MEMORY_DISK)
-        if disk.f_bavail * disk.f_frsize >= _MEMORY_DISK_BYTES:
+        may_run_programs = not disk.f_flag & os.ST_NOEXEC
+        if disk.f_bavail * disk.f_frsize >= _MEMORY_DISK_BYTES and (is_quick or may_run_programs):
             place = tempfile.TemporaryDirectory(prefix="spamguard-", dir=_MEMORY_DISK)
             config.add_cleanup(place.cleanup)
-            config.option.basetemp = place.name
+            config.option.basetemp = f"{place.name}/pytest"
+            if not is_quick:
+                Path(place.name).chmod(0o711)  # servers under other users walk through it
+                os.environ["TMPDIR"] = tempfile.tempdir = place.name
 
 
 NIGHTLY = {
     f"test_{name}.py"
     for name in (
-        "container", "debian_package", "exim_asks", "grafana", "other_servers", "packaging",
-        "recipes", "sendmail_asks", "several_machines", "two_primaries",
+        "completion", "container", "debian_package", "exim_asks", "grafana", "other_servers",
+        "packaging", "recipes", "sendmail_asks", "several_machines", "two_primaries",
     )
 }  # fmt: skip
 """Whole systems, installations and servers of others: `.ci/nightly` runs these, beside the tests
 that say so themselves."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick set need not read what is slow altogether."""
+    return True if collection_path.name == "e2e" and config.option.markexpr == "not slow" else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

@@ -64,7 +64,7 @@ def _run_command(words: Sequence[str]) -> int:
         arguments.build_parser().print_help(sys.stderr)
         return common.EXIT_ERROR
     try:
-        options, unknown = arguments.build_parser(words[:1]).parse_known_args(words)
+        options, unknown = arguments.build_parser(words).parse_known_args(words)
         if unknown:
             options.wrong_usage(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as stop:
@@ -72,7 +72,7 @@ def _run_command(words: Sequence[str]) -> int:
         if stop.code and command == "filter":  # a slip in a delivery recipe must not cost mail
             from spamguard.cli import ask
 
-            return ask.pass_unscanned()
+            return ask.pass_message(None)
         sys.stdout.flush()  # the help may have no reader either
         raise
     common.choose_service(options)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag, group
+from spamguard.config.values import parse_endpoint, parse_seconds, reaches
 from spamguard.errors import QuarantineError, UsageError
 from spamguard.log import printable
 from spamguard.storage import as_directory_owner
@@ -28,7 +29,6 @@ from spamguard.times import local_time, rfc3339
 from spamguard.users import Origin
 
 if TYPE_CHECKING:
-    from spamguard.config.options import Endpoint
     from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
     from spamguard.engine.filter import Filter
     from spamguard.web.auth import CredentialStore, Person
@@ -56,11 +56,6 @@ def _open_quarantine(options: argparse.Namespace) -> Quarantine:
     from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 
     return Quarantine(common.existing_state_directory(options) / DIRECTORY)
-
-
-def _find_entries(quarantine: Quarantine, options: argparse.Namespace) -> list[QuarantineEntry]:
-    """All that are named, before anything is done to one of them."""
-    return [quarantine.entry(message_id) for message_id in options.ids]
 
 
 @command(
@@ -100,7 +95,7 @@ def list_entries(options: argparse.Namespace) -> int:
 )
 def show_entries(options: argparse.Namespace) -> int:
     quarantine = _open_quarantine(options)
-    for entry in _find_entries(quarantine, options):
+    for entry in [quarantine.entry(message_id) for message_id in options.ids]:
         header = quarantine.header(entry.id)
         values = _entry_values(entry, header) | {"file": str(quarantine.file(entry.id))}
         text = header.decode("utf-8", "replace")
@@ -134,21 +129,12 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
 # ---- release
 
 
-def _parse_endpoint(text: str) -> Endpoint:
-    from spamguard.config.options import parse_endpoint
-
-    try:
-        return parse_endpoint(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 @command(
     "quarantine release",
     "hand messages on to those who have not got them yet, and learn them as ham",
     argument(
         "--next-hop",
-        type=_parse_endpoint,
+        type=arguments.parsed_by(parse_endpoint),
         required=True,
         metavar="ENDPOINT",
         help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
@@ -159,11 +145,11 @@ def _parse_endpoint(text: str) -> Endpoint:
 def release_entries(options: argparse.Namespace) -> int:
     import asyncio
 
-    from spamguard.config.values import parse_endpoint, reaches
     from spamguard.daemon import status
 
     quarantine = _open_quarantine(options)
-    entries = _find_entries(quarantine, options)
+    # All that are named, before anything is done to one of them.
+    entries = [quarantine.entry(message_id) for message_id in options.ids]
     daemon = status.ask_daemon(common.state_directory(options)) or {}
     for listener in daemon.get("listeners", ()):
         if reaches(options.next_hop, parse_endpoint(listener["listen"])):
@@ -223,7 +209,7 @@ async def _release_all(
 @command("quarantine delete", "throw messages away, for good", _IDS)
 def delete_entries(options: argparse.Namespace) -> int:
     quarantine = _open_quarantine(options)
-    entries = _find_entries(quarantine, options)
+    entries = [quarantine.entry(message_id) for message_id in options.ids]
     for entry in entries:
         quarantine.delete(entry.id)
     print(f"deleted {common.count_text(len(entries))}")
@@ -263,10 +249,6 @@ def _open_credentials(options: argparse.Namespace) -> Iterator[CredentialStore]:
         yield store
 
 
-def _time_value(seconds: int) -> str | None:
-    return rfc3339(seconds) if seconds else None  # 0: never
-
-
 # ---- token
 
 
@@ -298,29 +280,29 @@ too (`login-link`). Exit status of `revoke`: 1 when there is no such token.""",
     *_PERSON,
     argument(
         "--expires",
+        type=arguments.parsed_by(parse_seconds),
         metavar="TIME",
         help="when it ends by itself, such as 12h or 90d (default: never)",
     ),
 )
 def create_token(options: argparse.Namespace) -> int:
-    from spamguard.config.values import parse_seconds
     from spamguard.web.auth import NEVER, CredentialKind
 
     if _TOKEN_NAME.fullmatch(options.name) is None:
         raise UsageError(
             f"{options.name!r}: a token's name has letters, digits, dots, - and _, 64 at most"
         )
-    person, now, expires = _chosen_person(options, options.name), int(time.time()), NEVER
-    if options.expires is not None:
-        try:
-            expires = now + max(1, int(parse_seconds(options.expires)))
-        except ValueError as error:
-            raise UsageError(f"--expires: {error}") from None
+    person, now = _chosen_person(options, options.name), int(time.time())
+    expires = now + max(1, int(options.expires)) if options.expires else NEVER
     with _open_credentials(options) as store:
         token = store.create(CredentialKind.TOKEN, person, now, name=options.name, expires=expires)
     common.say(f"{options.name}: this is shown once; programs send it as Authorization: Bearer …")
     values = {"token": token, "name": options.name}
-    values |= {"user": person.name, "operator": person.operator, "expires": _time_value(expires)}
+    values |= {
+        "user": person.name,
+        "operator": person.operator,
+        "expires": rfc3339(expires) if expires else None,
+    }
     common.print_answer(options, token, values)
     return 0
 
@@ -343,7 +325,7 @@ def list_credentials(options: argparse.Namespace) -> int:
         times = {"created": each.created, "expires": each.expires, "seen": each.last_used}
         values.append(
             {"kind": str(each.kind), "name": each.name, "user": name, "operator": is_operator}
-            | {key: _time_value(seconds) for key, seconds in times.items()}
+            | {key: rfc3339(seconds) if seconds else None for key, seconds in times.items()}
         )
     if values or options.json:
         common.print_answer(options, "\n".join(map(printable, lines)), values)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from spamguard import __version__, native
 from spamguard.errors import UsageError
@@ -28,6 +28,8 @@ from spamguard.times import parse_time
 Argument = Callable[[argparse.ArgumentParser], object]
 """Adds an argument, or some, to a parser."""
 Run = Callable[[argparse.Namespace], int]
+AnyRun = TypeVar("AnyRun", bound=Run)
+Value = TypeVar("Value")
 
 PATHS_HELP = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"
 SITE = "(the site)"  # how people write the user "", the site itself
@@ -150,14 +152,16 @@ class Command(NamedTuple):
 _declared: dict[str, Command] = {}  # by name; that of an action has two words
 
 
-def command(name: str, about: str, *arguments: Argument, example: str = "") -> Callable[[Run], Run]:
+def command(
+    name: str, about: str, *arguments: Argument, example: str = ""
+) -> Callable[[AnyRun], AnyRun]:
     """Declare that the function below is this command, or this action (`token list`) of one.
 
     about: its first sentence, which stands on one line, is also shown in the list of commands.
     example: an action has none.
     """
 
-    def declare(run: Run) -> Run:
+    def declare(run: AnyRun) -> AnyRun:
         _declared[name] = Command(run, about, example, arguments)
         return run
 
@@ -259,6 +263,18 @@ def _parse_path(text: str, kind: str) -> Path:
     if not text:  # of a variable that is not set; it would mean the current directory
         raise argparse.ArgumentTypeError(f"the name of {kind} is empty")
     return Path(text)
+
+
+def parsed_by(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """A type that a function reads, which raises ValueError with a sentence."""
+
+    def convert(text: str) -> Value:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
 
 
 def parse_user(text: str) -> str:

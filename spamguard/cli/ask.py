@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from itertools import tee
@@ -197,16 +197,10 @@ def _answer(
         ]
         summary = summarize_explanation(why, options.words)
         return "", {"name": name, "taught": lessons, **to_json(VerdictExplanation, summary)}
-    return _explanation_text(title, why, votes, options.words), {}
-
-
-def _explanation_text(
-    name: str, why: Explanation, votes: Sequence[Vote], max_words: int | None
-) -> str:
     from spamguard.engine import explain_text
 
-    verdict, features = why.verdict, explain_text.list_features(why)
-    words, rest, n_rest, beside = explain_text.choose_features(features, why.log_odds, max_words)
+    verdict, features, total = why.verdict, explain_text.list_features(why), why.log_odds
+    words, rest, n_rest, beside = explain_text.choose_features(features, total, options.words)
     parts: list[Row] = []
     for word in words:
         if word.counts is None:
@@ -224,7 +218,7 @@ def _explanation_text(
         "feature": parts,
     }
     lines = [
-        name,
+        title,
         f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
         f"log-odds {verdict.log_odds:+.3f}",
         explain_text.describe_verdict(why, features),
@@ -234,9 +228,9 @@ def _explanation_text(
         lesson = f"taught as {vote.label} by {user}: {vote.origin}, {local_time(vote.time)}"
         lines.append(printable(lesson))
     for kind, rows in sums.items():
-        title = f"by {kind}: log-odds of {explain_text.describe_odds(why)}"
-        lines += ["", title, *_sum_lines(rows, why.log_odds)]
-    return "\n".join((*lines, ""))
+        above = f"by {kind}: log-odds of {explain_text.describe_odds(why)}"
+        lines += ["", above, *_sum_lines(rows, total)]
+    return "\n".join((*lines, "")), {}
 
 
 def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
@@ -286,20 +280,15 @@ all the same. It is 75 only when the message could not be read or written.""",
     * ^X-Spam-Flag: YES
     .Junk/""",
 )
-def run_filter(options: argparse.Namespace) -> int:
-    return _pass_message(lambda raw: _add_verdict(raw, options))
-
-
-def pass_unscanned() -> int:
-    """Pass one message on without judging it."""
-    return _pass_message(lambda raw: _add_not_scanned(raw, "wrong usage"))
-
-
-def _pass_message(add_fields: Callable[[bytes], bytes]) -> int:
+def pass_message(options: argparse.Namespace | None) -> int:
+    """Pass one message on. options: None for wrong usage: it is not judged."""
     try:
         raw = sys.stdin.buffer.read()
         try:
-            tagged = add_fields(raw)
+            if options is None:
+                tagged = _add_not_scanned(raw, "wrong usage")
+            else:
+                tagged = _add_verdict(raw, options)
         except BaseException as error:  # noqa: BLE001  after an interrupt, too, the mail goes on
             _report_failure("the message was not scanned", error)
             # Where memory is short, adding a field would load numpy, which would end us.

@@ -353,7 +353,6 @@ def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRo
 
 def open_history(options: argparse.Namespace, consequence: str) -> HistorySearch:
     """The history, to look up messages in; UsageError, with the consequence, if there is none."""
-    from spamguard.config.options import HistorySettings
     from spamguard.proxy.history import HISTORY_FILE
     from spamguard.proxy.history_search import HistorySearch
 
@@ -363,8 +362,7 @@ def open_history(options: argparse.Namespace, consequence: str) -> HistorySearch
             f"{path}: no history there, so {consequence}: "
             "name the state directory of the daemon with --state"
         )
-    limits = HistorySettings()  # nothing is appended, so any limits will do
-    return HistorySearch.open(path, limits.size, limits.age)
+    return HistorySearch.open(path)
 
 
 def sender_text(author: str, sender: str) -> str:

@@ -128,10 +128,24 @@ def _message_source(
     options: argparse.Namespace,
 ) -> Callable[[], Iterable[sources.SourceMessage]]:
     """A function that returns the labelled messages, from the first one at each call."""
+
+    def labelled() -> Iterable[sources.SourceMessage]:
+        for message in common.read_messages(options.paths):
+            if message.label is None:
+                raise UsageError(
+                    f"{message.name}: has no label: name a TREC index, or use --ham and --spam"
+                )
+            if not is_class_name(message.label):
+                raise UsageError(
+                    f"{message.name}: its class, {message.label!r}, has a name that none may have: "
+                    "write another one in the index"
+                )
+            yield message
+
     if options.paths and (options.ham or options.spam):
         raise UsageError("name either an index, or --ham and --spam")
     if options.paths:
-        return lambda: _labelled_messages(options.paths)
+        return labelled
     if not (options.ham and options.spam):
         raise UsageError("name a TREC index, or folders with both --ham and --spam")
     for path in (*options.ham, *options.spam):
@@ -149,17 +163,3 @@ def _message_source(
         return interleave(*ham, *spam)
 
     return interleaved
-
-
-def _labelled_messages(paths: Sequence[str]) -> Iterable[sources.SourceMessage]:
-    for message in common.read_messages(paths):
-        if message.label is None:
-            raise UsageError(
-                f"{message.name}: has no label: name a TREC index, or use --ham and --spam"
-            )
-        if not is_class_name(message.label):
-            raise UsageError(
-                f"{message.name}: its class, {message.label!r}, has a name that none may have: "
-                "write another one in the index"
-            )
-        yield message

@@ -340,10 +340,11 @@ Of other filters nothing is taken in: teach from the folders instead.""",
   spamguard --state /new/place import filter-with-key.spamguard""",
 )
 def run_import(options: argparse.Namespace) -> int:
-    """Check the whole export, then take it in."""
+    """Check the whole export, then take it in. Classes that are here stay as they are."""
     from spamguard.engine.fold import unpack_features
     from spamguard.ledger import codec
     from spamguard.ledger.arriving import check_votes
+    from spamguard.ledger.votes import is_class_label
 
     with (
         common.open_seekable(options.file) as stream,
@@ -372,7 +373,18 @@ def run_import(options: argparse.Namespace) -> int:
             return 0
         _ensure_key(common.state_directory(options), options.file, header)
         with common.open_filter(options, _bits=header.bits) as spam_filter:
-            _define_classes(spam_filter, header, labels)
+            classes = spam_filter.ledger.classes()
+            for name in sorted({*filter(is_class_label, labels), *header.classes}):
+                spam_filter.check_class(name, new=True)
+            for name, unwanted in header.classes.items():
+                if name not in classes:
+                    spam_filter.define_class(name, unwanted=unwanted)
+                elif unwanted != classes[name]:
+                    # With the same receipts both filters would go on judging differently.
+                    common.say(
+                        f"note: {name} is unwanted {'there' if unwanted else 'here'} alone; "
+                        f"`learn --unwanted --as {name}` on the other side ends that"
+                    )
             new = spam_filter.ledger.merge(reader.read_votes())
             # Settle from the receipts at once: to fold each of them first would take longer. Also
             # if there is nothing new, since an earlier import may have been interrupted.
@@ -380,24 +392,6 @@ def run_import(options: argparse.Namespace) -> int:
                 spam_filter.settle_everywhere()
     print(f"imported {content}, {new:,} of them new")
     return 0
-
-
-def _define_classes(spam_filter: Filter, header: ExportHeader, labels: set[str]) -> None:
-    """Define the file's classes that are new here; classes that are here stay as they are."""
-    from spamguard.ledger.votes import is_class_label
-
-    classes = spam_filter.ledger.classes()
-    for name in sorted({*filter(is_class_label, labels), *header.classes}):
-        spam_filter.check_class(name, new=True)
-    for name, unwanted in header.classes.items():
-        if name not in classes:
-            spam_filter.define_class(name, unwanted=unwanted)
-        elif unwanted != classes[name]:
-            # With the same receipts both filters would go on judging differently.
-            common.say(
-                f"note: {name} is unwanted {'there' if unwanted else 'here'} alone; "
-                f"`learn --unwanted --as {name}` on the other side ends that"
-            )
 
 
 def _ensure_key(state: Path, name: str, header: ExportHeader) -> None:

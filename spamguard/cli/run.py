@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from spamguard import log
 from spamguard.cli import arguments, common, status
 from spamguard.cli.arguments import argument, command, flag
+from spamguard.config import types
 from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
 from spamguard.log import printable
 from spamguard.storage import LEDGER_FILE, account_owner, directory_owner
@@ -311,6 +312,7 @@ Exit status: 0 if nothing failed, 1 otherwise.""",
     ),
     argument(
         "--smtp",
+        type=arguments.parsed_by(types.check_host_port),
         metavar="ADDRESS:PORT",
         default="127.0.0.1:25",
         help="where this machine takes mail (default: %(default)s)",
@@ -343,6 +345,8 @@ def run_doctor(options: argparse.Namespace) -> int:
 def _all_steps(options: argparse.Namespace) -> Generator[Step]:
     from spamguard import doctor
     from spamguard.daemon import startup
+    from spamguard.doctor import proof
+    from spamguard.engine import snapshot
 
     settings = common.load_config(options) if options.config else None
     state = common.state_directory(options)
@@ -360,7 +364,28 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
             except StartError as error:
                 yield doctor.failed("mailboxes", str(error), "")
         yield from doctor.check_next_hops(settings)
-    yield from _filter_steps(options, settings)
+    try:
+        with common.open_filter(options, must_exist=True) as spam_filter:
+            if (loss := spam_filter.find_loss()) is not None:
+                yield doctor.failed("ledger", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
+            else:
+                yield doctor.ok(
+                    "ledger", common.count_text(spam_filter.ledger.event_count(), "event")
+                )
+            yield from doctor.check_old_lessons(spam_filter.ledger)
+            if settings:
+                yield from _mail_steps(options, spam_filter, settings)
+            if options.maildir is None and options.user is None:
+                question = "is the temporary directory on a disk that can be watched?"
+                with (
+                    proof.scratch_filter(spam_filter.key) as scratch,
+                    proof.scratch_mailbox(scratch) as mailbox,
+                ):
+                    yield from proof.prove(scratch, mailbox, question)
+            else:
+                yield from _mailbox_steps(options, spam_filter, settings)
+    except (SpamguardError, OSError) as error:
+        yield doctor.failed("filter", common.describe_error(error), "")
 
 
 def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
@@ -397,36 +422,6 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
             yield doctor.failed("daemon", detail, remedy)
         elif not problems:
             yield doctor.ok("daemon", f"pid {daemon['pid']}, ready")
-
-
-def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
-    """The ledger, and whether the filter learns."""
-    from spamguard import doctor
-    from spamguard.doctor import proof
-    from spamguard.engine import snapshot
-
-    try:
-        with common.open_filter(options, must_exist=True) as spam_filter:
-            if (loss := spam_filter.find_loss()) is not None:
-                yield doctor.failed("ledger", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
-            else:
-                yield doctor.ok(
-                    "ledger", common.count_text(spam_filter.ledger.event_count(), "event")
-                )
-            yield from doctor.check_old_lessons(spam_filter.ledger)
-            if settings:
-                yield from _mail_steps(options, spam_filter, settings)
-            if options.maildir is None and options.user is None:
-                question = "is the temporary directory on a disk that can be watched?"
-                with (
-                    proof.scratch_filter(spam_filter.key) as scratch,
-                    proof.scratch_mailbox(scratch) as mailbox,
-                ):
-                    yield from proof.prove(scratch, mailbox, question)
-            else:
-                yield from _mailbox_steps(options, spam_filter, settings)
-    except (SpamguardError, OSError) as error:
-        yield doctor.failed("filter", common.describe_error(error), "")
 
 
 def _mailbox_steps(
@@ -473,15 +468,10 @@ def _mail_steps(
 ) -> Iterator[Step]:
     """A message through the mail server into a mailbox that is watched."""
     from spamguard import doctor
-    from spamguard.config import types
     from spamguard.doctor import probe
     from spamguard.folders import roles
     from spamguard.folders.maildir import LocalMailboxes
 
-    try:
-        server = types.check_host_port(options.smtp)
-    except ValueError as error:
-        raise UsageError(f"--smtp: {error}") from error
     with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
         mailboxes = [mailbox for mailbox in backend.find_mailboxes() if mailbox.user]
     if options.maildir or options.user:
@@ -494,4 +484,4 @@ def _mail_steps(
     domain = "" if "@" in mailbox.user else f"@{doctor.find_local_domain()}"
     recipient = options.to or mailbox.user + domain
     special_uses = roles.read_dovecot().special_uses
-    yield from probe.try_mail(spam_filter, settings, special_uses, mailbox, recipient, server)
+    yield from probe.try_mail(spam_filter, settings, special_uses, mailbox, recipient, options.smtp)

@@ -227,7 +227,24 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
         values = {"state": "/var/lib/spamguard", "user": ACCOUNT}
         if _has_units():
             values["watch_socket"] = "/run/spamguard-watch/mailboxes.sock"
-    values |= _doors(values, answers.position)
+    listeners, scanners = (list(values.get(key) or []) for key in ("listeners", "scanners"))
+    front = [each for each in listeners if each.get("position") in _FRONT][:1]
+    asked = [each for each in scanners if each["listen"].startswith("milter:")][:1]
+    ours = ((front, listeners, f"smtp://{SMTP}"), (asked, scanners, f"milter://{MILTER}"))
+    for found, entries, expected in ours:
+        for door in found:
+            if door["listen"] != expected:
+                raise UsageError(
+                    f"the configuration listens on {door['listen']}, and setup knows {expected} "
+                    "alone: put in the lines of config/ by hand"
+                )
+            entries.remove(door)
+    if answers.position == "milter":
+        scanners[:0] = asked or [{"listen": f"milter://{MILTER}"}]
+    else:  # the listener of another position becomes that of this one, with its rules
+        usual = {"listen": f"smtp://{SMTP}", "position": "", "next_hop": f"smtp://{BACK}"}
+        listeners.insert(0, {**usual, **dict(*front), "position": answers.position})
+    values |= {"listeners": listeners or None, "scanners": scanners or None}
     watch = list(values.get("watch") or [{}])
     entry = dict(watch[0]) if isinstance(watch[0], dict) else {"maildir": watch[0]}
     if old is None or not old.watch or old.watch[0].maildir != answers.mailboxes:
@@ -252,31 +269,6 @@ def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Set
             problems = (problem.replace(file.name, str(path)) for problem in error.problems)
             text = "what setup would write has mistakes, and nothing was changed:"
             raise ConfigError(text, *problems) from error
-
-
-def _doors(values: Mapping[str, Any], position: str) -> dict[str, Any]:
-    """The values of `listeners` and `scanners` for a position; None: there are none.
-
-    The listener of the other position becomes that of this one, with its rules.
-    """
-    listeners, scanners = (list(values.get(key) or []) for key in ("listeners", "scanners"))
-    front = [each for each in listeners if each.get("position") in _FRONT][:1]
-    asked = [each for each in scanners if each["listen"].startswith("milter:")][:1]
-    ours = ((front, listeners, f"smtp://{SMTP}"), (asked, scanners, f"milter://{MILTER}"))
-    for found, entries, expected in ours:
-        for entry in found:
-            if entry["listen"] != expected:
-                raise UsageError(
-                    f"the configuration listens on {entry['listen']}, and setup knows {expected} "
-                    "alone: put in the lines of config/ by hand"
-                )
-            entries.remove(entry)
-    if position == "milter":
-        scanners[:0] = asked or [{"listen": f"milter://{MILTER}"}]
-    else:
-        usual = {"listen": f"smtp://{SMTP}", "position": "", "next_hop": f"smtp://{BACK}"}
-        listeners.insert(0, {**usual, **dict(*front), "position": position})
-    return {"listeners": listeners or None, "scanners": scanners or None}
 
 
 def edit_yaml(text: str, values: Mapping[str, Any]) -> str:

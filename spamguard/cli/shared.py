@@ -372,11 +372,21 @@ def undo(options: argparse.Namespace) -> int:
     """Take back what one node has cast, user by user. Classes stay."""
     from spamguard.cli.keep import undo_selections
     from spamguard.learning.undo import VoteSelection
+    from spamguard.shared.status import read_status
 
     since, until = arguments.parse_period(options)
     with common.open_filter(options, must_exist=True) as spam_filter:
         _shared_log(spam_filter)
-        node = _find_node(spam_filter, options.node)
+        name = options.node
+        nodes = read_status(spam_filter.directory).nodes
+        found = {node.node for node in nodes if name in (node.name, node.node)} or {name}
+        known = [node for node in found if spam_filter.ledger.users.keys_of_node(node, 0)]
+        if len(known) != 1:
+            ids = ", ".join(sorted(known)) or "none that has taught anything"
+            raise UsageError(
+                f"{printable(name)!r} is the name of {ids}: give an id of `shared status --json`"
+            )
+        (node,) = known
         digests: dict[str, list[bytes]] = {}
         for user, digest in spam_filter.ledger.users.keys_of_node(node, since):
             digests.setdefault(user, []).append(digest)
@@ -392,21 +402,6 @@ def undo(options: argparse.Namespace) -> int:
     values = {"node": node, "taken_back": number, "users": users, "dry_run": options.dry_run}
     common.print_answer(options, text, values)
     return 0
-
-
-def _find_node(spam_filter: Filter, name: str) -> str:
-    """The id of a node. UsageError: there is none, or there are several of the name."""
-    from spamguard.shared.status import read_status
-
-    nodes = read_status(spam_filter.directory).nodes
-    found = {node.node for node in nodes if name in (node.name, node.node)} or {name}
-    known = [node for node in found if spam_filter.ledger.users.keys_of_node(node, 0)]
-    if len(known) != 1:
-        ids = ", ".join(sorted(known)) or "none that has taught anything"
-        raise UsageError(
-            f"{printable(name)!r} is the name of {ids}: give an id of `shared status --json`"
-        )
-    return known[0]
 
 
 # ---- a new version

@@ -55,54 +55,44 @@ lessons_per_day.""",
 )
 def run_status(options: argparse.Namespace) -> int:
     common.warn_of_service(options)
-    with common.open_filter(options, must_exist=True) as spam_filter:
-        values = {
-            **_filter_values(spam_filter, options.profile),
-            **user_values(spam_filter),
-            "daemon": daemon_values(spam_filter.directory),
-            "shared": shared_values(spam_filter),
-        }
-    common.print_answer(options, "" if options.json else _status_text(values), values)
-    return 0
-
-
-# ---- the filter
-
-
-def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
-    """What the filter is, what was taught, and what of that is of no use, or missing."""
     from spamguard import native
     from spamguard.bayes.fusion import PROFILES
     from spamguard.engine import policy
     from spamguard.learning.undo import count_outdated
     from spamguard.ledger.schema import SCHEMA_VERSION
 
-    status, loss = spam_filter.status(), spam_filter.find_loss()
-    days = spam_filter.ledger.users.count_by_day()
-    first = next((day * _DAY_SECONDS for day, number in days.items() if number), None)
-    return {
-        "state": str(spam_filter.directory),
-        "versions": {
-            "program": __version__,
-            "extractor": status.extractor,
-            "ledger": SCHEMA_VERSION,
-        },
-        "kernel": native.implementation(),
-        "key": status.fingerprint,
-        "profile": profile,
-        "profiles": {name: each.about for name, each in PROFILES.items()},
-        "classes": {
-            name: {"messages": number, "unwanted": name in status.unwanted}
-            for name, number in status.classes.items()
-        },
-        "kept": {"since": first, "aged": spam_filter.ledger.ages.count_aged()[0]},
-        "lost": asdict(loss) if loss else None,
-        "outdated": count_outdated(spam_filter.ledger),
-        "missing": policy.missing_lessons(status.classes, status.unwanted),
-        "events": status.events,
-        "unsettled": status.unsettled,
-        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
-    }
+    with common.open_filter(options, must_exist=True) as spam_filter:
+        known, loss, ledger = spam_filter.status(), spam_filter.find_loss(), spam_filter.ledger
+        days = ledger.users.count_by_day()
+        first = next((day * _DAY_SECONDS for day, number in days.items() if number), None)
+        values = {
+            "state": str(spam_filter.directory),
+            "versions": {
+                "program": __version__,
+                "extractor": known.extractor,
+                "ledger": SCHEMA_VERSION,
+            },
+            "kernel": native.implementation(),
+            "key": known.fingerprint,
+            "profile": options.profile,
+            "profiles": {name: each.about for name, each in PROFILES.items()},
+            "classes": {
+                name: {"messages": number, "unwanted": name in known.unwanted}
+                for name, number in known.classes.items()
+            },
+            "kept": {"since": first, "aged": ledger.ages.count_aged()[0]},
+            "lost": asdict(loss) if loss else None,
+            "outdated": count_outdated(ledger),
+            "missing": policy.missing_lessons(known.classes, known.unwanted),
+            "events": known.events,
+            "unsettled": known.unsettled,
+            "bytes": {"ledger": known.ledger_bytes, "tables": known.tables_bytes},
+            **user_values(spam_filter),
+            "daemon": daemon_values(spam_filter.directory),
+            "shared": shared_values(spam_filter),
+        }
+    common.print_answer(options, "" if options.json else _status_text(values), values)
+    return 0
 
 
 def _status_text(values: dict[str, Any]) -> str:
@@ -152,7 +142,18 @@ def _status_text(values: dict[str, Any]) -> str:
         lines.append(f"{outdated}; {undo.REEXTRACT_REMEDY}")
     if values["missing"]:
         lines.append(f"{values['missing']}: {_MISSING_REMEDY}")
-    return "\n".join([*lines, *_user_lines(values)])
+    warnings = [f"warning: {printable(warning)}" for warning in values["warnings"]]
+    lines += warnings and ["", *warnings]
+    if values["users"]:
+        lines += ["", "user        last move                  lessons"]
+    for user in values["users"][:_MAX_USERS]:
+        name = printable(user["user"]) or arguments.SITE
+        lessons = ", ".join(f"{number:,} {label}" for label, number in user["lessons"].items())
+        move = user["last_move"]
+        when = f"{local_time(move['time'])} {printable(move['folder'])}" if move else "-"
+        lines.append(f"{name:10}  {when:25}  {lessons or 'none'}")
+    more = len(values["users"]) - _MAX_USERS
+    return "\n".join([*lines, f"and {more:,} more (--json shows all)"] if more > 0 else lines)
 
 
 # ---- users, and the watcher
@@ -196,22 +197,6 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
                 f"{refused.why}"
             )
     return {"users": users, "watcher": watcher_values, "warnings": warnings}
-
-
-def _user_lines(values: dict[str, Any]) -> list[str]:
-    """Warnings and users for people."""
-    lines = [f"warning: {printable(warning)}" for warning in values["warnings"]]
-    lines = lines and ["", *lines]
-    if values["users"]:
-        lines += ["", "user        last move                  lessons"]
-    for user in values["users"][:_MAX_USERS]:
-        name = printable(user["user"]) or arguments.SITE
-        lessons = ", ".join(f"{number:,} {label}" for label, number in user["lessons"].items())
-        move = user["last_move"]
-        when = f"{local_time(move['time'])} {printable(move['folder'])}" if move else "-"
-        lines.append(f"{name:10}  {when:25}  {lessons or 'none'}")
-    more = len(values["users"]) - _MAX_USERS
-    return [*lines, f"and {more:,} more (--json shows all)"] if more > 0 else lines
 
 
 # ---- the running daemon

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -79,16 +80,28 @@ def settings_from_command_line(
         watched = [maildir] if next_hop is None else []
         usual = {"listeners": [listener], "web": _DEFAULT_PAGE, "watch": watched}
         tree = YamlTree(usual)
-    if state is not None:
-        _override(tree, ("state",), str(state.absolute()), "--state")
+    given: Sequence[tuple[KeyPath, object, str]] = (
+        (("state",), state and str(state.absolute()), "--state"),
+        (("listeners", 0, "listen"), listen, "--listen"),
+        (("listeners", 0, "next_hop"), next_hop, "--next-hop"),
+        (("watch",), list(watch) or None, "--watch"),
+    )
+    for path, value, option in given:
+        if value is None:
+            continue
+        around = tree.value
+        listeners = around.get("listeners", []) if isinstance(around, dict) else None
+        if path[0] == "listeners" and isinstance(listeners, list) and len(listeners) != 1:
+            text = f"{option}: {tree.name} has {len(listeners)} listeners: the option is for one"
+            raise ConfigError(text)
+        with suppress(LookupError, TypeError):  # reported as a mistake of the file
+            for part in path[:-1]:
+                around = around[part]
+            if isinstance(around, dict):
+                around[path[-1]] = value
+                tree.overrides[path] = option
     if isinstance(tree.value, dict):
         tree.value.setdefault("state", str(usual_state.absolute()))
-    if listen is not None:
-        _override(tree, ("listeners", 0, "listen"), listen, "--listen")
-    if next_hop is not None:
-        _override(tree, ("listeners", 0, "next_hop"), next_hop, "--next-hop")
-    if watch:
-        _override(tree, ("watch",), list(watch), "--watch")
     return _build_settings(tree, find_classes)
 
 
@@ -109,26 +122,6 @@ def _read_document(path: Path) -> YamlTree:
         text = f"{path}: cannot be read ({error.strerror}): check the path and its permissions"
         raise ConfigError(text) from error
     return parse_yaml(data, str(path))
-
-
-def _override(tree: YamlTree, path: KeyPath, value: object, option: str) -> None:
-    """Put the value of an option of the command line in the place of the file's, if the file has
-    such a place. ConfigError: it is about the only listener, and there is not exactly one.
-    """
-    around = tree.value
-    if path[0] == "listeners" and isinstance(around, dict):
-        listeners = around.get("listeners", [])
-        if isinstance(listeners, list) and len(listeners) != 1:
-            text = f"{option}: {tree.name} has {len(listeners)} listeners: the option is for one"
-            raise ConfigError(text)
-    try:
-        for part in path[:-1]:
-            around = around[part]
-    except (LookupError, TypeError):
-        return  # reported as a mistake of the file
-    if isinstance(around, dict):
-        around[path[-1]] = value
-        tree.overrides[path] = option
 
 
 def _build_settings(tree: YamlTree, find_classes: ClassFinder | None = None) -> Settings:
@@ -276,13 +269,27 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     found = describe_value(error["input"])
     gone = GONE.get(".".join(part for part in path if isinstance(part, str)))
     match error["type"]:
-        case "unexpected_keyword_argument":
-            return f"{key} is gone: {gone}" if gone else _describe_unknown_key(key, path[:-1])
+        case "unexpected_keyword_argument" if gone:
+            return f"{key} is gone: {gone}"
+        case "unexpected_keyword_argument":  # with what somebody who wrote it may have wanted
+            text, group = f"unknown key {describe_value(key)}", _group_at(path[:-1])
+            places = {
+                f"in {place}" if place else "at the top level": None
+                for other, place in all_groups().items()
+                if key in options(other)
+            }
+            known = list(options(group)) if group else []
+            if places:
+                text += f" here: it stands {' or '.join(places)}"
+            elif near := get_close_matches(key.lower(), known, 1, 0.6):
+                text += f": did you mean {near[0]!r}?"
+            else:
+                text += f": expected one of {', '.join(known)}"
+            return text
         case "value_error":
             text = str(error["ctx"]["error"])
-            if text == IS_CONSTANT:
-                return f"{key} is gone: {gone or IS_CONSTANT}"
-            return f"{key}: {text}"
+            is_constant = text == IS_CONSTANT
+            return f"{key} is gone: {gone or text}" if is_constant else f"{key}: {text}"
         case "too_short":
             return f"{key}: expected at least one, found none"
         case "tuple_type":
@@ -295,22 +302,6 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     ]
     example = ", ".join(required or ["key: …"])
     return f"{key}: expected a mapping as in {{{example}}}, found {found}"
-
-
-def _describe_unknown_key(key: str, path: KeyPath) -> str:
-    """With what somebody who wrote it may have wanted."""
-    text, group = f"unknown key {describe_value(key)}", _group_at(path)
-    places = {
-        f"in {place}" if place else "at the top level": None
-        for other, place in all_groups().items()
-        if key in options(other)
-    }
-    if places:
-        return f"{text} here: it stands {' or '.join(places)}"
-    known = list(options(group)) if group else []
-    if near := get_close_matches(key.lower(), known, 1, 0.6):
-        return f"{text}: did you mean {near[0]!r}?"
-    return f"{text}: expected one of {', '.join(known)}"
 
 
 def _group_at(path: KeyPath) -> Any | None:
@@ -376,15 +367,10 @@ class YamlTree:
         if id(node) in self._open:
             return self._refuse(node, "an alias stands inside what it names")
         self._open.add(id(node))
-        value = (
-            self._mapping(node, path)
-            if isinstance(node, yaml.MappingNode)
-            else [self.build(child, (*path, n)) for n, child in enumerate(node.value)]
-        )
-        self._open.discard(id(node))
-        return value
-
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        if isinstance(node, yaml.SequenceNode):
+            items = [self.build(child, (*path, at)) for at, child in enumerate(node.value)]
+            self._open.discard(id(node))
+            return items
         values: dict[str, Any] = {}
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -394,6 +380,7 @@ class YamlTree:
             else:
                 self.key_positions[(*path, key.value)] = _position(key.start_mark)
                 values[key.value] = self.build(child, (*path, key.value))
+        self._open.discard(id(node))
         return values
 
     def _refuse(self, node: yaml.Node, text: str) -> None:

@@ -28,7 +28,6 @@ from spamguard.config.options import (
     LOOPBACK_NETWORKS,
     Endpoint,
     Listener,
-    Rule,
     Scanner,
     Settings,
     Web,
@@ -140,8 +139,18 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
             )
         yield from _idle_options(door, path)
         for number, rule in enumerate(door.rules):
-            for text in _rule_problems(rule, getattr(door, "position", None)):
-                yield (*path, "rules", number, "action"), text
+            here, action = (*path, "rules", number, "action"), rule.action
+            is_late = getattr(door, "position", None) is Position.AFTER_QUEUE
+            if is_late and action in (Action.REJECT, Action.DEFER):
+                reason = "after the queue Postfix would bounce to forged senders"
+                yield here, f"{action} is for before-queue and standalone: {reason}"
+            if action is Action.REJECT and rule.from_probability < MIN_REFUSAL_PROBABILITY:
+                least = MIN_REFUSAL_PROBABILITY
+                yield here, f"reject needs a from_probability of {least} or more"
+            if action is Action.DEFER and not rule.from_probability:
+                yield here, "defer needs a from_probability above 0"
+            if (action is Action.REDIRECT) != bool(rule.to):
+                yield here, "redirect, and it alone, needs an address, as in to: held@example.org"
         if isinstance(door, Scanner):
             continue
         target = door.next_hop.to
@@ -181,19 +190,6 @@ def _idle_options(group: Any, path: KeyPath, protocol: str = "") -> Iterator[Con
         elif group_in(kind):
             for number, inner in enumerate(value or ()):
                 yield from _idle_options(inner, (*place, number), protocol)
-
-
-def _rule_problems(rule: Rule, position: Position | None) -> Iterator[str]:
-    action, probability = rule.action, rule.from_probability
-    if position is Position.AFTER_QUEUE and action in (Action.REJECT, Action.DEFER):
-        reason = "after the queue Postfix would bounce to forged senders"
-        yield f"{action} is for before-queue and standalone: {reason}"
-    if action is Action.REJECT and probability < MIN_REFUSAL_PROBABILITY:
-        yield f"reject needs a from_probability of {MIN_REFUSAL_PROBABILITY} or more"
-    if action is Action.DEFER and not probability:
-        yield "defer needs a from_probability above 0"
-    if (action is Action.REDIRECT) != bool(rule.to):
-        yield "redirect, and it alone, needs an address, as in to: held@example.org"
 
 
 def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
@@ -184,13 +185,20 @@ def pattern_option(
     return Option(check, _text_schema(editors or pattern))
 
 
-def _integer_option(minimum: int, maximum: int) -> Option:
-    def check(value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
-            return value
-        raise _mismatch(f"a whole number from {minimum} to {maximum:,}", value)
+def _number_option(
+    kind: type[int | float], name: str, minimum: float, maximum: float, example: str = ""
+) -> Option:
+    def check(value: object) -> float:
+        if (
+            isinstance(value, int | kind)
+            and not isinstance(value, bool)
+            and minimum <= value <= maximum
+        ):
+            return kind(value)
+        raise _mismatch(f"{name} from {minimum} to {maximum:,}{example}", value)
 
-    return Option(check, {"type": "integer", "minimum": minimum, "maximum": maximum})
+    json_type = "integer" if kind is int else "number"
+    return Option(check, {"type": json_type, "minimum": minimum, "maximum": maximum})
 
 
 def _class_option(*other_names: str) -> Option:
@@ -217,15 +225,8 @@ def _check_flag(value: object) -> bool:
     raise _mismatch("true or false", value)
 
 
-def _probability_option(minimum: float, maximum: float) -> Option:
-    def check(value: object) -> float:
-        if isinstance(value, int | float) and value is not True and minimum <= value <= maximum:
-            return float(value)
-        raise _mismatch(f"a probability from {minimum} to {maximum} such as 0.95", value)
-
-    return Option(check, {"type": "number", "minimum": minimum, "maximum": maximum})
-
-
+_integer_option = partial(_number_option, int, "a whole number")
+_probability_option = partial(_number_option, float, "a probability", example=" such as 0.95")
 _DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
 _KEPT_SCHEMA = _text_schema(values.KEPT_PATTERN) | {"type": ["integer", "string"], "minimum": 1000}
 
@@ -340,10 +341,6 @@ _HOST_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
 _HOST_PORT = r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})"
 
 
-def _check_listener(value: object) -> Endpoint:
-    return _check_place(values.parse_endpoint(value))
-
-
 def _check_scanner(value: object) -> Endpoint:
     endpoint = values.parse_scanner(value)
     if endpoint.path is None:
@@ -387,7 +384,12 @@ def _check_host(value: object) -> str:
 _ADDRESS = r"([0-9.]+|\[[0-9A-Fa-f:.]+\])"
 
 ListenerEndpoint = Annotated[
-    Endpoint, Option(_check_listener, _text_schema(rf"(smtp|lmtp)://{_ADDRESS}:[0-9]+"), str)
+    Endpoint,
+    Option(
+        lambda value: _check_place(values.parse_endpoint(value)),
+        _text_schema(rf"(smtp|lmtp)://{_ADDRESS}:[0-9]+"),
+        str,
+    ),
 ]
 ScannerEndpoint = Annotated[
     Endpoint,

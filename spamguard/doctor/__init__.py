@@ -168,7 +168,6 @@ def check_watcher(state: Path, *, expected: bool) -> Iterator[Step]:
 
 
 def check_file_events() -> Step:
-    """Whether the kernel reports changes of files."""
     name = "file events"
     try:
         InotifyEvents({}).close()
@@ -240,7 +239,6 @@ def _is_readable(path: str) -> bool:
 
 
 def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
-    """Whether the daemon, or its mailbox broker, can read the mailboxes."""
     try:
         access = check_access(settings, account)
     except (SpamguardError, OSError) as error:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamguard import keys
-from spamguard.config.options import HistorySettings, HostPort, Settings
+from spamguard.config.options import HostPort, Settings
 from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
 from spamguard.doctor.proof import FROM_ADDRESS, make_message
 from spamguard.engine.filter import Filter
@@ -140,14 +140,12 @@ def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
     """The judgements of the message that are in the history."""
     if not (state / HISTORY_FILE).exists():
         return []
-    limits = HistorySettings()  # nothing is appended, so any limits will do
-    with HistorySearch.open(state / HISTORY_FILE, limits.size, limits.age) as history:
+    with HistorySearch.open(state / HISTORY_FILE) as history:
         rows = history.find_page(HistoryFilter(since=since), _MAX_ROWS).rows
     return [row for row in rows if row.digest == digest]
 
 
 def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], rows: int) -> Step:
-    """Whether it was judged once, here, and came once."""
     step = "judgement"
     if len(arrivals) != 1 or rows > 1:
         detail = f"it came {len(arrivals)} times, and was judged {rows} times"
@@ -171,7 +169,6 @@ def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], ro
 
 
 def _kept_name(file: MessageFile) -> str:
-    """The name that a file keeps when it is moved, or gets flags."""
     name = parse_file_name(file.name)
     return name.base if name else file.name
 
@@ -196,7 +193,6 @@ class _ProbedMailbox:
         return files
 
     def find(self) -> list[Arrival]:
-        """The copies of the probe that are there now."""
         found = []
         with self._owner.impersonate():
             for folder, file in self._list_files():
@@ -212,7 +208,6 @@ class _ProbedMailbox:
         return found
 
     def wait(self) -> list[Arrival]:
-        """The copies that have come in time, and soon after the first."""
         deadline = time.monotonic() + ARRIVAL_SECONDS
         while not self.find() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

@@ -204,7 +204,6 @@ class ProofMailbox:
         self._base = f"{unique}.spamguard-doctor,S={len(self.raw)}"
 
     def deliver(self) -> None:
-        """Put the message into INBOX, as a mail server does."""
         with self._owner.impersonate():
             draft = self.path / "tmp" / self._base
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -213,7 +212,6 @@ class ProofMailbox:
             draft.rename(self.path / "new" / self._base)
 
     def move_to_junk(self) -> None:
-        """Move the message, as a mail program does for its user."""
         with self._owner.impersonate():
             if not (files := self._find_files([""])):
                 message = "our message is no longer there"
@@ -221,7 +219,6 @@ class ProofMailbox:
             files[0].rename(self.path / self.junk / "cur" / f"{self._base}:2,S")
 
     def remove(self) -> None:
-        """Remove the message, wherever it is."""
         with self._owner.impersonate():
             for file in self._find_files(["", self.junk]):
                 file.unlink(missing_ok=True)
@@ -232,7 +229,6 @@ class ProofMailbox:
         return [file for part in parts for file in part.glob(f"{self._base}*")]
 
     def is_sighted(self) -> bool:
-        """Whether the watcher has seen the message in INBOX."""
         if not self._sightings.exists():
             return False
         with Sightings.open(self._sightings) as sightings:

@@ -260,8 +260,8 @@ class History(ClosedOnExit):
         self._days = days
 
     @classmethod
-    def open(cls, path: Path, size: int, days: int) -> Self:
-        """The history at `path`, created (mode 0600) when there is none.
+    def open(cls, path: Path, size: int = MIN_BYTES, days: int = 30) -> Self:
+        """The history at `path`, created (mode 0600) when there is none. Who appends says limits.
 
         Its files may take `size` bytes together, at least `MIN_BYTES`; a row is kept for so many
         days of `Database.trusted_time`. Both take effect by and by, as rows are appended.

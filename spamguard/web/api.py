@@ -80,7 +80,6 @@ class ApiCall:
 
 
 async def _open_call(request: Request) -> AsyncIterator[ApiCall]:
-    """Check who calls and the form of the query, and end what takes too long."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS) as deadline:
             call, expected = ApiCall(request, deadline), _parameters(request)
@@ -152,7 +151,6 @@ OptionalTime = Annotated[Time, _empty_as("0")]
 
 
 def _optional(about: str, pattern: str = "", **checks: Any) -> Any:
-    """Declare a parameter that may be absent or empty, which is the same."""
     checks |= {"pattern": f"^({pattern})?$"} if pattern else {}
     return Query(description=about, **checks)
 

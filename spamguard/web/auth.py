@@ -55,7 +55,6 @@ class Person(NamedTuple):
 
 
 def require_operator(person: Person) -> None:
-    """Raise NotAllowedError for everybody else."""
     if not person.operator:
         raise NotAllowedError("only operators may do this")
 
@@ -182,7 +181,6 @@ class CredentialStore:
         return f"{identity}.{secret}"
 
     def find(self, kind: CredentialKind, text: str, now: int) -> Credential | None:
-        """Return what is known of a secret, if it is valid."""
         match = _SECRET_TEXT.fullmatch(text)
         identity, secret = (match[1], match[2]) if match else ("", "")
         parameters = {"id": identity, "kind": kind, **_time_parameters(now)}

@@ -1,4 +1,4 @@
-"""The history as a person may see it.
+"""The history and the quarantine as a person may see them.
 
 A `Reader` has history, ledger and quarantine open for one thread, and decides whose mail a person
 may see. An operator sees all mail; other people see mail sent to them, and of its recipients only
@@ -16,22 +16,33 @@ message that is not theirs, when mail of others came, or unprintable text.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from math import inf
 from typing import Self, TypeVar
 
 from spamguard import keys
 from spamguard.config.options import Action, Settings
 from spamguard.config.types import MAILBOX
-from spamguard.delivery.quarantine import DIRECTORY, Quarantine
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.engine.filter import Filter
 from spamguard.errors import NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.ledger.senders import label_class
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NO_STANDING
-from spamguard.proxy.history import HISTORY_FILE, MAX_RECIPIENTS, HistoryRow, fold_text
+from spamguard.proxy.history import (
+    HISTORY_FILE,
+    MAX_RECIPIENTS,
+    HistoryRow,
+    decode_author,
+    decode_subject,
+    fold_text,
+    printable,
+    readable,
+)
 from spamguard.proxy.history_search import (
     HistoryFilter,
     HistorySearch,
@@ -51,6 +62,8 @@ PAGE_SECONDS = 2.0
 # A refresh takes one or two index lookups for each user, 70 ms for 20,000 users.
 _REFRESH_SECONDS = 5.0
 _BATCH_SIZE = 5000  # votes
+MAX_READS = 500  # notes of held messages that one search reads, in about 20 ms
+MAX_TEXT = 1000  # characters of a text of a held message
 
 Row = TypeVar("Row", HistoryRow, HeldMessage)
 
@@ -142,8 +155,7 @@ class Reader:
 
     @cached_property
     def history(self) -> HistorySearch:
-        limits = self.settings.history
-        return HistorySearch.open(self.settings.state / HISTORY_FILE, limits.size, limits.age)
+        return HistorySearch.open(self.settings.state / HISTORY_FILE)
 
     def catch_up(self) -> None:
         """Tell the history the class of each message: all the first time, then the changes."""
@@ -353,12 +365,124 @@ class Reader:
         found = (row.extractor, row.fingerprint)
         return row.was_scanned and found == (EXTRACTOR, self.ledger.fingerprint)
 
+    # ---- held mail
+
+    def held_page(self, person: Person, search: Search) -> models.QuarantinePage:
+        """Return a page of the held messages that a search finds; label and taught do not count."""
+        is_theirs = cache(lambda address: self.may_see(person, [address]))
+
+        def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
+            """Look at the newest ids with a visible recipient, at `MAX_READS` notes at most."""
+            ids = sorted(self.quarantine.ids())
+            known = self.held_recipients
+            if len(known) > 2 * len(ids) + MAX_READS:  # most are gone
+                known.clear()
+            visible: list[str] = []
+            reads, searched_to = 0, ""
+            for at in range(bisect_left(ids, before) - 1, -1, -1):
+                if len(visible) == limit or reads == MAX_READS:
+                    searched_to = ids[at + 1]
+                    break
+                recipients = known.get(ids[at])
+                if recipients is None:
+                    reads += 1
+                    recipients = []  # if it is damaged, or gone meanwhile
+                    for entry in self.quarantine.read_entries([ids[at]]):
+                        recipients = known[ids[at]] = _recipient_addresses(entry)
+                if any(map(is_theirs, recipients)):
+                    visible.append(ids[at])
+            probabilities = self.history.find_probabilities(visible)
+            held = [
+                self._held_message(person, entry, probabilities)
+                for entry in self.quarantine.read_entries(visible)
+            ]
+            return [message for message in held if _matches(message, search)], searched_to
+
+        return models.QuarantinePage(*find_page(look, search.before, search.limit, search.seconds))
+
+    def held_details(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
+        entry = self.held_entry(person, verdict_id)
+        # Only CR LF ends a line here, whatever else ends one in Unicode.
+        lines = self._held_header(entry).decode("utf-8", "replace").split("\r\n")
+        text = "\n".join(readable(line.replace("\t", " "), MAX_TEXT) for line in lines)
+        held = self._held_message(person, entry, self.history.find_probabilities([verdict_id]))
+        return models.HeldMessageDetails(**asdict(held), header=text)
+
+    def held_entry(self, person: Person, verdict_id: str) -> QuarantineEntry:
+        """Return the note of a message. NotThereError: there is none, or it is not theirs."""
+        with suppress(QuarantineError):
+            entry = self.quarantine.entry(verdict_id)
+            if self.may_see(person, _recipient_addresses(entry)):
+                return entry
+        raise NotThereError("no message with that verdict id is held here, or it is not yours")
+
+    def releasable_entry(self, person: Person, verdict_id: str) -> QuarantineEntry:
+        """As `held_entry`. NotAllowedError: other people wait for the message too."""
+        entry = self.held_entry(person, verdict_id)
+        waiting = _waiting_addresses(entry)
+        if len(self.visible_addresses(person, waiting)) < len(waiting):
+            raise NotAllowedError(
+                "other people wait for this message too: ask an operator to release it"
+            )
+        return entry
+
+    def _held_message(
+        self, person: Person, entry: QuarantineEntry, probabilities: Mapping[str, float]
+    ) -> HeldMessage:
+        header = self._held_header(entry)
+
+        def visible(addresses: Sequence[str]) -> tuple[str, ...]:
+            addresses = self.visible_addresses(person, addresses)
+            return tuple(printable(address, MAX_TEXT) for address in addresses)
+
+        return HeldMessage(
+            entry.id,
+            entry.when,
+            printable(entry.envelope.sender.address, MAX_TEXT),
+            readable(decode_author(header), MAX_TEXT),
+            visible(_recipient_addresses(entry)),
+            visible(_waiting_addresses(entry)),
+            readable(decode_subject(header), MAX_TEXT),
+            entry.size,
+            printable(entry.reason, MAX_TEXT),
+            entry.released,
+            probabilities.get(entry.id),
+        )
+
+    def _held_header(self, entry: QuarantineEntry) -> bytes:
+        try:
+            return self.quarantine.header(entry.id)
+        except (QuarantineError, OSError):  # deleted meanwhile
+            return b""
+
 
 def _address_parts(address: str) -> list[str]:
-    """Match an address, or a local part alone, also with an extension (`+news`)."""
     local_part, at, _ = address.rpartition("@")
     signs = "+" if at else "@+"
     return [
         recipient_pattern(address, at_start=True, at_end=True),
         *(recipient_pattern((local_part or address) + sign, at_start=True) for sign in signs),
     ]
+
+
+def _matches(message: HeldMessage, search: Search) -> bool:
+    sender, recipients, subject = (
+        fold_text("\n".join(texts))
+        for texts in ((message.sender, message.author), message.recipients, (message.subject,))
+    )
+    return (
+        fold_text(search.sender) in sender
+        and fold_text(search.recipient) in recipients
+        and fold_text(search.subject) in subject
+        and all(fold_text(word) in f"{sender}\n{recipients}\n{subject}" for word in search.words)
+        and search.since <= message.time < (search.until or inf)
+    )
+
+
+def _recipient_addresses(entry: QuarantineEntry) -> list[str]:
+    return [recipient.address for recipient in entry.envelope.recipients]
+
+
+def _waiting_addresses(entry: QuarantineEntry) -> list[str]:
+    recipients = _recipient_addresses(entry)
+    return [recipients[number] for number in entry.waiting]

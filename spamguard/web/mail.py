@@ -207,7 +207,6 @@ class DigestSender:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def send_due(self, now: float) -> None:
-        """Send the digests that are due, if any. DigestError: the file cannot be used."""
         hour = last_hour(now, self._period)
         with closing(Database.open(self._file, DIGEST_SCHEMA)) as db:
             rows = db.query("SELECT hour FROM digests WHERE user = ?", (_EVERYBODY,))

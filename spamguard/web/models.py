@@ -87,7 +87,12 @@ class MessageOutcome:
 
 
 def outcome_fields(row: HistoryRow) -> dict[str, Any]:
-    return {field.name: getattr(row, field.name) for field in fields(MessageOutcome)}
+    return _values(MessageOutcome, row)
+
+
+def _values(kind: Any, source: Any) -> dict[str, Any]:
+    """What a value has under the names of the fields of another type."""
+    return {field.name: getattr(source, field.name) for field in fields(kind)}
 
 
 @dataclass(frozen=True)
@@ -305,7 +310,7 @@ class ExplainedWord:
 
     text: str
     part: float
-    messages: Mapping[str, int]
+    counts: Annotated[Mapping[str, int], Field(serialization_alias="messages")]
     name: str
     kind: str
     group: str
@@ -394,7 +399,6 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
     """Convert an explanation. max_words: as of `explain_text.choose_features`."""
     features = explain_text.list_features(why)
     chosen = explain_text.choose_features(features, why.log_odds, max_words)
-    groups = explain_text.sum_groups(features)
     return VerdictExplanation(
         **asdict(why.verdict),
         sentence=explain_text.describe_verdict(why, features),
@@ -402,21 +406,13 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
         against=why.against,
         sum=why.log_odds,
         groups=[
-            ExplanationGroup(group.name, group.title, group.part, group.features)
-            for group in groups
+            ExplanationGroup(**_values(ExplanationGroup, group))
+            for group in explain_text.sum_groups(features)
         ],
         prior=why.prior,
         experts={name: Share(why.scores[name], share) for name, share in why.shares.items()},
         words=[
-            ExplainedWord(
-                word.text,
-                word.part,
-                word.counts or {},
-                word.name,
-                word.kind,
-                word.group,
-                word.tokens,
-            )
+            ExplainedWord(**_values(ExplainedWord, word._replace(counts=word.counts or {})))
             for word in chosen.words
         ],
         other_words=chosen.other_words,

@@ -118,14 +118,7 @@ _PROBE_TIMEOUT = 5.0
 class HealthReporter:
     """Answers monitors, and the API and page about the same. Belongs to one event loop.
 
-    Parameters
-    ----------
-    settings
-        Of the daemon.
-    ask
-        Asks the master, and may take a moment.
-    tell
-        Tells the master what this process has counted.
+    ask: asks the master, may block. tell: tells the master what this process has counted.
     """
 
     def __init__(
@@ -229,12 +222,7 @@ class FilterReport(NamedTuple):
 class FilterProbe:
     """Looks at one filter, for one thread at a time, and counts its lessons.
 
-    Parameters
-    ----------
-    state
-        The directory of the filter.
-    ask, tell
-        As of `HealthReporter`. The process before this one has told how far it had counted.
+    ask, tell: as of `HealthReporter`. The process before this one has told how far it had counted.
     """
 
     def __init__(

@@ -178,7 +178,6 @@ class NodeService(Service):
         return await self._read(look)
 
     async def row_here(self, person: Person, verdict_id: str) -> PeerRow:
-        """Return one of them, with features and words."""
 
         def look(reader: Reader, row: HistoryRow, held: bool) -> PeerRow:
             return PeerRow(reader.as_seen(person, row), held)

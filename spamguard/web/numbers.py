@@ -195,7 +195,6 @@ def check_daemon(
     last_taught: int | None,
     unreachable: Sequence[str],
 ) -> DaemonHealth:
-    """Look at all parts; it reads files. last_taught: when a person taught, not in bulk."""
     listening = [*(each.listen for each in settings.listeners)]
     listening += [each.listen for each in settings.scanners]
     hops = dict.fromkeys(str(each.next_hop.to) for each in settings.listeners)
@@ -231,7 +230,6 @@ def check_daemon(
 
 
 def _check_folders(settings: Settings) -> PartHealth:
-    """What the watcher has written; that it runs is told by its heartbeat."""
     status, now = read_watcher_status(settings.state), time.time()
     if status is None:
         return PartHealth("Folders", "no watcher has been seen yet")

@@ -6,9 +6,8 @@ text, or breaks out of a field must never get through. A page must never contain
 or an address of another host; the security policy of every answer (`requests`) forbids browsers to
 follow any.
 
-Charts are geometry: numbers in, coordinates out; templates draw them as SVG. They are written by
-hand because libraries for charts put scripts and styles into a page. A chart must never be the only
-way to read a number: each has a table beside it.
+Templates draw charts as SVG, by hand because libraries for charts put scripts and styles into a
+page. A chart must never be the only way to read a number: each has a table beside it.
 
 Between two requests, `PageContext` keeps what a click has done. It is memory of this process:
 bounded, and shown to the person who put it there only.
@@ -19,7 +18,7 @@ from __future__ import annotations
 import re
 import secrets
 import unicodedata
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -143,7 +142,6 @@ def time_bound(seconds: float) -> str:
 
 
 def signed(part: float) -> str:
-    """Format a part of a sum with its sign, a true minus sign."""
     return f"{part:+.3f}".replace("-", "\u2212")
 
 
@@ -174,30 +172,23 @@ _MAX_LABELS = 5  # on an axis of time
 _MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
 
 
-class Bar(NamedTuple):
-    """A rectangle with a tone."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    tone: str
-
-
-class Tick(NamedTuple):
-    """A place on an axis with its text. On an axis of time, the text may come from `seconds`."""
-
-    at: float
-    text: str = ""
-    seconds: float = 0.0
-
-
 class Chart(NamedTuple):
-    """The ticks of both axes, and the bars."""
+    """Bars by the hour. columns: numbers of each hour, by tone."""
 
-    across: Sequence[Tick]
-    up: Sequence[Tick]
-    marks: Sequence[Bar]
+    starts: Sequence[float]
+    columns: Sequence[Mapping[str, int]]
+
+    @property
+    def top(self) -> int:
+        return axis_top(max((sum(column.values()) for column in self.columns), default=0))
+
+    @property
+    def labelled(self) -> range:
+        """The hours that have a label: so few that they do not touch."""
+        number = len(self.starts)
+        unit = 24 if number > 48 else 1  # beyond two days, labels are days: one for each day
+        every = -(-number // (_MAX_LABELS * unit)) * unit or unit
+        return range(every // 2, number, every)
 
 
 def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
@@ -216,26 +207,18 @@ def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
 def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
     columns = []
     for hour in hours:
-        column = dict.fromkeys(TONES, 0)
+        columns.append(column := Counter[str]())
         for label, count in hour.mail.items():
             column[tones.get(label, "none")] += count
-        columns.append(column)
-    return _bar_chart([hour.start for hour in hours], columns)
+    return Chart([hour.start for hour in hours], columns)
 
 
 def lessons_chart(hours: Sequence[Hour]) -> Chart:
     columns = [
-        {"wanted": max(0, hour.lessons - hour.corrections), "unwanted": hour.corrections}
+        Counter(wanted=max(0, hour.lessons - hour.corrections), unwanted=hour.corrections)
         for hour in hours
     ]
-    return _bar_chart([hour.start for hour in hours], columns)
-
-
-def part_bar(part: float, longest: float) -> Bar:
-    """Draw a part of a sum to the left or right of the middle of a strip, 100 wide and 10 high."""
-    length = 50 * min(1.0, abs(part) / longest) if longest else 0.0
-    x, tone = (50.0, "unwanted") if part >= 0 else (50 - length, "wanted")
-    return Bar(x, 1, max(length, 0.5), 8, tone)
+    return Chart([hour.start for hour in hours], columns)
 
 
 def axis_top(maximum: float) -> int:
@@ -244,30 +227,6 @@ def axis_top(maximum: float) -> int:
     power = int(10 ** floor(log10(maximum)))
     multiples = (step * power for step in (1, 2, 4, 6, 8, 10, 20))
     return next(top for top in multiples if top >= maximum and top % 2 == 0)
-
-
-def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) -> Chart:
-    top = axis_top(max((sum(column.values()) for column in columns), default=0))
-    step = (RIGHT - LEFT) / max(1, len(starts))
-    marks = []
-    for number, column in enumerate(columns):
-        x, low = LEFT + number * step, 0
-        for tone in TONES:
-            if count := column.get(tone, 0):
-                y = _y_position((low + count) / top)
-                height = _y_position(low / top) - y
-                marks.append(Bar(x + step * 0.1, y, step * 0.8, height, tone))
-                low += count
-    unit = 24 if len(starts) > 48 else 1  # beyond two days, labels are days, so one for each day
-    every = -(-len(starts) // (_MAX_LABELS * unit)) * unit or unit  # so that labels do not touch
-    places = range(every // 2, len(starts), every)
-    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in places]
-    up = [Tick(_y_position(count / top), f"{count:,}") for count in (0, top // 2, top)]
-    return Chart(across, up, marks)
-
-
-def _y_position(share: float) -> float:
-    return BOTTOM - share * (BOTTOM - TOP)
 
 
 # ---- mistakes
@@ -305,7 +264,7 @@ class ExplanationRow(NamedTuple):
 
     kind: a key of `explain_text.KINDS`, or "". counts: as of `ExplainedFeature`. then: what the
     word added when the message passed; None if it was not among the strongest words. is_sum: it
-    stands for several features, so that its bar would dwarf all others and is None.
+    stands for several features, so that its bar would dwarf all others: it has none.
     """
 
     name: str
@@ -315,7 +274,6 @@ class ExplanationRow(NamedTuple):
     counts: Mapping[str, int] | None = None
     then: float | None = None
     is_sum: bool = False
-    bar: Bar | None = None
 
 
 class ExplanationView(NamedTuple):
@@ -391,17 +349,12 @@ def build_explanation(
 
 
 def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[ExplanationRow]:
-    """Round the parts so that they add up, and draw bars; rows that round to nothing go."""
+    """Round the parts so that they add up; rows that round to nothing go."""
     steps = explain_text.round_parts([row.part for row in rows], total)
-    rounded = [
+    return [
         row._replace(part=step / explain_text.STEPS_PER_NAT)
         for row, step in zip(rows, steps, strict=True)
-    ]
-    longest = max((abs(row.part) for row in rounded if not row.is_sum), default=0.0)
-    return [
-        row._replace(bar=None if row.is_sum else part_bar(row.part, longest))
-        for row in rounded
-        if row.part
+        if step
     ]
 
 
@@ -480,7 +433,6 @@ class Visit:
 
     def redirect(self, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""
-        """Lead to a page and show a notice there. anchor: an id on the page."""
         name = self.context.keep_notice(self.person, notice)
         return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
 
@@ -501,14 +453,14 @@ def path_id(request: Request) -> str:
 
 
 class Notice(NamedTuple):
-    """What a click has done, in a sentence.
+    """What a click has done; `notice.html` says it.
 
-    undo: address of the form that takes it back, or "". undo_ids: verdict ids of messages, if that
-    form names some. held: verdict id of a held message that was just taught as a wanted class, or
-    "".
+    text: where neither a receipt nor a release tells it. undo: address of the form that takes it
+    back, or "". undo_ids: verdict ids of messages, if that form names some. held: verdict id of a
+    held message that was just taught as a wanted class, or "".
     """
 
-    text: str
+    text: str = ""
     receipt: LessonReceipt | None = None
     released: ReleaseResult | None = None
     undo: str = ""
@@ -518,36 +470,7 @@ class Notice(NamedTuple):
 
 def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> Notice:
     held = verdict_id if receipt.held else ""
-    label = label_text(receipt.label)
-    if not receipt.changed:
-        text = f"You had already said {label}. Nothing has changed."
-        return Notice(text, receipt, held=held)
-    before = f" You had said {label_text(receipt.was)} before." if receipt.was else ""
-    return Notice(f"Learnt as {label}.{before}", receipt, undo=undo, held=held)
-
-
-def taken_back_notice(receipt: LessonReceipt) -> Notice:
-    if not receipt.changed:
-        text = "You had said nothing about this message, so there is nothing to take back."
-    else:
-        label = label_text(receipt.was)
-        text = f"Taken back: you had said {label}. It counts as if it had never been taught."
-    return Notice(text, receipt)
-
-
-def released_notice(released: ReleaseResult) -> Notice:
-    if not released.recipients:
-        return Notice("This message had been released before.", released=released)
-    if released.released:
-        text = f"Released to {count_noun(len(released.recipients), 'recipient')}."
-    else:
-        text = (
-            "Not all recipients have got the message: "
-            "the replies of the next hop are below. Try again later."
-        )
-    if released.taught:
-        text += " Learnt as ham."
-    return Notice(text, released=released)
+    return Notice(receipt=receipt, undo=undo if receipt.changed else "", held=held)
 
 
 # ---- addresses
@@ -749,7 +672,9 @@ _TEMPLATE_VALUES = {
     "HEIGHT": HEIGHT,
     "LEFT": LEFT,
     "RIGHT": RIGHT,
+    "TOP": TOP,
     "BOTTOM": BOTTOM,
+    "TONES": TONES,
 }
 """What templates may call and use, beside the values of their page."""
 

@@ -56,7 +56,6 @@ class CredentialReplica:
             self._db.execute("INSERT OR IGNORE INTO replication VALUES (1, '', 0)")
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def begin(self, cluster: str, changes: int) -> int:
@@ -74,26 +73,21 @@ class CredentialReplica:
         return 0
 
     def list_made(self) -> list[CredentialRow]:
-        """List the credentials that were made or used here and are not sent yet."""
         rows = self._db.query(_MADE, (_SEEN_SECONDS, _MAX_ROWS))
         return [CredentialRow(*row)._replace(operator=bool(row[5])) for row in rows]
 
     def list_ended(self) -> list[str]:
-        """List the ids of credentials that were ended here."""
         return [identity for (identity,) in self._db.query(_ENDED, (_MAX_ROWS,))]
 
     def note_sent(self, identity: str, seen: int) -> None:
-        """Note that the database knows a credential and its last use."""
         with self._db.transaction():
             self._db.execute(_NOTE, (identity, seen))
 
     def note_ended(self, identity: str) -> None:
-        """Note that the database knows of the end of a credential."""
         with self._db.transaction():
             self._db.execute("DELETE FROM replicated WHERE id = ?", (identity,))
 
     def take_in(self, rows: Sequence[CredentialRow]) -> None:
-        """Take in what has changed elsewhere, in the order of the changes."""
         with self._db.transaction():
             for row in filter(lambda row: row.is_ours, rows):
                 is_sound = (

@@ -367,7 +367,6 @@ class RequestReader:
 
 
 def _plain_address(text: str) -> str:
-    """Normalise an address; "" if it is none."""
     try:
         return normalise_address(text.strip("[]"))
     except ValueError:
@@ -443,7 +442,6 @@ class AccessMiddleware:
             exchange.log()
 
     def _admit(self, scope: Scope) -> None:
-        """Check the head of a request. RefusalError, UnauthenticatedError, AccessError."""
         context = self._reader.read(scope)
         state = scope["state"]
         state["client"] = context.client

@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import subprocess
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from spamguard.aio import run_in_thread
 from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.config.options import Policy, Settings, TeachSettings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
+from spamguard.delivery.smtp import create_next_hop
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.policy import UNSURE, unwanted_classes
@@ -42,6 +44,7 @@ from spamguard.errors import (
     HistoryError,
     LedgerError,
     NotAllowedError,
+    QuarantineError,
     SpamguardError,
     TableError,
     UnknownClassError,
@@ -52,16 +55,17 @@ from spamguard.learning.undo import VoteSelection, undo_votes
 from spamguard.ledger.senders import make_sender_vote
 from spamguard.ledger.votes import NO_STANDING
 from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
-from spamguard.proxy.history import HistoryRow
+from spamguard.process import start_process
+from spamguard.proxy.history import HistoryRow, printable
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.proxy.scorer import NotScanned, ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import EXTRACTOR, MAX_WORDS, Explanation, Scan, Verdict, Vote, Word
 from spamguard.storage import BATCH_SIZE, SPOOL_DIRECTORY, Spool
 from spamguard.users import SENDER_NATS, Origin
-from spamguard.web import models, numbers, quarantine
+from spamguard.web import models, numbers
 from spamguard.web.auth import Person, require_operator
-from spamguard.web.history import EVERYTHING, Reader, Search, ensure_filter
+from spamguard.web.history import EVERYTHING, MAX_TEXT, Reader, Search, ensure_filter
 from spamguard.web.models import JudgementDetails, LessonReceipt
 from spamguard.web.monitor import AsyncTtlCache
 
@@ -74,6 +78,7 @@ _MAX_WAIT_SECONDS = 0.5  # of a page for these numbers
 _READ_THREADS = 2
 _MAX_WORDS = 60  # told with a verdict
 _UNDO_BATCH = 4 * BATCH_SIZE  # messages
+_PREVIEW_SECONDS = 5.0  # for the process that reads a message
 _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
 
 # ---- threads
@@ -460,9 +465,7 @@ class Service:
         if judgement.held:
             # It may be gone meanwhile, or too many messages are being judged.
             with suppress(SpamguardError, OSError):
-                entry = await self._read(
-                    lambda reader: quarantine.find_entry(reader, person, verdict_id)
-                )
+                entry = await self._read(lambda reader: reader.held_entry(person, verdict_id))
                 held = await self._scan_held(person, entry)
 
         def explain(desk: Desk, row: HistoryRow, _: bool) -> Explanation:
@@ -574,44 +577,63 @@ class Service:
     async def quarantine(
         self, person: Person, search: Search = EVERYTHING
     ) -> models.QuarantinePage:
-        return await self._read(lambda reader: quarantine.list_held(reader, person, search))
+        return await self._read(lambda reader: reader.held_page(person, search))
 
     async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
-        return await self._read(lambda reader: quarantine.get_held(reader, person, verdict_id))
+        return await self._read(lambda reader: reader.held_details(person, verdict_id))
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
         """Return its text as a reader sees it, bounded; "" if there is none."""
 
         def find_file(reader: Reader) -> Path:
-            return reader.quarantine.file(quarantine.find_entry(reader, person, verdict_id).id)
+            return reader.quarantine.file(reader.held_entry(person, verdict_id).id)
 
         file = await self._read(find_file)
         async with self._text_previews:
-            return await run_in_thread(quarantine.preview, file)
+            return await run_in_thread(_preview, file)
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
         """Deliver a held message to the recipients that lack it, and learn it as ham.
 
         A person who is not an operator may do so only if all of these are theirs. It is finished
-        even if the person hangs up.
+        even if the person hangs up. UsageError: the next hop is unknown.
         """
-        entry = await self._read(
-            lambda reader: quarantine.find_releasable(reader, person, verdict_id)
-        )
+        entry = await self._read(lambda reader: reader.releasable_entry(person, verdict_id))
         task = asyncio.create_task(self._release(person, entry))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
         return await asyncio.shield(task)
 
     async def _release(self, person: Person, entry: QuarantineEntry) -> models.ReleaseResult:
-        now, released = await quarantine.release(self.settings, person, entry)
-        if not now.delivered:
-            return released
+        hops = {str(listener.listen): listener.next_hop for listener in self.settings.listeners}
+        if entry.listener not in hops and len(set(map(str, hops.values()))) != 1:
+            raise UsageError(
+                f"the next hop of {entry.id} is unknown: "
+                "name it with `spamguard quarantine release --next-hop`"
+            )
+        hop = create_next_hop(hops.get(entry.listener) or next(iter(hops.values())), log.hostname())
+        held = Quarantine(self.settings.state / DIRECTORY)
         try:
-            return replace(released, taught=await self._learn_held(person, now))
+            with _as_busy_error(entry):
+                replies = await held.release(entry.id, hop)
+                now = held.entry(entry.id)
+        finally:
+            await hop.close()
+        by, waiting = log.quote_value(person.name), len(now.waiting)
+        text = "quarantine id=%s by=%s: released to %d, %d wait"
+        _log.info(text, entry.id, by, len(replies), waiting)
+        recipients = []
+        for recipient, reply in replies:
+            lines = b" ".join(reply.lines).decode("utf-8", "replace")
+            reply_text = printable(f"{reply.code} {lines}", MAX_TEXT)
+            address = printable(recipient.address, MAX_TEXT)
+            recipients.append(models.RecipientReply(address, reply_text))
+        taught = False
+        try:
+            taught = bool(now.delivered) and await self._learn_held(person, now)
         except (SpamguardError, OSError) as error:  # the release counts all the same
             _log.warning("%s: was released, but not learnt: %s", entry.id, error)
-            return released
+        return models.ReleaseResult(entry.id, recipients, now.released, taught)
 
     async def _learn_held(self, person: Person, entry: QuarantineEntry) -> bool:
         """Learn a message as ham, from its features in the history or by judging it again."""
@@ -636,7 +658,35 @@ class Service:
             return await self._scan(person, message)
 
     async def delete(self, person: Person, verdict_id: str) -> None:
-        await self._read(lambda reader: quarantine.delete(reader, person, verdict_id))
+        def delete(reader: Reader) -> None:
+            entry = reader.held_entry(person, verdict_id)
+            with _as_busy_error(entry):
+                reader.quarantine.delete(entry.id)
+            _log.info("quarantine id=%s by=%s: deleted", verdict_id, log.quote_value(person.name))
+
+        require_operator(person)
+        await self._read(delete)
+
+
+def _preview(file: Path) -> str:
+    """Return the text of a message, or "" if it has none, or none within the time."""
+    words = ["-m", "spamguard.web.preview", str(file)]
+    try:
+        with start_process(words, stdout=subprocess.PIPE) as child:
+            try:
+                return child.communicate(timeout=_PREVIEW_SECONDS)[0].decode("utf-8", "replace")
+            finally:
+                child.kill()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+@contextmanager
+def _as_busy_error(entry: QuarantineEntry) -> Iterator[None]:
+    try:
+        yield
+    except QuarantineError as error:
+        raise BusyError(f"{entry.id} is being released now, or is gone: look again") from error
 
 
 async def _count_page(look: Awaitable[models.JudgementPage | models.QuarantinePage]) -> str:

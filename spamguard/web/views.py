@@ -197,7 +197,7 @@ async def teach_passed(visit: Visit) -> Response:
 @page("POST", "/history/{name}/forget")
 async def forget_passed(visit: Visit) -> Response:
     receipt = await visit.service.forget_passed(visit.person, visit.verdict_id)
-    return _redirect_back(visit, pages.taken_back_notice(receipt))
+    return _redirect_back(visit, Notice(receipt=receipt))
 
 
 def _redirect_back(visit: Visit, notice: Notice) -> Response:
@@ -345,7 +345,6 @@ def _queue_query(visit: Visit) -> SearchQuery:
 
 
 def _verdict_ids(boxes: Sequence[str]) -> list[str]:
-    """Return the ids in the values of boxes. UsageError: there is none, or too many."""
     ids = [name for name in " ".join(boxes).split() if is_id(name)]
     if not ids:
         raise UsageError("nothing is selected: go back and tick the box of each message")
@@ -438,7 +437,7 @@ async def held_page(visit: Visit) -> Response:
 async def release_held(visit: Visit) -> Response:
     verdict_id = visit.verdict_id
     released = await visit.service.release(visit.person, verdict_id)
-    notice = pages.released_notice(released)
+    notice = Notice(released=released)
     if not released.released:
         return visit.redirect(f"/quarantine/{verdict_id}", notice)
     return visit.redirect("/quarantine", notice, f"m-{verdict_id}")
@@ -494,7 +493,7 @@ async def upload_message(visit: Visit) -> Response:
 @page("POST", "/teach/forget")
 async def forget_digest(visit: Visit) -> Response:
     receipt = await visit.service.forget(visit.person, visit.parameters.get("digest", ""))
-    return visit.redirect("/teach", pages.taken_back_notice(receipt))
+    return visit.redirect("/teach", Notice(receipt=receipt))
 
 
 # ---- help

@@ -276,11 +276,6 @@ def words_of(raw: bytes) -> set[str]:
     return set(_WORD.findall(shown(raw).lower()))
 
 
-def subject_of(raw: bytes) -> str:
-    """The subject, decoded."""
-    return _subject(_parsed(raw))
-
-
 def _of_page(page: str) -> str:
     return unescape(_PIECES.sub(_read, page))
 

@@ -1,9 +1,7 @@
-"""Accuracy beside every peer on the same mail, and how reliable their probabilities are.
+"""Accuracy beside every peer on the same mail, and what their probabilities are worth.
 
     python tests/bench/bench_peers.py --corpus INDEX --scores DIR
         [--peers NAMES] [--protocol corrections]
-    python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --peers NAMES
-        --picture corpora/reliability.svg
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --together
 
 Online: every message is judged and then taught; with --protocol corrections only mistakes and
@@ -30,7 +28,7 @@ from spamguard.engine.evaluate import ScoredMessage
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.bench import courses, pictures, recalibration, rivals, streams
+from tests.bench import courses, recalibration, rivals, streams
 from tests.bench.courses import OURS, roca_difference
 from tests.bench.streams import Mail
 
@@ -42,7 +40,6 @@ def main() -> None:
     """Run the filters and print the tables."""
     options = arguments()
     names = rivals.available([OURS, *(name for name in options.peers.split(",") if name)])
-    curves = {}
     for stream, mail in asked(options):
         corrections = options.protocol == "corrections"
         runs = {
@@ -52,9 +49,6 @@ def main() -> None:
         print(f"\n# {stream}, {options.protocol}\n")
         areas(runs)
         beliefs({name: run[START:] for name, run in runs.items()})
-        curves[stream] = doubt(runs[OURS][START:])
-    if options.picture:
-        options.picture.write_text(pictures.reliability(curves), encoding="utf-8")
 
 
 def asked(options: argparse.Namespace) -> list[tuple[str, list[Mail]]]:
@@ -90,7 +84,6 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--protocol", choices=("online", "corrections"), default="online")
     parser.add_argument("--together", action="store_true", help="the corpora as one stream")
-    parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="our reliability curves")
     return parser.parse_args()
 
 
@@ -174,26 +167,6 @@ def _share(part: int, whole: int) -> str:
         f"{100 * interval.value:.2f} % ({part} of {whole:,}; "
         f"{100 * interval.low:.2f}–{100 * interval.high:.2f})"
     )
-
-
-def doubt(run: Sequence[ScoredMessage]) -> list[pictures.Bin]:
-    """The reliability curve between 0.05 and 0.95."""
-    gold, score, _ = columns(run)
-    found = recalibration.reliability_in_doubt(gold, 1 / (1 + np.exp(-score)))
-    print("\n| said | was spam (95 %) | messages | within |\n|---|---|---|---|")
-    for one in found:
-        seen = one.observed
-        within = "yes" if one.honest else "no"
-        print(
-            f"| {one.predicted:.3f} | {seen.value:.3f} ({seen.low:.3f}–{seen.high:.3f}) | "
-            f"{one.messages} | {within} |"
-        )
-    return [
-        pictures.Bin(
-            one.predicted, one.observed.value, one.observed.low, one.observed.high, one.messages
-        )
-        for one in found
-    ]
 
 
 if __name__ == "__main__":

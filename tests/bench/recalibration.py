@@ -1,4 +1,4 @@
-"""Reliability of probabilities in doubt, and beside filters whose scores are no probabilities.
+"""Probabilities beside filters whose scores are none.
 
 Pure: arrays in, numbers out, in the terms of `spamguard.engine.measures`. It must never change a
 filter's probability: each fit here knows the truth, which is fair to peers, and is only shown.
@@ -101,50 +101,7 @@ def _logistic(odds: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(odds, -700, 700))))
 
 
-# ---- in doubt
-
-
-@dataclass(frozen=True, slots=True)
-class Doubtful:
-    """Messages about which the filter said nearly the same. predicted: its mean probability.
-    observed: the share that was unwanted.
-    """
-
-    predicted: float
-    observed: Interval
-    messages: int
-
-    @property
-    def honest(self) -> bool:
-        """Whether the prediction lies within the interval of the observed share."""
-        return self.observed.low <= self.predicted <= self.observed.high
-
-
 def share_interval(part: int, total: int) -> Interval:
     """A share in [0, 1] with its 95 % interval (Wilson 1927)."""
     bounds = binomtest(part, total).proportion_ci(method="wilson")
     return Interval(part / total, float(bounds.low), float(bounds.high))
-
-
-def reliability_in_doubt(
-    gold: ArrayLike, probability: ArrayLike, *, low: float = 0.05, high: float = 0.95, bins: int = 6
-) -> list[Doubtful]:
-    """The reliability curve between two probabilities, in bins of equal width; empty ones are left
-    out.
-    """
-    truth, chance = np.asarray(gold, dtype=np.bool_), np.asarray(probability, dtype=np.float64)
-    inside = (chance >= low) & (chance < high)
-    where = np.minimum(((chance - low) / (high - low) * bins).astype(np.int64), bins - 1)
-    found = []
-    for place in range(bins):
-        chosen = inside & (where == place)
-        messages = int(chosen.sum())
-        if messages:
-            found.append(
-                Doubtful(
-                    float(chance[chosen].mean()),
-                    share_interval(int(truth[chosen].sum()), messages),
-                    messages,
-                )
-            )
-    return found

@@ -6,10 +6,8 @@ import pytest
 
 from tests.contract.joined import PostgresShelf
 from tests.contract.ledgers import SHELVES
-from tests.support.postgres import needs_postgres, postgres_server
+from tests.support.postgres import needs_postgres
 from tests.support.waiting import PATIENCE
-
-__all__ = ["postgres_server"]
 
 MARKS = {"connected": pytest.mark.slow, "postgres": needs_postgres}
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from corpora import synthetic
 from spamguard import keys
 from spamguard.engine.filter import Filter
 from tests.e2e.ports import wait_for_port
+from tests.support.commands import spamguard
 from tests.support.waiting import COMMAND_SECONDS, PATIENCE
-from tests.unit.filters import KEY, READER, files
+from tests.unit.filters import KEY, READER, files, mail
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -66,9 +66,9 @@ class Daemon:
 
 def command(state: Path, *words: str) -> str:
     """The output of a command that succeeds."""
-    done = ask(state, *words)
+    done = spamguard(state, *words)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.decode()
 
 
 def ask(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -96,7 +96,7 @@ def _taught_once(messages: int, seed: int) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as place:
         keys.store_key(Path(place) / "key", KEY)
         with Filter.open(Path(place), _bits=BITS, _durable=False) as spam_filter:
-            for label, raw in synthetic.generate(messages, seed):
+            for label, raw in mail(messages, seed):
                 spam_filter.learn_examples([READER.read_example(raw)], label)
             spam_filter.settle()
         return files(Path(place))
@@ -104,17 +104,9 @@ def _taught_once(messages: int, seed: int) -> dict[str, bytes]:
 
 def unseen(label: str, count: int, messages: int = MESSAGES, seed: int = 3) -> list[bytes]:
     """Mail of one class that `taught` has not taught, though of its kind; CRLF line ends."""
-    found = [
-        raw for name, raw in _generated(messages + 8 * count + 20, seed)[messages:] if name == label
-    ]
+    found = [raw for name, raw in mail(messages + 8 * count + 20, seed)[messages:] if name == label]
     assert len(found) >= count
     return [raw.replace(b"\n", b"\r\n") for raw in found[:count]]
-
-
-@cache
-def _generated(size: int, seed: int) -> list[tuple[str, bytes]]:
-    """Not to be changed."""
-    return list(synthetic.generate(size, seed))
 
 
 @contextmanager

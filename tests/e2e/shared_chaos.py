@@ -213,10 +213,12 @@ class ChaosNode:
 
     def settle_if_due(self) -> bool:
         """Settle as the daemon does now and then; whether nothing is due after that."""
+        with SqliteLedger.open(self.state / "ledger.sqlite", FINGERPRINT) as ledger:
+            if not is_settler_wanted(ledger):
+                return True
         line = [*daemon.SETTLE, str(self.state)]
         subprocess.run(line, env=daemon.ENVIRONMENT, stderr=subprocess.DEVNULL, check=True)
-        with SqliteLedger.open(self.state / "ledger.sqlite", FINGERPRINT) as ledger:
-            return not is_settler_wanted(ledger)
+        return False
 
     def teach_all(self, lessons: Sequence[tuple[str, bytes]]) -> None:
         """Teach as an import does, by a process of its own beside the daemon."""

@@ -121,7 +121,7 @@ class SharedSite:
     standbys: Sequence[PostgresServer]
     nodes: list[SharedNode] = field(default_factory=list)
 
-    def join(self, messages: int = daemon.MESSAGES, more: str = "", url: str = "") -> SharedNode:
+    def join(self, messages: int = 100, more: str = "", url: str = "") -> SharedNode:
         """Start one more node, which was taught so much before it joined. more: configuration. url:
         of its page.
         """

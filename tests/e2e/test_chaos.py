@@ -16,7 +16,7 @@ import pytest
 from tests.e2e import chaos, daemon
 from tests.e2e.ports import free_port
 
-MESSAGES = int(os.environ.get("SPAMGUARD_CHAOS_MESSAGES", "3000"))
+MESSAGES = int(os.environ.get("SPAMGUARD_CHAOS_MESSAGES", "1000"))
 CONNECTIONS = 50
 NEVER = 2 * MESSAGES
 # most mail is small; one in 1,000 has 20 MB

@@ -144,6 +144,7 @@ cp config/dovecot/file-by-header.sieve /etc/dovecot/spamguard/
 sievec /etc/dovecot/spamguard/file-by-header.sieve
 doveadm reload
 prove "into Junk"
+postconf -e hopcount_limit=12
 sed -i 's/ *-o content_filter=.*/&spamguard:[127.0.0.1]:10025/' /etc/postfix/master.cf
 prove "in a loop"
 cat >/etc/spamguard/spamguard.yaml <<END

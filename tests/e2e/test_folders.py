@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.e2e import daemon, dovecot
+from tests.e2e import dovecot
 from tests.e2e.moving import (
     MOVED,
     all_seen,
@@ -18,10 +18,8 @@ from tests.e2e.moving import (
     said,
     send,
     sibling,
-    votes,
     watching,
 )
-from tests.e2e.ports import free_port
 from tests.e2e.test_positions import fields
 
 
@@ -35,10 +33,11 @@ def test_a_move_changes_the_verdict_on_the_siblings(state: Path) -> None:
         with mail_program(server) as client:
             for number in MOVED:
                 move(client, number, "INBOX", "Junk")
-            (line, *_) = running.lines(
-                "lesson user=anna from='INBOX' to='Junk' class=spam", len(MOVED)
-            )
-            assert "offers" not in line
+            text = "lesson user=anna from='INBOX' to='Junk' class=spam"
+            lessons = running.lines(text, len(MOVED))
+            assert "offers" not in lessons[0]
+            deliveries = running.lines(" verdict=", len(MOVED))
+            assert set(map(message_name, lessons)) == set(map(message_name, deliveries))
             send(port, sibling(2))
             (second,) = server.delivered("anna")
             assert fields(second, "X-Spam-Flag") == ["YES"]
@@ -58,23 +57,3 @@ def message_name(line: str) -> str:
     named = re.search(r" message=(\w{12})\b", line)
     assert named, line
     return named[1]
-
-
-def test_without_any_configuration_moving_teaches(state: Path) -> None:
-    port = free_port()
-    box = state / "Maildir"
-    with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:
-        send(port, *map(sibling, MOVED))
-        all_seen(state, box, len(MOVED))
-        (box / ".Junk" / "cur").mkdir(parents=True)
-        for message in (box / "new").iterdir():
-            message.rename(box / ".Junk" / "cur" / f"{message.name}:2,S")
-        lessons = running.lines("class=spam", len(MOVED))
-        deliveries = running.lines(" verdict=", len(MOVED))
-        assert set(map(message_name, lessons)) == set(map(message_name, deliveries))
-        send(port, sibling(2))
-        running.lines("verdict=spam")
-        all_seen(state, box, len(MOVED) + 1, ".Junk")
-    assert [str(vote.label) for vote in votes(state)] == ["spam"] * len(
-        MOVED
-    )  # what we filed ourselves teaches nothing

@@ -17,11 +17,19 @@ from tests.e2e import daemon, postfix
 from tests.e2e.daemon import Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.postfix import Postfix
+from tests.support.recipes import snippet
 from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
     shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
 )
+
+MINIMAL = {  # configurations by position, and their doors
+    "after-queue": ("minimal.yaml", "127.0.0.1:10025"),
+    "before-queue": ("minimal-before-queue.yaml", "127.0.0.1:10025"),
+    "standalone": ("minimal-standalone.yaml", "0.0.0.0:25"),
+    "milter": ("minimal-milter.yaml", "127.0.0.1:11332"),
+}
 
 
 def configuration(path: Path, server: Postfix, position: str, extra: str = "") -> Path:
@@ -54,9 +62,22 @@ def placed(
 def plain(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Postfix, Daemon]]:
-    """Both servers in one position, for tests that need an empty history."""
-    with placed(request.param, daemon.taught(tmp_path_factory.mktemp("plain") / "state")) as both:
-        yield both
+    """Both servers in one position, by its smallest configuration."""
+    state = daemon.taught(tmp_path_factory.mktemp("plain") / "state")
+    with postfix.running(request.param) as server:
+        name, door = MINIMAL[request.param]
+        places = {
+            "/var/lib/spamguard": str(state),
+            "user: spamguard\n": "",
+            f"//{door}": f"//127.0.0.1:{server.filter_port}",
+            "/home/*/Maildir": f"{server.root}/mail/*",
+        }
+        if request.param != "milter":
+            places["127.0.0.1:10026"] = f"127.0.0.1:{server.back_port}"
+        file = state.with_name("spamguard.yaml")
+        file.write_text(snippet(name, **places))
+        with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+            yield server, running
 
 
 def comes(server: Postfix, before: list[bytes], user: str = "anna") -> bytes:
@@ -83,7 +104,7 @@ def body(raw: bytes) -> bytes:
     return raw.replace(b"\r\n", b"\n").partition(b"\n\n")[2]
 
 
-@pytest.mark.parametrize("plain", ["after-queue", "before-queue", "standalone"], indirect=True)
+@pytest.mark.parametrize("plain", MINIMAL, indirect=True)
 def test_mail_is_judged_tagged_and_delivered(
     plain: tuple[Postfix, Daemon], request: pytest.FixtureRequest
 ) -> None:

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -142,12 +143,12 @@ class Running:
 
 
 @contextmanager
-def first_command(place: Path, environment: dict[str, str]) -> Iterator[Running]:
-    """The first command of the page, as it stands, until Ctrl-C."""
+def first_command(command: str, place: Path, environment: dict[str, str]) -> Iterator[Running]:
+    """The first command of the page, until Ctrl-C."""
     log = place.with_name("log")
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            ["bash", "-c", block("tested: first command")],
+            ["bash", "-c", command],
             cwd=place,
             env=environment,
             stdout=stream,
@@ -180,10 +181,14 @@ def _listens() -> bool:
         return client.connect_ex(("127.0.0.1", PORT)) == 0
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+@pytest.fixture(
+    scope="module", params=["installed", pytest.param("fresh", marks=pytest.mark.nightly)]
+)
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
     """The first command, in a fresh copy of the sources and with an empty home, except for the
-    configuration and cache of pip.
+    configuration and cache of pip; what is installed already need not be made again.
     """
     if _listens():
         pytest.skip(f"somebody listens on port {PORT} already")
@@ -201,7 +206,11 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     pip = {
         f"XDG_{kind.upper()}_HOME": str(Path.home() / f".{kind}") for kind in ("config", "cache")
     }
-    with first_command(place, {**kept, **pip, "HOME": str(home)}) as first:
+    command = block("tested: first command")
+    if request.param == "installed":
+        command = command.rpartition("&&")[2]
+        (place / ".venv").symlink_to(sys.prefix)
+    with first_command(command, place, {**kept, **pip, "HOME": str(home)}) as first:
         yield first
 
 
@@ -334,4 +343,6 @@ def test_the_commands_that_check_run_every_test_once() -> None:
         block("tested: test command").split("&&")[-1],
         block("tested: other tests").split("&&")[-1],
     )
-    assert quick.replace('"not slow"', '"slow and not nightly"') == slow
+    for one, other in ("-n 4", "-n 5"), ('"not slow"', '"slow and not nightly"'):
+        quick = quick.replace(one, other)  # the others wait more
+    assert quick == slow

@@ -18,14 +18,11 @@ from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
 from tests.support.postgres import (
     TestDatabase,
     needs_postgres,
-    postgres_server,
-    shared_database,
 )
 from tests.support.processes import descendants
 from tests.support.waiting import eventually
 
 pytestmark = needs_postgres
-__all__ = ["postgres_server", "shared_database"]
 MAIL = unseen("spam", 40)
 
 

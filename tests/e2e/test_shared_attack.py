@@ -10,12 +10,12 @@ import httpx
 
 from spamguard.ledger.events import encode_event
 from spamguard.ledger.votes import add_version, make_class_vote
-from tests.e2e.test_shared_page import SPAM, PageSite, postgres_server, shared_database, site
+from tests.e2e.test_shared_page import SPAM, PageSite, site
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.support.waiting import eventually
 
 pytestmark = needs_postgres
-__all__ = ["postgres_server", "shared_database", "site"]
+__all__ = ["site"]
 MAC = b"m" * 16
 
 

@@ -21,12 +21,11 @@ from spamguard.web.auth import CredentialKind, CredentialStore, Person
 from tests.e2e.daemon import unseen
 from tests.e2e.ports import free_port, wait_for_port
 from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
-from tests.support.postgres import TestDatabase, needs_postgres, postgres_server, shared_database
+from tests.support.postgres import TestDatabase, needs_postgres
 from tests.support.processes import children
 from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = needs_postgres
-__all__ = ["postgres_server", "shared_database"]
 OPERATOR = Person("olga", operator=True)
 SPAM = unseen("spam", 6)
 

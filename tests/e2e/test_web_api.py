@@ -6,7 +6,6 @@ import os
 import signal
 import smtplib
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +17,13 @@ import pytest
 import yaml
 
 from tests.e2e import daemon
-from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
+from tests.e2e.daemon import Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.support import certificates
+from tests.support.commands import spamguard
 from tests.support.processes import children
-from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually
 
 MESSAGE = {"Content-Type": "message/rfc822"}
 HOLDING = {"rules": [{"when": "spam", "action": "quarantine"}]}
@@ -74,16 +74,9 @@ class ApiSite:
                 client.close()
 
     def command(self, *arguments: str, status: int = 0) -> str:
-        done = subprocess.run(
-            [*COMMAND, "--state", str(self.state), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            env=ENVIRONMENT,
-            check=False,
-        )
+        done = spamguard(self.state, *arguments)
         assert done.returncode == status, done.stderr
-        return done.stdout.strip()
+        return done.stdout.decode().strip()
 
     def client(self, *who: str, **more: Any) -> httpx.Client:
         """A client with a token of its own. who: options of `spamguard token create`."""

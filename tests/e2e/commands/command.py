@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 
 from spamguard.bayes.tables import counted_arrays
 from spamguard.engine.filter import Filter
+from tests.support.commands import ENVIRONMENT
 from tests.support.waiting import COMMAND_SECONDS
 
-ROOT = Path(__file__).parents[3]
 BITS = 16
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 COMMAND = [sys.executable, "-m", "spamguard"]
+NOBODY = 65534
 
 
-def spamguard(state, *arguments, stdin=b"", **settings):
-    """Run a command to its end."""
+def alone(state, *arguments, **settings):
+    """Run a command as users do, not by `tests.support.commands`. settings: of `subprocess.run`."""
     line = [*COMMAND, "--state", str(state), *map(str, arguments)]
     return subprocess.run(
         line,
-        input=stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         env=ENVIRONMENT,
         timeout=COMMAND_SECONDS,

@@ -9,7 +9,8 @@ import pytest
 
 from corpora import synthetic
 from spamguard.engine.filter import Filter
-from tests.e2e.commands.command import BITS, spamguard
+from tests.e2e.commands.command import BITS
+from tests.support.commands import spamguard
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from tests.e2e.commands.command import (
     COMMAND,
     ENVIRONMENT,
     assert_receipts_and_tables_agree,
-    spamguard,
 )
+from tests.support.commands import spamguard
 from tests.support.processes import has_open
 from tests.support.waiting import eventually
 
@@ -66,13 +66,6 @@ def test_an_interrupt_leaves_no_traceback(state, corpus):
         assert learn.stderr.read() == b""
     assert learn.returncode == 130
     assert_receipts_and_tables_agree(state)
-
-
-ON_TWO_CORES = """
-import os, runpy
-os.sched_getaffinity = lambda _: {0, 1}
-runpy.run_module("spamguard", run_name="__main__", alter_sys=True)
-"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,8 +18,8 @@ from spamguard.ledger.sqlite import SqliteLedger
 from tests.e2e.commands.command import (
     ENVIRONMENT,
     assert_receipts_and_tables_agree,
-    spamguard,
 )
+from tests.support.commands import spamguard
 from tests.support.waiting import COMMAND_SECONDS
 
 WORKER = """
@@ -30,7 +28,7 @@ from types import SimpleNamespace
 from spamguard.cli import main
 from corpora import synthetic
 number, state = int(sys.argv[1]), sys.argv[2]
-mail = list(synthetic.generate(240, 11))[number::4]
+mail = list(synthetic.generate(48, 11))[number::4]
 print("ready", flush=True)
 sys.stdin.readline()
 for label, raw in mail:
@@ -60,8 +58,8 @@ def test_four_processes_teach_and_judge_at_once(state):
     for worker in workers:
         out, err = worker.communicate(timeout=COMMAND_SECONDS)
         assert (worker.returncode, err) == (0, b""), err
-        assert out.count(b"taught 1 message as ") == 60
-    expected = Counter(label for label, _ in synthetic.generate(240, 11))
+        assert out.count(b"taught 1 message as ") == 12
+    expected = Counter(label for label, _ in synthetic.generate(48, 11))
     with Filter.open(state) as spam_filter:
         assert dict(spam_filter.status().classes) == expected
     assert_receipts_and_tables_agree(state)
@@ -74,53 +72,6 @@ def fingerprint_of(state):
 
 
 # Killed at any moment
-
-NURSERY = """
-import os, sys
-from spamguard.cli import main
-from spamguard import sources
-from spamguard.engine import filter
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os._exit(main(line.rstrip("\\n").split("\\t")))
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-class Nursery:
-    """Starts commands quickly: a process that has loaded everything, and has nothing open, forks
-    for each.
-    """
-
-    def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=ENVIRONMENT,
-            text=True,
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self._process.communicate(timeout=COMMAND_SECONDS)
-
-    def run(self, *arguments, kill_after=None):
-        """Run a command, and kill it after so many seconds; its exit status (-9: killed)."""
-        self._process.stdin.write("\t".join(map(str, arguments)) + "\n")
-        self._process.stdin.flush()
-        child = int(self._process.stdout.readline())
-        if kill_after is not None:
-            time.sleep(kill_after)
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        return int(self._process.stdout.readline())
-
 
 SLICE = 136  # messages: two batches and a short one
 
@@ -148,39 +99,35 @@ def test_killed_a_hundred_times(state, slices):
     killed = 0
     taught: list[tuple[Path, str]] = []
     added: set[int] = set()  # events that commands left behind
-    with Nursery() as nursery:
-        for part in slices[
-            :4
-        ]:  # the first one takes longer; after all of them the tables are as large as they become
-            begun = time.perf_counter()
-            assert (
-                nursery.run("--state", state, "learn", "--as", "ham", "--user", "first", part) == 0
-            )
-            long = time.perf_counter() - begun
-        for round_ in range(400):
-            if killed == 100:
-                break
-            part, command, user = (
-                rng.choice(slices),
-                ["learn", "--as", rng.choice(["ham", "spam"])],
-                f"user{round_}",
-            )
-            if taught and rng.random() < 0.3:
-                command = ["forget"]
-                part, user = taught.pop(rng.randrange(len(taught)))
-            else:
-                taught.append((part, user))
-            last = last_event(state)
-            status = nursery.run(
-                "--state", state, *command, "--user", user, part, kill_after=rng.uniform(0, long)
-            )
-            killed += status == -signal.SIGKILL
-            long *= (
-                1.02 if status == -signal.SIGKILL else 0.95
-            )  # the machine may be busier at times, and less busy then
-            added.add(last_event(state) - last)
-            if round_ % 25 == 0:
-                assert_receipts_and_tables_agree(state)
+    # the first one takes longer; after all of them the tables are as large as they become
+    for part in slices[:4]:
+        begun = time.perf_counter()
+        done = spamguard(state, "learn", "--as", "ham", "--user", "first", part)
+        assert done.returncode == 0
+        long = time.perf_counter() - begun
+    for round_ in range(400):
+        if killed == 100:
+            break
+        part, command, user = (
+            rng.choice(slices),
+            ["learn", "--as", rng.choice(["ham", "spam"])],
+            f"user{round_}",
+        )
+        if taught and rng.random() < 0.3:
+            command = ["forget"]
+            part, user = taught.pop(rng.randrange(len(taught)))
+        else:
+            taught.append((part, user))
+        last = last_event(state)
+        done = spamguard(state, *command, "--user", user, part, kill_after=rng.uniform(0, long))
+        status = done.returncode
+        killed += status == -signal.SIGKILL
+        long *= (
+            1.02 if status == -signal.SIGKILL else 0.95
+        )  # the machine may be busier at times, and less busy then
+        added.add(last_event(state) - last)
+        if round_ % 25 == 0:
+            assert_receipts_and_tables_agree(state)
     assert killed == 100
     assert added <= {0, 64, 128, SLICE}  # whole batches only,
     assert added & {64, 128}  # and some were killed between two

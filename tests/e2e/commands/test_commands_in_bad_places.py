@@ -4,22 +4,20 @@ to another user.
 
 from __future__ import annotations
 
-import json
 import mailbox
 import resource
-import subprocess
-import sys
 
 import pytest
 
 from spamguard.engine.filter import Filter
 from tests.e2e.commands.command import (
-    ENVIRONMENT,
+    NOBODY,
+    alone,
     assert_failed,
     assert_receipts_and_tables_agree,
-    spamguard,
 )
 from tests.e2e.ports import open_directory
+from tests.support.commands import spamguard
 
 
 def spoil(state):
@@ -77,7 +75,7 @@ def limit_files(size):
 
 @pytest.mark.parametrize("size", [0, 1 << 14, 1 << 17, 1 << 19])
 def test_a_full_disk_while_learning(state, corpus, size):
-    done = spamguard(state, "learn", corpus, preexec_fn=limit_files(size))
+    done = alone(state, "learn", corpus, preexec_fn=limit_files(size))
     assert_failed(done, str(state))
     with Filter.open(state) as spam_filter:
         assert spam_filter.ledger.last_seq() < 400
@@ -90,7 +88,7 @@ def test_a_full_disk_while_learning(state, corpus, size):
 
 @pytest.mark.parametrize("command", [["export", "file"], ["rebuild"]])
 def test_a_full_disk_otherwise(taught, tmp_path, command):
-    done = spamguard(taught, *command, preexec_fn=limit_files(1 << 15), cwd=tmp_path)
+    done = alone(taught, *command, preexec_fn=limit_files(1 << 15), cwd=tmp_path)
     assert_failed(done)
     assert [path.name for path in tmp_path.iterdir()] == ["taught"]
     assert not list(taught.glob(".*.new"))
@@ -105,62 +103,12 @@ def public():
         yield directory
 
 
-AS_NOBODY = """
-import json, os, pkgutil, sys
-import spamguard, tqdm
-for module in pkgutil.walk_packages(spamguard.__path__, "spamguard."):
-    if not module.name.endswith(("__main__", "estimators", "naive_bayes")):  # slow, and not needed
-        __import__(module.name)  # another user may not be able to read it
-from spamguard.cli import main
-for line in sys.stdin:
-    arguments, *files = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        for number, file in enumerate(files):
-            os.dup2(os.open(file, os.O_WRONLY if number else os.O_RDONLY), number)
-        if os.getuid() == 0:
-            os.setgroups([]); os.setgid(65534); os.setuid(65534)
-        sys.stdin = open(0)
-        status = main(arguments)
-        sys.stdout.flush()
-        os._exit(status)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def nobody():
-    """A process that has loaded everything, and forks for each command of another user."""
-    with subprocess.Popen(
-        [sys.executable, "-c", AS_NOBODY],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=ENVIRONMENT,
-        text=True,
-    ) as process:
-        yield process
-        process.stdin.close()
-
-
-@pytest.fixture
-def as_nobody(nobody, tmp_path):
-    def run(state, *arguments, stdin=b""):
-        files = [tmp_path / name for name in ("stdin", "stdout", "stderr")]
-        for file, data in zip(files, (stdin, b"", b""), strict=True):
-            file.write_bytes(data)
-        line = ["--state", str(state), *map(str, arguments)]
-        nobody.stdin.write(json.dumps([line, *map(str, files)]) + "\n")
-        nobody.stdin.flush()
-        status = int(nobody.stdout.readline())
-        return subprocess.CompletedProcess(
-            line, status, files[1].read_bytes(), files[2].read_bytes()
-        )
-
-    return run
+def as_nobody(state, *arguments, stdin=b""):
+    return spamguard(state, *arguments, stdin=stdin, user=NOBODY)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o555])
-def test_a_directory_that_cannot_be_written(public, as_nobody, mode):
+def test_a_directory_that_cannot_be_written(public, mode):
     message = public / "message"
     message.write_bytes(b"Subject: x\n\nx\n")
     (public / "place").mkdir()
@@ -176,7 +124,7 @@ def test_a_directory_that_cannot_be_written(public, as_nobody, mode):
     assert list((public / "place").iterdir()) == []
 
 
-def test_mail_that_may_not_be_read(public, as_nobody):
+def test_mail_that_may_not_be_read(public):
     state, secret = public / "state", public / "secret"
     secret.write_bytes(b"Subject: x\n\nx\n")
     assert as_nobody(state, "learn", "--as", "ham", secret).returncode == 0

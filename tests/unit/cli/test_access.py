@@ -56,11 +56,16 @@ def test_an_operators_token(run, state):
     [
         (["create", "x"], ["--user", "--operator"]),
         (["create", "a b", "--operator"], ["letters"]),
-        (["create", "x", "--operator", "--expires", "soon"], ["--expires", "duration"]),
     ],
 )
 def test_impossible_arguments_are_refused(run, state, arguments, words):
     assert run(state, "token", *arguments).failed(*words)
+
+
+def test_an_end_that_is_no_duration_is_wrong_usage(run, state, capsysbinary):
+    with pytest.raises(SystemExit, match="2"):
+        run(state, "token", "create", "x", "--operator", "--expires", "soon")
+    assert b"--expires: expected a duration" in capsysbinary.readouterr().err
 
 
 def test_a_token_name_is_unique(run, state):

@@ -85,6 +85,7 @@ def configuration(taught, tmp_path, monkeypatch) -> Path:
         f"state: {taught}\nwatch: [{path}]\nlisteners:\n"
         f"  - {{listen: 'smtp://127.0.0.1:10025', position: after-queue, next_hop: "
         f"'lmtp:{tmp_path}/none'}}\n"
+        "scanners: [{listen: 'spamd://127.0.0.1:783'}, {listen: 'rspamd://127.0.0.1:11333'}]\n"
     )
     return file
 
@@ -120,7 +121,7 @@ def test_problems_of_the_daemon_are_steps(
         "pid": 7,
         "version": __version__,
         "listeners": [listener],
-        "scanners": [],
+        "scanners": ["rspamd://127.0.0.1:11333", "spamd://127.0.0.1:783"],  # in any order
         "not_served": [],
         "scoring": True,
     }
@@ -133,25 +134,3 @@ def test_problems_of_the_daemon_are_steps(
         if line.startswith("daemon")
     ]
     assert steps == expected
-
-
-def test_the_order_of_doors_does_not_matter(run, configuration, tmp_path, monkeypatch):
-    scanners = ["spamd://127.0.0.1:783", "rspamd://127.0.0.1:11333"]
-    configuration.write_text(
-        configuration.read_text()
-        + "scanners:\n"
-        + "".join(f"  - {{listen: '{scanner}'}}\n" for scanner in scanners)
-    )
-    listener = {"listen": "smtp://127.0.0.1:10025", "next_hop": f"lmtp:{tmp_path}/none"}
-    daemon = {
-        "pid": 7,
-        "version": __version__,
-        "listeners": [listener],
-        "scanners": scanners[::-1],
-        "not_served": [],
-        "scoring": True,
-    }
-    monkeypatch.setattr(
-        status, "ask_daemon", lambda _: daemon | {"stopping": False, "workers": [{"ready": True}]}
-    )
-    assert "daemon: pid 7, ready" in run(None, "doctor", "--config", configuration).out

@@ -89,8 +89,3 @@ def test_a_damaged_status_file_counts_as_none(run, status_of, taught):
     (taught / status_files.WATCHER_FILE).write_text(text)
     assert "nobody has watched folders here" in run(taught, "status").out
     assert status_of(taught)["watcher"] is None
-
-
-def test_times_beyond_the_calendar(run, taught):
-    note(taught, seen=10**30, troubles=(WatcherTrouble("", "the disk is full", -(10**30)),))
-    assert "last seen 9999-" in run(taught, "status").out

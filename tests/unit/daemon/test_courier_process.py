@@ -22,11 +22,10 @@ from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared import client
 from spamguard.shared.status import SharedStatus, read_status
 from tests.support.partition import Partition, partition
-from tests.support.postgres import TestDatabase, needs_postgres, postgres_server, shared_database
+from tests.support.postgres import TestDatabase, needs_postgres
 from tests.support.waiting import until
 
 pytestmark = needs_postgres
-__all__ = ["postgres_server", "shared_database"]
 KEY = b"the key of all filters in tests!"
 
 

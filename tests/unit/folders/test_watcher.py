@@ -230,7 +230,7 @@ def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     ben = maildir(watched.place / "home" / "ben", ".Junk")
-    for number in range(200):
+    for number in range(80):
         deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1])
     sightings = watched.watcher._sightings
     watched.turn_until(lambda: str(ben) in sightings.mailboxes())

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from corpora import synthetic
 from spamguard import keys
 from spamguard.config.options import Action, Listener, Settings, Watch
 from spamguard.engine.filter import Filter
 from spamguard.folders.maildir import Folder, LocalMailboxes, MessageFile
 from spamguard.folders.watcher import Watcher
 from tests.support.waiting import PATIENCE
+from tests.unit.filters import mail
 from tests.unit.folders.maildirs import maildir
 
-MAIL = [raw for _, raw in synthetic.generate(60, 5)]
+MAIL = [raw for _, raw in mail(60, 5)]
 DEBOUNCE = 0.05
 SOON = 3 * DEBOUNCE
 

@@ -136,8 +136,31 @@ CONSTRUCTIONS: dict[str, Callable[[int], bytes]] = {
 }
 
 
+# Each unit and each declaration, but all pairs of them by night only.
+BY_NIGHT = {
+    *(
+        f"{field[14:]!r} {unit!r}"
+        for row, field in enumerate(DECLARED)
+        for column, unit in enumerate(TEXTS)
+        if (row + column) % 4
+    ),
+    *(
+        f"{name!r} {value!r}"
+        for row, name in enumerate(NAMES)
+        for column, value in enumerate(VALUES)
+        if (row + column) % 3
+    ),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONSTRUCTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in BY_NIGHT else ())
+        for name in CONSTRUCTIONS
+    ],
+)
 def test_time_grows_no_faster_than_size(name: str) -> None:
     """At sizes that are read as a whole; four times the size may take ten times as long, never
     sixteen times.

@@ -125,16 +125,12 @@ class Fixed:
         default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()]
     )
     held_back: list[HeldMessage] = field(default_factory=lambda: [HELD])
-    following: str = ""
     header: str = "Subject: Held\r\nFrom: a@b.example"
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     searches: list[Search] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
     reasons: Explanation = field(default_factory=explanation)
-    changed: bool = True
-    taught_classes: Mapping[str, bool] = field(default_factory=lambda: {"ham": False, "spam": True})
     failure: SpamguardError | None = None
-    empty: bool = False
     settings: Settings = field(default_factory=lambda: Settings(Path("/nonexistent"), ()))
     monitor: Monitor = field(default_factory=Monitor)
 
@@ -154,7 +150,7 @@ class Fixed:
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         self.calls.append(("learn", person.name, message.read(), label))
-        return LessonReceipt(DIGEST, label, self.changed, "", SPAM)
+        return LessonReceipt(DIGEST, label, True, "", SPAM)
 
     async def forget(self, person: Person, digest: str) -> LessonReceipt:
         self.calls.append(("forget", person.name, digest))
@@ -185,7 +181,7 @@ class Fixed:
     async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
         self.calls.append(("learn_passed", person.name, name, label))
         held = label == "ham" and any(row.held for row in self.judgements)
-        return LessonReceipt(DIGEST, label, self.changed, "", SPAM, held)
+        return LessonReceipt(DIGEST, label, True, "", SPAM, held)
 
     async def forget_passed(self, person: Person, name: str) -> LessonReceipt:
         self.calls.append(("forget_passed", person.name, name))
@@ -193,17 +189,15 @@ class Fixed:
 
     async def say_of_sender(self, person: Person, name: str, label: str) -> LessonReceipt:
         self.calls.append(("say_of_sender", person.name, name, label))
-        return LessonReceipt(DIGEST, label, self.changed, "")
+        return LessonReceipt(DIGEST, label, True, "")
 
     async def undo(
         self, person: Person, user: str, since: float, *, dry: bool = False
     ) -> Sequence[LessonReceipt]:
         self.calls.append(("undo", person.name, user, since, dry))
-        return [] if self.empty else [LessonReceipt(DIGEST, "", True, "spam")]
+        return [LessonReceipt(DIGEST, "", True, "spam")]
 
     async def today(self, person: Person, hours: int = 24) -> Today:
-        if self.empty:
-            return Today([Hour(NOW - 3600 * n, {}, 0, 0) for n in reversed(range(hours))], 0, 0, ())
         found = [
             Hour(NOW - 3600 * n, {"ham": n % 7, "spam": n % 3, "unsure": n % 2}, n % 4, n % 2)
             for n in reversed(range(hours))
@@ -212,31 +206,27 @@ class Fixed:
         return Today(found, passed, sum(hour.lessons for hour in found), WRONG)
 
     async def model(self, person: Person) -> Model:
-        if self.empty:
-            return Model({}, "", 0, 0, 1, "c3d38961", ())
         users = [User("anna", {"spam": 3}, NOW), User("", {"ham": 60, "spam": 57}, None)]
         classes = {"ham": Class(60, unwanted=False), "spam": Class(60, unwanted=True)}
         return Model(classes, "", 150, 4, 1, "c3d38961", users)
 
     async def classes(self, person: Person) -> Mapping[str, bool]:
-        return self.taught_classes
+        return {"ham": False, "spam": True}
 
     async def quarantine(self, person: Person, search: Search | None = None) -> QuarantinePage:
         if search:
             self.searches.append(search)
-        return QuarantinePage(self.held_back, self.following)
+        return QuarantinePage(self.held_back)
 
     async def held(self, person: Person, name: str) -> HeldMessageDetails:
         return HeldMessageDetails(**asdict(self.held_back[0]), header=self.header)
 
     async def preview_held(self, person: Person, name: str) -> str:
-        return "" if self.empty else self.header
+        return self.header
 
     async def release(self, person: Person, name: str) -> ReleaseResult:
         self.calls.append(("release", person.name, name))
-        return ReleaseResult(
-            name, [RecipientReply("anna@example.net", "250 Ok")], self.changed, True
-        )
+        return ReleaseResult(name, [RecipientReply("anna@example.net", "250 Ok")], True, True)
 
     async def delete(self, person: Person, name: str) -> None:
         require_operator(person)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,28 +38,37 @@ def test_an_axis_ends_above_everything(most: float) -> None:
 
 @given(
     st.lists(
-        st.dictionaries(st.sampled_from([*TONES, "other"]), st.integers(0, 10**6)), max_size=200
+        st.dictionaries(st.sampled_from([*TONES, "other"]), st.integers(1, 10**6)),
+        min_size=1,
+        max_size=200,
     )
 )
 def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, int]]) -> None:
     hours = [Hour(1e9 + 3600 * number, one, 0, 0) for number, one in enumerate(mail)]
-    drawn = pages.mail_chart(hours, TONES)
-    end = pages.axis_top(max((sum(hour.values()) for hour in mail), default=0))
-    area = sum(mark.height for mark in drawn.marks)
-    assert area == pytest.approx(
-        (pages.BOTTOM - pages.TOP) * sum(sum(hour.values()) for hour in mail) / end
+    chart = pages.mail_chart(hours, TONES)
+    drawn = pages.templates().from_string(
+        "{% import 'macros.html' as show with context %}"
+        "{% call show.chart(chart, 'mail', '') %}{% endcall %}"
     )
-    for mark in drawn.marks:
-        assert pages.LEFT <= mark.x <= mark.x + mark.width <= pages.RIGHT + 1e-6
-        assert pages.TOP - 1e-6 <= mark.y <= mark.y + mark.height <= pages.BOTTOM + 1e-6
-    assert len(drawn.across) <= 7
+    svg = ElementTree.fromstring(drawn.render(chart=chart, root="", notice=None))
+    bars = [bar for bar in svg.iter("rect") if "x" in bar.attrib]
+    assert len(bars) == sum(map(len, mail))
+    for bar in bars:
+        x, y, width, height = (float(bar.attrib[name]) for name in ("x", "y", "width", "height"))
+        assert pages.LEFT <= x <= x + width <= pages.RIGHT
+        assert pages.TOP - 0.2 <= y <= y + height <= pages.BOTTOM + 0.2
+    heights = sum(float(bar.attrib["height"]) for bar in bars)
+    messages = sum(sum(one.values()) for one in mail)
+    expected = (pages.BOTTOM - pages.TOP) * messages / chart.top
+    assert heights == pytest.approx(expected, abs=0.06 * len(bars))
+    assert len(chart.labelled) <= 7
 
 
 @given(st.integers(1, 168))
 def test_no_label_stands_there_twice(number: int) -> None:
     """Whatever hour the data begin in."""
     hours = [Hour(3600 * at, {"ham": int(at >= 168 - number)}, 0, 0) for at in range(168)]
-    across = pages.mail_chart(pages.hours_with_data(hours), TONES).across
-    span = across[-1].seconds - across[0].seconds
-    labels = [pages.clock(tick.seconds, span) for tick in across]
+    chart = pages.mail_chart(pages.hours_with_data(hours), TONES)
+    at = [chart.starts[label] for label in chart.labelled]
+    labels = [pages.clock(start, at[-1] - at[0]) for start in at]
     assert len(set(labels)) == len(labels) >= 2

@@ -55,34 +55,6 @@ def refused_in_the_end(connected: socket.socket, piece: bytes) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"\r\n\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300) + b"\r\n\r\n",  # TLS
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",  # no Host
-        b"GET / HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
-        b"GET /\x00 HTTP/1.1\r\n" + HOST + b"\r\n",
-        b"GET /\xff HTTP/1.1\r\n" + HOST + b"\r\n",
-        b"GET / HTTP/1.1\r\n" + HOST + b"X: a\x00b\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + HOST + b" folded\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + HOST + b"Content-Length: -1\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
-        b"GET / HTTP/1.1\r\n" + HOST + b"Content-Length: 9" + b"9" * 5000 + b"\r\n\r\n",
-        b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\n"
-        + HOST
-        + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n",
-        b"GET / HTTP/1.1\r\nBad Name: x\r\n" + HOST + b"\r\n",
-    ],
-    ids=range(15),
-)
-def test_invalid_requests(server: Served, request_bytes: bytes) -> None:
-    answer = server.raw(request_bytes, end=True)
-    assert not answer or status(answer) in (400, 411, 413, 421, 431, 501, 505)
-
-
 def test_many_fields(server: Served) -> None:
     assert status(server.raw(close(b"GET /", *[b"X: y"] * 150))) == 431
 

@@ -71,7 +71,6 @@ class Hostile(Fixed):
             probability=0.5,
         )  # fmt: skip
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
-        self.taught_classes = {"ham": False, "spam": True}
 
     async def why(self, person: Person, name: str) -> tuple[JudgementDetails, Explanation]:
         return await self.judgement(person, name), self.explained()

@@ -251,21 +251,6 @@ def test_held_mail_of_another_node(two: Cluster, tmp_path: Path) -> None:
     assert there.get(path).status_code == here.get(path).status_code == 404
 
 
-@pytest.mark.slow
-def test_several_held_messages_of_all_nodes(two: Cluster, tmp_path: Path) -> None:
-    for number in range(4):
-        office.hold(two.nodes[number % 2].state, number, PASSED[number][1], "anna@x.org")
-    browser = two.nodes[0].browser(OPERATOR)
-    chosen = {name(at): name(at) for at in range(3)}
-    done = browser.post("/quarantine", data={"do": "release", **chosen})
-    assert "Released: 3 messages." in browser.get(done.headers["location"]).text
-    assert len(list((tmp_path / "Maildir").glob("new/*"))) == 3
-    chosen = {name(at): name(at) for at in (1, 3)}
-    done = browser.post("/quarantine", data={"do": "delete", **chosen})
-    assert "Deleted: 2 messages" in browser.get(done.headers["location"]).text
-    assert [row["id"] for row in pages(browser, "quarantine")] == [name(0), name(2)]
-
-
 # ---- attacks
 
 

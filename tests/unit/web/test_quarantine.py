@@ -15,7 +15,7 @@ import pytest
 from spamguard.config.options import TeachSettings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
-from spamguard.web import quarantine
+from spamguard.web import history
 from spamguard.web.auth import Person
 from spamguard.web.history import Search
 from spamguard.web.preview import MAX_CHARACTERS
@@ -63,7 +63,7 @@ def label(state: Path, raw: bytes, user: str) -> str | None:
 def test_a_long_list_is_looked_through_in_pieces(
     held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quarantine, "MAX_READS", 1)
+    monkeypatch.setattr(history, "MAX_READS", 1)
     assert [
         message.id for message in asked(held, lambda service: service.quarantine(BEN)).messages
     ] == [

@@ -187,13 +187,6 @@ def test_deleting_asks_first_and_is_for_operators(tmp_path: Path, service: Fixed
 # ---- the rest
 
 
-def test_a_link_used_twice_keeps_the_session(tmp_path: Path, service: Fixed) -> None:
-    refused = post(service, tmp_path, "/login", {"link": "old"})
-    assert (refused.status_code, "You are not logged in" in refused.text) == (401, False)
-    assert "This link was used before, or is too old." in refused.text
-    assert "You are still logged in" in refused.text
-
-
 def test_assets_are_small_and_may_be_kept(
     tmp_path: Path, service: Fixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
