@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import sqrt
 from operator import getitem, mul
 from typing import NamedTuple
@@ -109,8 +109,6 @@ class ExpertParameters:
         below min_score, and no expert of tokens further than max_lead below the third lowest.
     class_estimates, side_estimates
         Each class against the first, and unwanted mail against wanted; the same with two classes.
-    traits, numbers
-        Those of side_estimates, as lists.
     """
 
     tables: Tables
@@ -122,8 +120,17 @@ class ExpertParameters:
     max_lead: int
     class_estimates: ExpertEstimates
     side_estimates: ExpertEstimates
-    traits: list[list[float]]
-    numbers: list[list[float]]
+
+    # Those of side_estimates, as lists: only judging one by one needs them.
+    @cached_property
+    def traits(self) -> list[list[float]]:
+        values: list[list[float]] = self.side_estimates.traits[0].tolist()
+        return values
+
+    @cached_property
+    def numbers(self) -> list[list[float]]:
+        values: list[list[float]] = self.side_estimates.numbers[0].tolist()
+        return values
 
 
 def estimate_parameters(
@@ -153,8 +160,6 @@ def estimate_parameters(
         lead,
         of_classes,
         of_sides,
-        of_sides.traits[0].tolist(),
-        of_sides.numbers[0].tolist(),
     )
 
 

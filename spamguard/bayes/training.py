@@ -155,20 +155,21 @@ def replay(
     # Otherwise the temporaries of every block are pages faulted in again, six for each lesson.
     np.empty(_TEMPORARY_BYTES, np.uint8)
 
-    def play(blocks: Iterable[LessonBlock], known: Indices) -> _Replayer:
+    def play(blocks: Iterable[LessonBlock], known: Ints32 | None = None) -> _Replayer:
         # with more than two classes a second set of weights, for those
         start_weights = np.tile(fusion.START_WEIGHTS, 2 if classes else 1)
         empty = tables.empty_tables(bits, traits, numbers, start_weights)
         for name in classes:
             tables.ensure_class_index(empty, name)
-        tables.claim_blocks(empty, known)
+        if known is not None:
+            tables.claim_blocks(empty, known)
         replayer = _Replayer(empty, unwanted, lessons)
         for labels, evidence in blocks:
             replayer.replay_block(labels, evidence)
         return replayer
 
     # its tables are freed before others are made, which have their rows in the order of buckets
-    back = play(backwards, np.zeros(0, np.intp)).learnt_weights()
+    back = play(backwards).learnt_weights()
     replayer = play(forwards, back.blocks)
     replayer.average_with(back)
     return replayer.finish()
@@ -177,8 +178,8 @@ def replay(
 class _LearntWeights(NamedTuple):
     """What depends on the order of lessons, without the tables."""
 
-    blocks: Indices  # with a place, in order
-    weights: list[Ints32]  # of their rows, of every class but the first
+    blocks: Ints32  # those with rows
+    weights: list[Ints32]  # of these rows, in order, of every class but the first
     biases: Integers
     fusion_weights: Integers
     fusion_biases: Integers
@@ -282,10 +283,9 @@ class _Replayer:
 
     def learnt_weights(self) -> _LearntWeights:
         learnt = self.tables
-        blocks = learnt.blocks.nonzero()[0]
-        places = tables.block_places(learnt, blocks)
+        places = tables.block_places(learnt, tables.used_blocks(learnt.blocks))
         return _LearntWeights(
-            blocks,
+            learnt.blocks,
             [column.values.take(places) for column in logistic.weight_table_columns(learnt)],
             *(learnt.biases, learnt.fusion_weights, learnt.fusion_biases),
             fusion_lessons=int(self.fusion_lessons.min()),
@@ -321,7 +321,7 @@ class _Replayer:
         used = learnt.rows.view(np.int64)[:, 0] != 0  # ham and spam count side by side
         for column in learnt.columns:
             used |= column[:, 0] != 0
-        blocks, per_set = learnt.blocks.nonzero()[0], len(learnt.blocks) // N_TOKEN_SETS
+        blocks, per_set = tables.used_blocks(learnt.blocks), len(learnt.blocks) // N_TOKEN_SETS
         by_set = np.split(blocks, blocks.searchsorted(np.arange(1, N_TOKEN_SETS) * per_set))
         places = [tables.block_places(learnt, each) for each in by_set]
         learnt.vocabulary = np.array([np.count_nonzero(used[rows]) for rows in places])
