@@ -195,11 +195,11 @@ def required_probability(good: int, confidence: float, text: float, unknown: flo
         Share, in [0, 1], of its words, header fields, hosts and structure that no lesson has.
 
     >>> round(required_probability(100, 0.97, text=1.0, unknown=0.3), 5)
-    0.99893
+    0.99919
     """
     lacking = _UNKNOWN_NATS * unknown**2 + _TEXT_FACTOR * max(_CLEAR_TEXT_NATS - text, 0.0)
     few = logit(SPAM_THRESHOLD) + _FEW_HAM_NATS / max(good, 1)
-    weight = confidence**4 * (1 - (good / ENOUGH_HAM) ** 2)
+    weight = confidence**4 * (1 - (good / ENOUGH_HAM) ** 4)
     return min(1.0 / (1.0 + exp(-max(few, weight * lacking))), _MAX_THRESHOLD)
 
 

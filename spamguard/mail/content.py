@@ -244,7 +244,7 @@ _LONG_UNSEEN = re.compile(r"<(?:!--|style\b|script\b)")
 _LONG_ENDS = {"<!--": "-->", "<style": "</style", "<script": "</script"}
 _LONG_BLANKS = re.compile(r"\s{32,}+")
 # The first "<" stands by itself: a search for it is a hundred times faster.
-_REPEATED_TAGS = re.compile(r"<([^<>]{1,100}+>\s*+(?:<[^<>]{1,100}+>\s*+){0,1}?)(?:<\1){8,}+")
+_REPEATED_TAGS = re.compile(r"<([^<>]{1,100}+>\s*+(?:<[^<>]{1,100}+>\s*+){0,1}?)(?:<\1){8,}")
 _KEPT_CHARACTERS, _MAX_LONG_UNSEEN, _MAX_CUT_TAG = 16 << 10, 1000, 1000
 
 

@@ -41,7 +41,7 @@ _NAME = r"[/!?a-z][^<> \t\n\r\f/]*+"
 _TAG = re.compile(rf"<({_NAME})([^<>]*+)>?")
 # Possessive, and without "<": a value that is not closed must not take the page with it. An empty
 # choice in a possessive group keeps Python before 3.11.5 from misreading it.
-_INSIDE = r"(?:[^<>=]++|=(?:\s*+(?:\"[^\"<]*+\"|'[^'<]*+'))?+|)*+"
+_INSIDE = r"(?:[^<>=]++|=(?:\s*+(?:\"[^\"<]*+\"|'[^'<]*+')|)|)*+"
 _TAG_WITH_VALUES = re.compile(rf"<({_NAME})({_INSIDE})>?")
 _OPEN_VALUE = re.compile(r"=\s*+(?:\"[^\"<]*+<|'[^'<]*+<)")
 DATA = re.compile(r"data:[^\s\"'<>()]{100,}+")
@@ -59,7 +59,7 @@ _NOT_IN_FORCE = re.compile(
 )
 _MAX_LITTLE_TEXT = 2000  # characters, most of them blanks where tags stood
 _MAX_HIDDEN = 64 << 10  # characters of hidden text
-_SPACED_LETTERS = re.compile(r"  [a-z](?:  [a-z](?=  |\Z)){3,}+")  # one in each table cell
+_SPACED_LETTERS = re.compile(r"  [a-z](?:  [a-z](?=  |\Z)){3,}")  # one in each table cell
 
 
 class HtmlPage(NamedTuple):
@@ -334,7 +334,7 @@ _PLACED_AWAY = {
 }
 _SHRUNK = dict.fromkeys(("height", "max-height", "width", "max-width"), re.compile(_TINY))
 _TINY_SIZE = re.compile(_TINY)
-_TINY_FONT = re.compile(rf"(?:[a-z]++\s++)*+{_TINY}(?:\s*/\s*[\w.%]+)?\s.*", re.S)
+_TINY_FONT = re.compile(rf"(?:[a-z]++\s++|)*+{_TINY}(?:\s*/\s*[\w.%]+)?\s.*", re.S)
 _RELATIVE_SIZE = re.compile(r"[\d.]+(?:em|%)|larger|smaller|inherit|unset")
 _CSS_COMMENT = re.compile(r"/\*(?:[^*]++|\*(?!/)|)*+(?:\*/)?")
 _CSS_ESCAPE = re.compile(r"\\(?:([0-9a-f]{1,5})\s?|(.))", re.S)
@@ -406,7 +406,7 @@ _AT_RULE = re.compile(r"@[^{};]*+(?:;|\{((?:[^{}]*+\{[^{}]*+\}|)*+[^{}]*+)\}?|(?
 _EVERY_SCREEN = re.compile(r"@media\s++(?:only\s++)?(?:screen|all)\s*+\{")
 _BRACE = re.compile("[{}]")
 _SELECTOR = re.compile(
-    r"(?:([a-z][\w-]*+)|\*)?+((?:[.#][\w-]++|\[[\w-]++(?:[~^$*|]?=[^\]]*+)?\]|)*+)"
+    r"(?:([a-z][\w-]*+)|\*|)((?:[.#][\w-]++|\[[\w-]++(?:[~^$*|]?=[^\]]*+)?\]|)*+)"
 )
 _CONDITION = re.compile(r"([.#])([\w-]++)|\[([\w-]++)(?:([~^$*|]?)=[\"']?([^\]\"']*+)[\"']?)?\]")
 _COMBINATOR = re.compile(r"[>\s]++")

@@ -189,7 +189,7 @@ def _strip_from_line(text: bytes) -> bytes:
 MAX_VALUE_BYTES = 4000
 """Of a structured field: what caches keep must be bounded, and no sender needs more."""
 _MEDIA_TYPE = re.compile(
-    rb"(?:\s++|%b)*+\"?([\w!#$&^.+-]++)\s*+/\s*+([\w!#$&^.+-]++)" % COMMENT, re.S
+    rb"(?:\s++|%b|)*+\"?([\w!#$&^.+-]++)\s*+/\s*+([\w!#$&^.+-]++)" % COMMENT, re.S
 )
 # A comment, or a parameter. Mail programs find one without a semicolon in front of it, too.
 _PARAMETER = re.compile(
@@ -205,7 +205,7 @@ _CONTINUATION = re.compile(rb"([\w-]++)\*([0-9]{1,3}+)?(\*)?")
 _EXTENDED_VALUE = re.compile(rb"([\w.:+-]*+)'[\w-]*+'(.*)", re.S)  # charset, language, text
 # Programs that take it for a field with comments and parameters write these around it, and mail
 # programs skip them.
-_TRANSFER_ENCODING = re.compile(rb"(?:\s++|%b)*+\"?([^\s;,()\"]*+)" % COMMENT, re.S)
+_TRANSFER_ENCODING = re.compile(rb"(?:\s++|%b|)*+\"?([^\s;,()\"]*+)" % COMMENT, re.S)
 
 
 @lru_cache(maxsize=512)

@@ -62,8 +62,10 @@ static PyObject *placed(const Tokens *all) {
         starts[run] = (Py_ssize_t)start;
         start += (size_t)sizes[run];
     }
-    _PyBytes_Resize(&result, (Py_ssize_t)((2 * runs + kept) * sizeof(Py_ssize_t)));
-    return result; /* NULL with an error set if that failed */
+    PyObject *all_kept = PyBytes_FromStringAndSize(
+        (char *)starts, (Py_ssize_t)((2 * runs + kept) * sizeof(Py_ssize_t)));
+    Py_DECREF(result);
+    return all_kept;
 }
 
 PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
