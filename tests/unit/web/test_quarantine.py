@@ -14,7 +14,7 @@ import pytest
 
 from spamguard.config.options import TeachSettings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
-from spamguard.errors import BusyError, NotThereError, UsageError
+from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.web import history
 from spamguard.web.auth import Person
 from spamguard.web.history import Search
@@ -95,6 +95,19 @@ def test_mail_that_the_history_lacks_is_read_again(state: Path, tmp_path: Path) 
     assert released.taught
     assert label(state, raw, "") == "ham by quarantine"
     assert digest(b"X-Spam-Flag: YES\r\n" + raw) == digest(raw)
+
+
+def test_releasing_mail_of_several_recipients(held: Path, tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        with pytest.raises(NotAllowedError, match="other people wait"):
+            await service.release(ANNA, name(1))
+        assert not delivered(tmp_path / "Maildir")
+        assert (await service.release(OPERATOR, name(1))).released
+        assert (await service.held(ANNA, name(1))).waiting == ()
+
+    asked(settings(held, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
+    assert delivered(tmp_path / "Maildir") == 2
+    assert label(held, RAW, "") is None or label(held, PASSED[1][1], "") == "ham by quarantine"
 
 
 def test_the_next_hop_of_a_release(state: Path, tmp_path: Path) -> None:
