@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from spamguard.config.options import HistorySettings, Settings
+from spamguard.config.options import Settings
 from spamguard.config.values import KeptLessons
 from spamguard.daemon.children import service_context
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
@@ -30,7 +30,7 @@ from spamguard.engine.policy import ENOUGH_HAM
 from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.learning import undo
 from spamguard.learning.undo import age_votes
-from spamguard.proxy.history import HISTORY_FILE, MIN_BYTES, History
+from spamguard.proxy.history import HISTORY_FILE, History
 from spamguard.storage import remove_stale_drafts
 
 _log = logging.getLogger("spamguard.daemon")
@@ -58,7 +58,7 @@ def settle(settings: Settings, *, is_first: bool = False) -> int:
         if settings.quarantine.keep is not None:
             remove_expired(state, settings.quarantine.keep)
         if (state / HISTORY_FILE).exists():
-            note_stayed(state, settings.history)
+            note_stayed(state)
         if is_first:
             with Filter.open(state, _load=False) as spam_filter:
                 outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
@@ -77,15 +77,17 @@ def settle(settings: Settings, *, is_first: bool = False) -> int:
     return 0
 
 
-def note_stayed(state: Path, limits: HistorySettings) -> None:
+def note_stayed(state: Path) -> None:
     """Count the ham that was delivered some days ago and never taught since.
 
     Mail that was taught as ham later counts as a lesson, and as spam not at all.
     """
     with (
         Filter.open(state, _load=False) as spam_filter,
-        History.open(state / HISTORY_FILE, limits.size, limits.age) as history,
+        History.open(state / HISTORY_FILE) as history,
     ):
+        if spam_filter.stayed >= ENOUGH_HAM:
+            return  # the number never falls
         until = history.trusted_time(time.time()) - _STAY_SECONDS
         fingerprint = spam_filter.ledger.fingerprint
         judged = history.find_judged("ham", fingerprint, until, 2 * ENOUGH_HAM)
@@ -95,7 +97,7 @@ def note_stayed(state: Path, limits: HistorySettings) -> None:
 
 def remove_expired(state: Path, days: int) -> None:
     """Remove held mail that is older than so many days."""
-    with History.open(state / HISTORY_FILE, MIN_BYTES, days) as history:
+    with History.open(state / HISTORY_FILE) as history:
         now = history.trusted_time(time.time())
     Quarantine(state / DIRECTORY).remove_older(now - days * 86_400)
 

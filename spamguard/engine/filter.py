@@ -617,6 +617,11 @@ class Filter(ClosedOnExit):
             with self._ledger.exclusive(force=True) as cast:
                 cast([make_settling_vote(int(time.time()))])
 
+    @property
+    def stayed(self) -> int:
+        """How much `note_stayed` was told of."""
+        return self._stayed
+
     def note_stayed(self, count: int) -> None:
         """Note how much mail was judged to be ham and never taught, since nobody complained.
 
