@@ -18,16 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import sqrt
-from operator import getitem, mul
+from operator import getitem
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import formulas, logistic
-from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
+from spamguard.bayes.formulas import Floats, Indices, Integers
 from spamguard.bayes.tables import (
     N_BASE,
     N_TOKEN_SETS,
@@ -35,7 +35,6 @@ from spamguard.bayes.tables import (
     Evidence,
     Sides,
     Tables,
-    find_places,
     partition_classes,
     read_rows,
     set_sums,
@@ -94,6 +93,16 @@ class ExpertEstimates(NamedTuple):
     numbers: Floats  # (K-1, D, NUMBER_VALUES)
 
 
+class PlainParameters(NamedTuple):
+    """Parameters as plain numbers, which are faster than short arrays."""
+
+    traits: list[list[float]]
+    numbers: list[list[float]]
+    biases: list[int]
+    fusion_weights: list[int]
+    fusion_bias: int
+
+
 @dataclass(frozen=True)
 class ExpertParameters:
     """All parameters of judging by these tables, until they change (`Tables.changes`).
@@ -102,6 +111,8 @@ class ExpertParameters:
     ----------
     unwanted
         Names of the unwanted classes; all others are wanted.
+    fewest
+        Lessons of the rarer side.
     confidence
         Factor of the fused log-odds.
     min_score, max_lead
@@ -115,22 +126,24 @@ class ExpertParameters:
     changes: int
     unwanted: frozenset[str]
     sides: Sides
+    fewest: int
     confidence: float
     min_score: int
     max_lead: int
     class_estimates: ExpertEstimates
     side_estimates: ExpertEstimates
 
-    # Those of side_estimates, as lists: only judging one by one needs them.
     @cached_property
-    def traits(self) -> list[list[float]]:
-        values: list[list[float]] = self.side_estimates.traits[0].tolist()
-        return values
-
-    @cached_property
-    def numbers(self) -> list[list[float]]:
-        values: list[list[float]] = self.side_estimates.numbers[0].tolist()
-        return values
+    def plain(self) -> PlainParameters:
+        """Those of side_estimates and of the tables as lists, for judging one by one."""
+        known, tables = self.side_estimates, self.tables
+        return PlainParameters(
+            known.traits[0].tolist(),
+            known.numbers[0].tolist(),
+            tables.biases[0].tolist(),
+            tables.fusion_weights.tolist(),
+            int(tables.fusion_biases[0]),
+        )
 
 
 def estimate_parameters(
@@ -145,7 +158,8 @@ def estimate_parameters(
     of_classes = of_sides = make_estimates(*sums)
     if len(tables.classes) != N_BASE:
         of_sides = make_estimates(*(sum_by_side(values, sides) for values in sums))
-    confidence = side_confidence(tables.messages, sides)
+    fewest = sum_by_side(tables.messages, sides).min()
+    confidence = float(class_trust(fewest))
     floor, lead = (
         round(nats / sqrt(confidence) * STEPS_PER_NAT)
         for nats in (WANTED_FLOOR_NATS, MAX_LEAD_NATS)
@@ -155,6 +169,7 @@ def estimate_parameters(
         tables.changes,
         unwanted,
         sides,
+        int(fewest),
         confidence,
         -floor,
         lead,
@@ -200,23 +215,18 @@ def multinomial_shares(totals: Integers) -> Floats:
 
 
 def class_trust(messages: Integers) -> Floats:
-    """How far classes with so many lessons can be trusted, in (0, 1): rises smoothly."""
-    return np.asarray((messages + 1) / (messages + 1 + WARM_UP_LESSONS))
+    """How far classes with so many lessons can be trusted, in (0, 1): rises smoothly.
 
-
-def side_confidence(messages: Integers, sides: Sides) -> float:
-    """How far the odds of unwanted mail can be trusted, in (0, 1): as far as its rarer side.
-
-    So neither one side alone nor a further class makes the filter sure, and a filter without ham
-    can learn all the same.
+    The odds of unwanted mail are trusted as far as its rarer side. So neither one side alone nor a
+    further class makes the filter sure, and a filter without ham can learn all the same.
     """
-    return float(class_trust(sum_by_side(messages, sides).min()))
+    return np.asarray((messages + 1) / (messages + 1 + WARM_UP_LESSONS))
 
 
 # ---- the parts of the sums
 
 
-def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Indices) -> Floats:
+def multinomial_parts(counts: Floats, scales: Floats, sizes: Indices) -> Floats:
     """Log-likelihood ratios of features against the first class, (K-1, n).
 
     Dirichlet smoothing with the class's share of one pseudo-count a: p = (count + a·share) / (share
@@ -224,8 +234,7 @@ def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Indice
     was never seen says nothing, however unequal the classes are. Shapes: counts (K, n), scales, one
     over the share, (K, runs); sizes are those of the runs.
     """
-    rates = counts.astype(np.float64)  # beforehand: a product of two types takes twice as long
-    rates *= scales.repeat(sizes, axis=1)
+    rates = counts * scales.repeat(sizes, axis=1)
     rates += _PSEUDO_COUNT_ARRAY
     ratios = rates[1:]
     ratios /= rates[0]
@@ -261,8 +270,8 @@ class ScoredMessage(NamedTuple):
 
     parameters: ExpertParameters
     evidence: Evidence
-    counts: Ints32  # (K, n), of its buckets
-    weights: Ints32  # (K-1, n)
+    counts: Floats  # (K, n), of its buckets
+    weights: Floats  # (K-1, n)
     multinomial: Floats  # (1, n)
     traits: list[float]  # so few are faster as lists
     numbers: list[float]
@@ -272,38 +281,29 @@ class ScoredMessage(NamedTuple):
 def score_message(parameters: ExpertParameters, evidence: Evidence) -> ScoredMessage:
     """Score one message, for judging."""
     tables = parameters.tables
-    counts, weights = read_rows(tables, find_places(tables, evidence.buckets))
+    counts, weights = read_rows(tables, evidence)
     of_sides, scales = sum_by_side(counts, parameters.sides), parameters.side_estimates.scales
     multinomial = multinomial_parts(of_sides, scales, evidence.sizes)
-    traits: list[float] = list(map(getitem, parameters.traits, evidence.traits.tolist()))
-    numbers: list[float] = list(map(getitem, parameters.numbers, evidence.numbers.tolist()))
+    plain = parameters.plain
+    traits: list[float] = list(map(getitem, plain.traits, evidence.traits.tolist()))
+    numbers: list[float] = list(map(getitem, plain.numbers, evidence.numbers.tolist()))
     if len(tables.classes) > N_BASE:
         of_all = _score_all(parameters, evidence, counts, weights)
         scores = bound_scores(of_all, parameters).tolist()
     else:
-        damping, roots = zip(*map(_set_factors, evidence.sizes.tolist()), strict=True)
         # together, which saves a call; sums of whole numbers are exact
         counted, weighed = set_sums(np.concatenate((multinomial, weights)), evidence).tolist()
-        biases = tables.biases[0].tolist()
-        log_odds = (
-            *map(mul, counted, damping),
-            *(
-                margin / logistic.ONE
-                for margin in map(logistic.margins, map(int, weighed), biases, roots)
-            ),
-            sum(traits) * len(traits) ** -0.5,
-            sum(numbers) * len(numbers) ** -0.5,
-        )
+        roots = [1.0 / sqrt(size or 1) for size in evidence.sizes.tolist()]
+        log_odds = [total * (root * sqrt(root)) for total, root in zip(counted, roots, strict=True)]
+        for total, root, bias in zip(weighed, roots, plain.biases, strict=True):
+            of_size = int(root * logistic.ROOT_ONE)
+            log_odds.append(logistic.margins(int(total), bias, of_size) / logistic.ONE)
+        log_odds.append(sum(traits) * len(traits) ** -0.5)
+        log_odds.append(sum(numbers) * len(numbers) ** -0.5)
         scores = [_bounded_scores(log_odds, parameters)]
     return ScoredMessage(
         parameters, evidence, counts, weights, multinomial, traits, numbers, scores
     )
-
-
-@lru_cache(maxsize=4096)
-def _set_factors(size: int) -> tuple[float, int]:
-    root = 1.0 / sqrt(max(size, 1))
-    return root * sqrt(root), int(logistic.inverse_roots(np.array(size)))
 
 
 def _bounded_scores(log_odds: Sequence[float], parameters: ExpertParameters) -> list[int]:
@@ -345,24 +345,23 @@ def batch_scores(parameters: ExpertParameters, evidence: Evidence) -> Integers:
 
     One row for each class but the first; with more than two classes one more, of unwanted mail.
     """
-    places = find_places(parameters.tables, evidence.buckets)
-    return _score_all(parameters, evidence, *read_rows(parameters.tables, places))
+    return _score_all(parameters, evidence, *read_rows(parameters.tables, evidence))
 
 
 def _score_all(
     parameters: ExpertParameters,
     evidence: Evidence,
-    counts: Ints32,
-    weights: Ints32,
+    counts: Floats,
+    weights: Floats,
 ) -> Integers:
     raw = counting_log_odds(parameters, counts, evidence)
-    sums = np.moveaxis(set_sums(weights, evidence), 0, -1)
+    sums = np.moveaxis(set_sums(weights, evidence), 0, -1).astype(np.int64)
     roots = logistic.inverse_roots(evidence.sizes)[..., np.newaxis]
     margins = logistic.margins(sums, parameters.tables.biases.T, roots)
     return combine_scores(raw, margins, evidence, parameters.sides)
 
 
-def counting_log_odds(parameters: ExpertParameters, counts: Ints32, evidence: Evidence) -> Floats:
+def counting_log_odds(parameters: ExpertParameters, counts: Floats, evidence: Evidence) -> Floats:
     """Undamped log-odds of the counting experts, (R, ..., EXPERTS), from counts (K, n).
 
     Rows are as for `batch_scores`; the places of the logistic experts are zero.

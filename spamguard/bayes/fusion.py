@@ -18,6 +18,7 @@ are single experts by name, on the same tables.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import copysign
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ from spamguard.bayes.tables import (
     Sides,
     Tables,
     find_places,
-    read_rows,
+    read_counts,
     set_sums,
 )
 
@@ -105,7 +106,10 @@ def temper(log_odds: Floats) -> Floats:
 
 def temper_one(log_odds: float) -> float:
     """`temper` of a plain number, which is faster than an array."""
-    return log_odds if -KNEE_NATS <= log_odds <= KNEE_NATS else float(temper(np.array(log_odds)))
+    beyond = abs(log_odds) - KNEE_NATS
+    # numpy's logarithm: that of `math` may be rounded otherwise
+    inside = log_odds if beyond <= 0 else KNEE_NATS + float(np.log1p(beyond))
+    return copysign(inside, log_odds)
 
 
 def update_weights(scores: Integers, targets: Indices, weights: Integers, biases: Integers) -> None:
@@ -187,10 +191,10 @@ def fuse_batch(parameters: ExpertParameters, batch: Evidence) -> list[list[float
 
 def _fused_nats(message: ScoredMessage) -> float:
     """Fused log-odds of unwanted mail; plain numbers are faster than arrays here."""
-    tables = message.parameters.tables
-    weighted = map(mul, message.scores[-1], side_weights(tables.fusion_weights).tolist())
-    fused = sum(weighted) + int(tables.fusion_biases[0]) * STEPS_PER_NAT
-    return float(fused / (ONE * STEPS_PER_NAT))
+    plain = message.parameters.plain
+    weighted = map(mul, message.scores[-1], plain.fusion_weights)
+    fused: int = sum(weighted) + plain.fusion_bias * STEPS_PER_NAT
+    return fused / (ONE * STEPS_PER_NAT)
 
 
 def _fuse_scores(parameters: ExpertParameters, scores: Integers) -> list[list[float]]:
@@ -220,7 +224,7 @@ class Profile(NamedTuple):
 def _word_counts(tables: Tables, evidence: Evidence) -> Ints32:
     """Counts (K, n) of the words that any class knows: the vocabulary is what has been taught."""
     words = evidence.buckets[: int(evidence.sizes[0])]
-    counts, _ = read_rows(tables, find_places(tables, words))
+    counts = read_counts(tables, find_places(tables, words))
     return counts.compress(np.bitwise_or.reduce(counts), axis=1)
 
 

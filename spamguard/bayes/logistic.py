@@ -41,6 +41,7 @@ _WEIGHT_DECAY = 3  # hundredths of a step's square: the part of itself that a mo
 MIN_ERROR = ONE // 128  # smaller errors teach nothing, which saves half the steps of a replay
 _BIAS_RATE_SHIFT = 4  # rate 2^-4 of the biases
 _ROOT_BITS = 20
+ROOT_ONE = 1 << _ROOT_BITS  # 1/√1
 _MAX_LOG_ODDS = 600.0  # nats; beyond, there is no doubt anyway, and sums of powers stay finite
 MAX_WEIGHT = np.int32(1 << 28)  # far above any weight reached: a weight plus a step fits 32 bits
 
@@ -55,7 +56,7 @@ def inverse_roots(sizes: Indices) -> Integers:
     >>> (inverse_roots(np.array([1, 4])) / 2**20).tolist()
     [1.0, 0.5]
     """
-    return np.asarray(np.sqrt((1 << 2 * _ROOT_BITS) / np.maximum(sizes, 1)).astype(np.int64))
+    return np.asarray((ROOT_ONE / np.sqrt(np.maximum(sizes, 1))).astype(np.int64))
 
 
 def margins(sums: Whole, biases: Whole, roots: Whole) -> Whole:
@@ -156,21 +157,17 @@ def remove_lesson_share(weights: Ints32, lessons: Ints32, sign: int) -> Ints32:
 
 
 class TableColumn(NamedTuple):
-    """One column of a table: cell number bucket * width + offset of all its cells.
+    """One column of a table, with its neighbours, which need not be gathered."""
 
-    So its neighbours need not be gathered.
-    """
-
-    cells: Ints32
-    width: int
-    offset: Indices  # (1,)
+    cells: Ints32  # (rows, width)
+    number: int
 
     @property
     def values(self) -> Ints32:
         """All its cells: a view."""
-        return self.cells[int(self.offset[0]) :: self.width]
+        return self.cells[:, self.number]
 
-    def sum_runs(self, buckets: Indices, starts: Indices, sizes: Indices, out: Integers) -> None:
+    def sum_runs(self, places: Indices, starts: Indices, sizes: Indices, out: Integers) -> None:
         """Fill `out` with the sums over runs of weights.
 
         Weights that steps have moved beyond the bounds are brought back, long before they could
@@ -178,46 +175,43 @@ class TableColumn(NamedTuple):
         """
         compiled, most = native.functions, int(MAX_WEIGHT)
         if compiled is not None:
-            compiled.run_sums(self.width, self.cells, self.offset, buckets, sizes, out, most)
+            compiled.run_sums(self.cells, places, sizes, out, self.number, most)
             return
-        self.values[buckets] = weights = self.values[buckets].clip(-MAX_WEIGHT, MAX_WEIGHT)
+        self.values[places] = weights = self.values[places].clip(-MAX_WEIGHT, MAX_WEIGHT)
         out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
 
     def apply_steps(
-        self, buckets: Indices, sizes: Indices, steps: Ints32, rows: Ints32, decay: Ints32
+        self, places: Indices, sizes: Indices, steps: Ints32, rows: Ints32, decay: Ints32
     ) -> None:
-        """Move each run of buckets by its step, in order, as `weight_moves`.
+        """Move each run of cells by its step, in order, as `weight_moves`.
 
-        Many runs have a step of zero, and no bucket is twice in one run. Shares depend on the
-        counts of the class, in the cell before, and of ham, in the first column of rows.
+        Many runs have a step of zero, and no place is twice in one run. Shares depend on the counts
+        of the class, in the cell before, and of ham, in the first column of rows.
         """
-        compiled, width = native.functions, rows.shape[1]
+        compiled = native.functions
         if compiled is not None:
-            column, shares = (self.width, self.cells, self.offset), STEP_SHARES
-            compiled.add_shares(*column, buckets, sizes, steps, rows, width, shares, decay)
+            numbers = steps, rows, STEP_SHARES, decay
+            compiled.add_shares(self.cells, places, sizes, *numbers, self.number)
             return
-        ends, first = sizes.cumsum(), rows.reshape(-1)
+        ends = sizes.cumsum()
         for run in steps.nonzero()[0]:
-            of_run = buckets[ends[run] - sizes[run] : ends[run]]
-            here = of_run * self.width + self.offset
-            ham, counts = first.take(of_run * width), self.cells.take(here - 1)
-            step, weights = steps[run : run + 1], self.cells.take(here)
-            shares = step_shares(ham, counts)
-            self.cells[here] += weight_moves(step, shares, weights, decay[run : run + 1])
+            here = places[ends[run] - sizes[run] : ends[run]]
+            shares = step_shares(rows[here, 0], self.cells[here, self.number - 1])
+            step, weights = steps[run : run + 1], self.values[here]
+            self.values[here] += weight_moves(step, shares, weights, decay[run : run + 1])
 
 
 def weight_table_columns(learnt: Tables) -> list[TableColumn]:
     """The logistic weights of every class but the first."""
     return [
-        TableColumn(learnt.rows.reshape(-1), learnt.rows.shape[1], np.array([N_BASE])),
-        *(TableColumn(column.reshape(-1), 2, np.array([1])) for column in learnt.columns),
+        TableColumn(learnt.rows, N_BASE),
+        *(TableColumn(column, 1) for column in learnt.columns),
     ]
 
 
-def count_features(rows: Ints32, buckets: Indices, sizes: Indices, columns: Indices) -> None:
-    """Add one in each of these rows, for each run of buckets in a column of its own."""
-    compiled, width = native.functions, rows.shape[1]
-    if compiled is None:
-        np.add.at(rows.reshape(-1), buckets * width + columns.repeat(sizes), np.int32(1))
+def count_features(rows: Ints32, places: Indices, sizes: Indices, columns: Indices) -> None:
+    """Add one in each of these rows, for each run of places in a column of its own."""
+    if native.functions is None:
+        np.add.at(rows, (places, columns.repeat(sizes)), np.int32(1))
     else:
-        compiled.add_runs(width, rows, columns, buckets, sizes, np.ones(len(sizes), np.int32))
+        native.functions.count_runs(rows, places, sizes, columns)

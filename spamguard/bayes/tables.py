@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard import native
-from spamguard.bayes.formulas import Indices, Integers, Ints32
+from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
 from spamguard.errors import TableError
 from spamguard.records import TOKEN_SETS, Features
 
@@ -42,6 +42,8 @@ _BUCKETS_PER_LESSON = 256
 _MAX_GROWN_BITS = 26  # a gigabyte; larger tables must be asked for
 _BLOCK_BITS = 2
 BLOCK = 1 << _BLOCK_BITS  # buckets that stand together: a line of the processor's cache
+_KNOWN_COLUMNS = 3  # of a row: all but the padding
+_NOTHING = np.zeros((0, 0), np.int32)  # tables that are not read
 _RESERVE, _MIN_RESERVE = 8, 256  # an eighth of the blocks, and some
 
 
@@ -95,11 +97,12 @@ class Evidence(NamedTuple):
     starts: Indices  # (..., SETS): where each set begins
     traits: NDArray[np.uint8]  # (..., T), as in `records.Features`
     numbers: NDArray[np.int16]  # (..., D)
+    found: Floats | None = None  # (3, n), of the main table, if that was read with them
 
 
-def make_evidence(features: Features, bits: int) -> Evidence:
-    """Locate one message's features in tables of 2**bits buckets."""
-    return locate_features(features.tokens, None, features.traits, features.numbers, bits)
+def make_evidence(features: Features, bits: int, learnt: Tables | None = None) -> Evidence:
+    """Locate one message's features in tables of 2**bits buckets, and read there what is learnt."""
+    return locate_features(features.tokens, None, features.traits, features.numbers, bits, learnt)
 
 
 def locate_features(
@@ -108,30 +111,40 @@ def locate_features(
     traits: NDArray[np.uint8],
     numbers: NDArray[np.int16],
     bits: int,
+    learnt: Tables | None = None,
 ) -> Evidence:
     """Locate the tokens of m messages, cut at offsets (m+1,), or with None of one, in tables.
 
     The tokens of each message must be sorted, and may repeat. The token set is in their top bits,
     so each set has a quarter of the 2**bits buckets.
     """
-    compiled, messages = native.functions, 1 if offsets is None else len(offsets) - 1
+    borders = np.array((0, len(tokens))) if offsets is None else offsets
+    messages, compiled, found = len(borders) - 1, native.functions, None
     runs = messages * N_TOKEN_SETS
     if compiled is not None:
-        packed = np.frombuffer(compiled.place(tokens, offsets, bits), np.intp)
+        known = (_NOTHING, _NOTHING) if learnt is None else (learnt.rows, learnt.blocks)
+        packed = np.frombuffer(compiled.place(tokens, borders, *known, bits), np.intp)
         starts, sizes, buckets = packed[:runs], packed[runs : 2 * runs], packed[2 * runs :]
+        if learnt is not None:  # behind the buckets
+            number = len(buckets) // (1 + _KNOWN_COLUMNS)
+            found = buckets[number:].view(np.float64).reshape(_KNOWN_COLUMNS, number)
+            buckets = buckets[:number]
     else:
         buckets = (tokens >> np.uint32(32 - bits)).astype(np.intp)
-        if offsets is not None:  # those of each message above those of the message before
-            buckets += (np.arange(messages) << bits).repeat(np.diff(offsets))
+        # those of each message above those of the message before
+        buckets += (np.arange(messages) << bits).repeat(np.diff(borders))
         buckets = np.delete(buckets, (buckets[1:] == buckets[:-1]).nonzero()[0])
-        borders = buckets.searchsorted(np.arange(runs + 1) << (bits - 2))
+        ends = buckets.searchsorted(np.arange(runs + 1) << (bits - 2))
         buckets &= (1 << bits) - 1
-        starts, sizes = borders[:-1], np.diff(borders)
-    shape = (N_TOKEN_SETS,) if offsets is None else (messages, N_TOKEN_SETS)
-    return Evidence(buckets, sizes.reshape(shape), starts.reshape(shape), traits, numbers)
+        starts, sizes = ends[:-1], np.diff(ends)
+    if offsets is not None:
+        starts, sizes = starts.reshape(-1, N_TOKEN_SETS), sizes.reshape(-1, N_TOKEN_SETS)
+    return Evidence(buckets, sizes, starts, traits, numbers, found)
 
 
-def batch_features(messages: Sequence[Features], bits: int) -> Evidence:
+def batch_features(
+    messages: Sequence[Features], bits: int, learnt: Tables | None = None
+) -> Evidence:
     """The features of some messages, at least one, side by side."""
     return locate_features(
         np.concatenate([features.tokens for features in messages]),
@@ -139,6 +152,7 @@ def batch_features(messages: Sequence[Features], bits: int) -> Evidence:
         np.stack([features.traits for features in messages]),
         np.stack([features.numbers for features in messages]),
         bits,
+        learnt,
     )
 
 
@@ -229,7 +243,7 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers)
 
 
 def find_places(tables: Tables, buckets: Indices) -> Indices:
-    """The numbers of the rows of these buckets, to be read."""
+    """The numbers of the rows of these buckets; those without one share the row of zeros."""
     return _places(tables.blocks.take(buckets >> _BLOCK_BITS), buckets)
 
 
@@ -292,19 +306,26 @@ def spread_rows(tables: Tables, rows: Ints32) -> Ints32:
     return rows.take(block_places(tables, np.arange(len(tables.blocks))), axis=0)
 
 
-def read_rows(tables: Tables, places: Indices) -> tuple[Ints32, Ints32]:
-    """Copies of counts (K, n) and weights (K-1, n), gathered once from each table."""
-    compiled = native.functions
-    if compiled is None:
-        base = np.ascontiguousarray(tables.rows.take(places, axis=0).T)[:3]
-    else:
-        base = np.empty((3, len(places)), np.int32)
-        compiled.gather(tables.rows, places, base, tables.rows.shape[1])
+def read_rows(tables: Tables, evidence: Evidence) -> tuple[Floats, Floats]:
+    """Counts (K, n) and weights (K-1, n) of buckets, for judging: all that follows is in floats."""
+    found = evidence.found
+    if found is None:
+        places = find_places(tables, evidence.buckets)
+        found = tables.rows.take(places, axis=0).T[:_KNOWN_COLUMNS].astype(np.float64)
     if not tables.columns:
-        return base[:2], base[2:3]
+        return found[:N_BASE], found[N_BASE:]
+    places = find_places(tables, evidence.buckets)
     columns = [column.take(places, axis=0).T for column in tables.columns]
-    counts = np.vstack([base[:2], *(other[:1] for other in columns)])
-    return counts, np.vstack([base[2:3], *(other[1:] for other in columns)])
+    counts = np.vstack([found[:N_BASE], *(column[:1] for column in columns)])
+    return counts, np.vstack([found[N_BASE:], *(column[1:] for column in columns)])
+
+
+def read_counts(tables: Tables, places: Indices) -> Ints32:
+    """Counts (K, n) of rows, for lessons."""
+    base = tables.rows.take(places, axis=0).T[:N_BASE]
+    if not tables.columns:
+        return base
+    return np.vstack([base, *(column[:, 0].take(places) for column in tables.columns)])
 
 
 def count_column(tables: Tables, index: int) -> Ints32:
@@ -342,7 +363,7 @@ def drop_empty_class(tables: Tables, index: int) -> None:
 def count_lesson(tables: Tables, evidence: Evidence, counts: Ints32, index: int, sign: int) -> None:
     """Count one lesson of class `index` (sign 1), or take it away (-1), in all sums.
 
-    The counts of the buckets themselves, (K, n) as by `read_rows`, are changed by the caller.
+    The counts of the buckets themselves, (K, n) as by `read_counts`, are changed by the caller.
 
     Raises
     ------

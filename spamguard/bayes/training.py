@@ -37,7 +37,7 @@ _NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; s
 def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
     index = tables.ensure_class_index(learnt, name)
     evidence = evidence._replace(buckets=tables.claim_places(learnt, evidence.buckets))
-    counts, _ = tables.read_rows(learnt, evidence.buckets)
+    counts = tables.read_counts(learnt, evidence.buckets)
     roots, margins = _lesson_margins(learnt, evidence)
     _apply_step(learnt, evidence, roots, logistic.errors(margins, np.array([index])))
     tables.count_lesson(learnt, evidence, counts, index, 1)
@@ -62,7 +62,7 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
         raise tables.not_counted_error(name)
     index = learnt.classes.index(name)
     evidence = evidence._replace(buckets=tables.find_places(learnt, evidence.buckets))
-    counts, _ = tables.read_rows(learnt, evidence.buckets)
+    counts = tables.read_counts(learnt, evidence.buckets)
     tables.count_lesson(learnt, evidence, counts, index, -1)
     tables.count_column(learnt, index)[evidence.buckets] -= 1
     if len(scores) == (len(learnt.classes) - 1) * len(experts.EXPERTS):
@@ -197,13 +197,13 @@ class _Replayer:
     def replay_block(self, labels: Sequence[str], batch: Evidence) -> None:
         """Score, step and count a block of lessons, in this order."""
         learnt = self.tables
-        batch = batch._replace(buckets=tables.claim_places(learnt, batch.buckets))
         targets = np.array([learnt.classes.index(label) for label in labels])
         counting = None
         if self.lessons - learnt.messages.sum() <= FUSION_LESSONS:
             parameters = experts.estimate_parameters(learnt, self.unwanted)
-            counts, _ = tables.read_rows(learnt, batch.buckets)
+            counts, _ = tables.read_rows(learnt, batch)
             counting = experts.counting_log_odds(parameters, counts, batch)
+        batch = batch._replace(buckets=tables.claim_places(learnt, batch.buckets))
         margins = self._learn_batch(batch, targets)
         if counting is not None:
             scores = experts.combine_scores(counting, margins, batch, self.sides)

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from spamguard.bayes import experts
 from spamguard.bayes.experts import ScoredMessage
 from spamguard.bayes.formulas import Floats
@@ -70,7 +72,7 @@ def explain_verdict(
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
     clues = _sorted_clues(message, parts.buckets, texts)
     distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
-    few = policy.has_too_few_lessons(policy.lesson_counts(tables), unwanted)
+    few = message.parameters.fewest < policy.MIN_LESSONS
     flip = None if few else policy.count_flips([clue.part for clue in clues], distance)
     return Explanation(
         verdict=verdict,
@@ -112,7 +114,8 @@ def _sorted_clues(message: ScoredMessage, parts: Floats, texts: Mapping[int, str
     text_of: dict[int, str] = {}
     for token, text in texts.items():
         text_of.setdefault(token >> (32 - tables.bits), text)
-    columns = (message.evidence.buckets.tolist(), parts.tolist(), message.counts.T.tolist())
+    counts = message.counts.T.astype(np.int64).tolist()
+    columns = message.evidence.buckets.tolist(), parts.tolist(), counts
     clues = [
         Clue(
             text_of.get(bucket, ""),

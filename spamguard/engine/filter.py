@@ -218,7 +218,7 @@ class Filter(ClosedOnExit):
         self._refresh()
         parameters, judged = self._parameters(), 0
         if not self._is_cautious():
-            batch = tables.batch_features(messages, self._store.tables.bits)
+            batch = tables.batch_features(messages, parameters.tables.bits, parameters.tables)
             for joint in fusion.fuse_batch(parameters, batch):
                 self._refresh()
                 if self._parameters() is not parameters:
@@ -230,8 +230,8 @@ class Filter(ClosedOnExit):
     def judge_features(self, features: Features, user: str = "", sender: bytes = b"") -> Verdict:
         """`judge` for a message that was read, with what `SenderWords.identify` says of it."""
         scored, joint, spam_from = self._score(features)
-        nats = self.senders.find(sender, [user])[user]
-        correction = self._user_corrections([user], scored).get(user)
+        nats = self.senders.find(sender, [user])[user] if sender else 0
+        correction = self._user_corrections([user], scored).get(user) if user else None
         return self._make_verdict(joint, spam_from, nats, correction)
 
     def scan(
@@ -335,7 +335,7 @@ class Filter(ClosedOnExit):
         """
         self._refresh()
         parameters, spam_from = self._parameters(), self._spam_from
-        evidence = tables.make_evidence(features, parameters.tables.bits)
+        evidence = tables.make_evidence(features, parameters.tables.bits, parameters.tables)
         if not self._is_default:
             return None, self._profile.judge(parameters, evidence), spam_from
         scored = experts.score_message(parameters, evidence)
@@ -531,7 +531,7 @@ class Filter(ClosedOnExit):
         kept_scores = self._ledger.scores.first_scores(digests, EXTRACTOR)
         parameters, learnt, packed = self._parameters(), self._store.tables, list[bytes]()
         for some in batches([lesson.features for lesson in lessons], _SCORED_TOGETHER):
-            batch = tables.batch_features(some, learnt.bits)
+            batch = tables.batch_features(some, learnt.bits, learnt)
             scores = experts.batch_scores(parameters, batch)
             packed += [fold.pack_first_scores(rows, learnt.classes) for rows in scores]
         return list(map(kept_scores.get, digests, packed))
@@ -675,7 +675,7 @@ class Filter(ClosedOnExit):
         quarter = (1 << learnt.bits) // len(learnt.vocabulary)
         defined = dict.fromkeys(self._defined, 0)
         return Status(
-            classes=defined | policy.lesson_counts(learnt),
+            classes=defined | dict(zip(learnt.classes, learnt.messages.tolist(), strict=True)),
             unwanted=self._unwanted,
             buckets=1 << learnt.bits,
             vocabulary=dict(zip(TOKEN_SETS, learnt.vocabulary.tolist(), strict=True)),

@@ -18,7 +18,6 @@ from spamguard.records import Verdict
 
 if TYPE_CHECKING:
     from spamguard.bayes.experts import ExpertParameters
-    from spamguard.bayes.tables import Tables
 
 UNSURE = "unsure"
 # Where "unsure" ends, as probability of being unwanted, and how many lessons of each side any other
@@ -44,24 +43,17 @@ def verdict_from_joint(
 
     What else is known adds `nats` to the log-odds.
     """
-    tables, unwanted = parameters.tables, parameters.unwanted
+    tables, sides = parameters.tables, parameters.sides
     if max(joint) == -inf:  # every class is impossible: only the prior says anything
         joint = [log(count + 1) for count in tables.messages.tolist()]
     if nats:
-        pairs = zip(tables.classes, joint, strict=True)
-        joint = [value + nats if name in unwanted else value for name, value in pairs]
+        joint = [value + nats * (at in sides.unwanted) for at, value in enumerate(joint)]
     total = _log_sum(joint)
-    of_class = list(zip(tables.classes, joint, strict=True))
-    probabilities = {name: exp(value - total) for name, value in of_class}
-    bad = _log_sum([value for name, value in of_class if name in unwanted])
-    good = _log_sum([value for name, value in of_class if name not in unwanted])
+    odds = [exp(value - total) for value in joint]
+    good, bad = [_log_sum([joint[number] for number in side]) for side in sides]
     log_odds = min(max(bad - good, -_MAX_LOG_ODDS), _MAX_LOG_ODDS)
-    return make_verdict(probabilities, log_odds, unwanted, lesson_counts(tables), spam_from)
-
-
-def lesson_counts(tables: Tables) -> dict[str, int]:
-    """How many lessons each class has."""
-    return dict(zip(tables.classes, tables.messages.tolist(), strict=True))
+    probabilities = dict(zip(tables.classes, odds, strict=True))
+    return make_verdict(probabilities, log_odds, parameters.unwanted, parameters.fewest, spam_from)
 
 
 def _log_sum(values: list[float]) -> float:
@@ -83,20 +75,20 @@ def make_verdict(
     probabilities: Mapping[str, float],
     log_odds: float,
     unwanted: frozenset[str],
-    lessons: Mapping[str, int],
+    fewest: int,
     spam_from: float = SPAM_THRESHOLD,
 ) -> Verdict:
     """A verdict from each class's probability, the log-odds of being unwanted, and how many lessons
-    each class has.
+    the rarer side has.
     """
     rarer = exp(-min(abs(log_odds), 700.0))  # odds of the side that is less likely: never overflows
     probability = (1.0 if log_odds >= 0 else rarer) / (1.0 + rarer)
     label = UNSURE
     is_clear = probability <= HAM_THRESHOLD or probability >= spam_from
-    if is_clear and not has_too_few_lessons(lessons, unwanted):
+    if is_clear and fewest >= MIN_LESSONS:
         side = [name for name in probabilities if (name in unwanted) == (probability >= spam_from)]
         label = max(side, key=probabilities.__getitem__)
-    return Verdict(label, probability, log_odds, dict(probabilities))
+    return Verdict(label, probability, log_odds, probabilities)
 
 
 def unwanted_classes(classes: Mapping[str, bool]) -> frozenset[str]:
@@ -104,18 +96,14 @@ def unwanted_classes(classes: Mapping[str, bool]) -> frozenset[str]:
     return frozenset({"spam", *(name for name, unwanted in classes.items() if unwanted)})
 
 
-def has_too_few_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> bool:
-    """Whether everything is unsure for want of lessons."""
-    return min(_count_sides(lessons, unwanted)) < MIN_LESSONS
-
-
 def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str], stayed: int) -> str:
     """Why much mail is unsure for want of lessons, in a few words; empty if it is not.
 
     Beside the lessons, `stayed` messages were judged to be ham and nobody complained.
     """
-    good, bad = _count_sides(lessons, unwanted)
-    if has_too_few_lessons(lessons, unwanted):
+    bad = sum([count for name, count in lessons.items() if name in unwanted])
+    good = sum(lessons.values()) - bad
+    if min(good, bad) < MIN_LESSONS:
         return (
             f"everything is unsure until {MIN_LESSONS} good messages and {MIN_LESSONS} "
             "unwanted ones have been taught"
@@ -131,11 +119,6 @@ def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str], stayed: int)
             f"{ENOUGH_HAM} good messages are known (taught, or delivered without complaint)"
         )
     return ""
-
-
-def _count_sides(lessons: Mapping[str, int], unwanted: Set[str]) -> tuple[int, int]:
-    bad = sum([count for name, count in lessons.items() if name in unwanted])
-    return sum(lessons.values()) - bad, bad
 
 
 def logit(probability: float) -> float:

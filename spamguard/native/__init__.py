@@ -15,7 +15,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-_ABI_VERSION = 13  # of the compiled functions, as in module.c
+_ABI_VERSION = 14  # of the compiled functions, as in module.c
 _ENVIRONMENT_VARIABLE = "SPAMGUARD_KERNEL"
 
 

@@ -14,11 +14,12 @@
 #error "the kernel is for little-endian machines"
 #endif
 
-/* The memory of an argument during a call. */
+/* The memory of an argument during a call: rows of items, or of one item each. */
 typedef struct {
     Py_buffer view;
     void *data;
-    size_t count; /* items */
+    size_t count; /* rows */
+    size_t width; /* items of a row */
 } Fixed;
 
 /* What an argument must be: the size of an item, and whether it is written to. */
@@ -34,9 +35,8 @@ void release(Fixed *views, size_t number);
 PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_places(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_gather(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_run_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_add_runs(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *kernel_count_runs(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_add_shares(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 
 #endif

@@ -3,10 +3,11 @@
 
 static int fix_one(Fixed *fixed, PyObject *argument, const Shape *shape) {
     Py_buffer *view = &fixed->view;
-    if (PyObject_GetBuffer(argument, view, shape->written ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
+    if (PyObject_GetBuffer(argument, view, PyBUF_ND | (shape->written ? PyBUF_WRITABLE : 0)) < 0)
         return -1;
     fixed->data = view->buf;
-    fixed->count = (size_t)view->len / shape->item;
+    fixed->width = view->ndim == 2 ? (size_t)view->shape[1] : 1;
+    fixed->count = fixed->width ? (size_t)view->len / shape->item / fixed->width : 0;
     /* Bytes may hold items of any size; the items of an array must have this size. */
     int fits =
         view->itemsize == (Py_ssize_t)shape->item || (view->itemsize == 1 && !shape->written);
@@ -38,9 +39,8 @@ static PyMethodDef functions[] = {
     FUNCTION(tokens, "The distinct tokens of one message, sorted, as bytes."),
     FUNCTION(places, "The tokens of some buckets in one message, and the text of each."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
-    FUNCTION(gather, "The first columns of some rows."),
     FUNCTION(run_sums, "Sums over runs of cells, each bounded first."),
-    FUNCTION(add_runs, "Adds to each run of cells a number of its own."),
+    FUNCTION(count_runs, "Adds one to each cell of runs."),
     FUNCTION(add_shares,
              "Adds to each cell of a run its share of a number, by two counts, and lets it fade."),
     {NULL, NULL, 0, NULL},
@@ -64,7 +64,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * it with every change of what a function takes or returns. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 13) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 14) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

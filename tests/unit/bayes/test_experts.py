@@ -23,7 +23,6 @@ from spamguard.bayes.tables import (
     Evidence,
     Tables,
     make_evidence,
-    partition_classes,
 )
 from spamguard.records import TOKEN_SETS, Features
 from tests.unit.bayes.lessons import (
@@ -39,7 +38,6 @@ from tests.unit.bayes.lessons import (
 from tests.unit.bayes.support import repeatable, seeds
 
 CLASSES = ("ham", "spam", "news")
-TWO = partition_classes(["ham", "spam"], {"spam"})
 
 
 def sums_by_hand(tables: Tables, seen: Evidence, parts: ScoredMessage) -> Floats:
@@ -70,8 +68,8 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(
 ) -> None:
     tables = folded(made_up(seed, 12))
     seen = make_evidence(features(np.random.default_rng(seed + 1), tokens), tables.bits)
-    parts = score_message(experts.estimate_parameters(tables), seen)
-    trust = experts.side_confidence(tables.messages, TWO)
+    known = experts.estimate_parameters(tables)
+    parts, trust = score_message(known, seen), known.confidence
     found = np.array(parts.scores)
     assert found.shape == (1, len(EXPERTS))
     (row,) = exact = np.clip(

@@ -13,6 +13,7 @@ from spamguard.bayes.tables import (
     Tables,
     find_places,
     make_evidence,
+    read_counts,
     read_rows,
 )
 from spamguard.errors import TableError
@@ -136,9 +137,14 @@ def test_what_is_read_of_rows_is_a_copy_of_every_class(seed: int, classes: tuple
     lessons = made_up(seed, 8, classes)
     tables = folded(lessons)
     before = counted(tables)
-    buckets = make_evidence(made_up(seed + 1, 1, classes)[0].features, BITS).buckets
-    counts, weights = read_rows(tables, find_places(tables, buckets))
-    assert counts.tolist() == all_counts(tables)[:, buckets].tolist()
-    assert weights.shape == (len(tables.classes) - 1, len(buckets))
-    counts += 1
+    features = made_up(seed + 1, 1, classes)[0].features
+    for source in (None, tables):
+        seen = make_evidence(features, BITS, source)
+        counts, weights = read_rows(tables, seen)
+        assert counts.tolist() == all_counts(tables)[:, seen.buckets].tolist()
+        assert weights.shape == (len(tables.classes) - 1, len(seen.buckets))
+    places = find_places(tables, seen.buckets)
+    counted_here = read_counts(tables, places)
+    assert counted_here.tolist() == counts.tolist()
+    counted_here += 1
     assert counted(tables) == before

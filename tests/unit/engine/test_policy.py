@@ -15,13 +15,12 @@ from spamguard.records import Verdict
 from tests.unit.bayes.support import repeatable
 
 BAD = frozenset({"spam", "promo"})
-MANY = {"ham": 100, "spam": 100, "promo": 100, "news": 100}
 
 
 @repeatable
 @given(st.floats(-1000, 1000))
 def test_probability_is_the_logistic_function_of_the_log_odds(odds: float) -> None:
-    verdict = policy.make_verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, MANY)
+    verdict = policy.make_verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, 100)
     assert 0.0 <= verdict.probability <= 1.0
     assert verdict.probability == pytest.approx(0.5 * (1 + math.tanh(odds / 2)), abs=1e-12)
 
@@ -38,13 +37,11 @@ def told(verdict: Verdict, spam_from: float = policy.SPAM_THRESHOLD) -> list[byt
 @repeatable
 @given(
     st.floats(-1000, 1000),
-    st.sampled_from((MANY, {"ham": 1, "spam": 1})),
+    st.sampled_from((100, 1)),
     st.sampled_from((0.5, 0.7, 0.95, 0.9987, 1 - 1e-9)),
 )
-def test_the_score_never_contradicts_the_answer(
-    odds: float, lessons: dict[str, int], spam_from: float
-) -> None:
-    verdict = policy.make_verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, lessons, spam_from)
+def test_the_score_never_contradicts_the_answer(odds: float, fewest: int, spam_from: float) -> None:
+    verdict = policy.make_verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, fewest, spam_from)
     *flag, status, label = told(verdict, spam_from)
     match = STATUS.fullmatch(status)
     assert match
@@ -93,7 +90,7 @@ def test_a_higher_threshold_keeps_the_order_of_scores_and_the_score_of_what_is_e
 ) -> None:
     def score(log_odds: float) -> float:
         return policy.spam_score(
-            policy.make_verdict({"ham": 0.5, "spam": 0.5}, log_odds, BAD, MANY, spam_from),
+            policy.make_verdict({"ham": 0.5, "spam": 0.5}, log_odds, BAD, 100, spam_from),
             spam_from,
         )
 

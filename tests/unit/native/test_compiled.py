@@ -79,12 +79,13 @@ def test_a_module_of_another_version_is_not_used(
     assert (native._load() is not None) == (version == native._ABI_VERSION)
 
 
-def arrays(*kinds: str) -> st.SearchStrategy[Any]:
+def arrays(*kinds: str, width: int = 0) -> st.SearchStrategy[Any]:
     values = st.lists(st.integers(-3, 70) | st.sampled_from((2**31 - 1, -(2**31))), max_size=9)
     made = [
         values.map(lambda some, kind=kind: np.array(some, np.int64).astype(kind)) for kind in kinds
     ]
-    return st.one_of(*made)
+    flat = st.one_of(*made)
+    return flat.map(lambda some: some.repeat(width).reshape(-1, width)) if width else flat
 
 
 small = st.integers(-2, 40)
@@ -96,7 +97,7 @@ anything = (
     | st.tuples(st.binary(max_size=9))
 )
 texts = st.lists(st.binary(max_size=70), max_size=4).map(tuple)
-wide, narrow = arrays("i8"), arrays("i4")
+wide, narrow, rows = arrays("i8"), arrays("i4"), arrays("i4", width=4)
 _hashed = (
     texts,
     st.binary(max_size=32),
@@ -107,11 +108,10 @@ _hashed = (
 CALLS = {
     "tokens": st.tuples(*_hashed, small),
     "places": st.tuples(*_hashed, arrays("u4") | st.binary(max_size=8), small, small),
-    "place": st.tuples(arrays("u4"), wide | st.none(), small),
-    "gather": st.tuples(narrow, wide, narrow, small),
-    "run_sums": st.tuples(small, narrow, wide, wide, wide, wide, small),
-    "add_runs": st.tuples(small, narrow, wide, wide, wide, narrow),
-    "add_shares": st.tuples(small, narrow, wide, wide, wide, narrow, narrow, small, narrow, narrow),
+    "place": st.tuples(arrays("u4"), wide, rows | narrow, narrow, small),
+    "run_sums": st.tuples(rows, wide, wide, wide, small, small),
+    "count_runs": st.tuples(rows, wide, wide, wide),
+    "add_shares": st.tuples(rows, wide, wide, narrow, rows, narrow, narrow, small),
 }
 
 
@@ -129,95 +129,63 @@ def test_arguments_that_do_not_fit_are_refused(name: str) -> None:
     refused_or_done()
 
 
+def whole(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
 @needs_kernel
 def test_what_lies_outside_is_never_touched() -> None:
     assert COMPILED is not None
-    cells, one = np.arange(8, dtype=np.int32), np.array([1])
-    sums = np.zeros(1, np.int64)
-    for bucket in (-1, 2, 2**62, -(2**63)):
-        outside = np.array([bucket])
+    cells, one = np.arange(8, dtype=np.int32).reshape(2, 4), np.array([1])
+    sums, step = np.zeros(1, np.int64), whole(5)
+    shares = step, cells, whole(9), whole(9)
+    for place in (-1, 2, 2**62, -(2**63)):
+        outside = np.array([place])
         with pytest.raises(IndexError, match="outside"):
-            COMPILED.run_sums(4, cells, np.array([2]), outside, one, sums, 9)
+            COMPILED.run_sums(cells, outside, one, sums, 2, 9)
         with pytest.raises(IndexError, match="outside"):
-            COMPILED.add_runs(4, cells, np.array([2]), outside, one, np.array([5], np.int32))
-        for others in (cells, cells[:0]):
-            with pytest.raises(IndexError, match="outside"):
-                COMPILED.add_shares(
-                    4,
-                    cells,
-                    np.array([2]),
-                    outside,
-                    one,
-                    np.array([5], np.int32),
-                    others,
-                    4,
-                    *[np.array([9], np.int32)] * 2,
-                )
+            COMPILED.count_runs(cells, outside, one, one)
         with pytest.raises(IndexError, match="outside"):
-            COMPILED.gather(cells, outside, np.zeros(3, np.int32), 4)
-    for firsts in (np.array([4]), np.array([-1]), np.array([0, 0])):
+            COMPILED.add_shares(cells, outside, one, *shares, 2)
+    for column in (4, -1):
+        with pytest.raises(IndexError, match="outside"):
+            COMPILED.count_runs(cells, one, one, np.array([column]))
         with pytest.raises(ValueError, match="fit"):
-            COMPILED.add_runs(4, cells, firsts, one, one, np.array([5], np.int32))
-    for first, wide, shares in (
-        (0, 4, [9]),
-        (2, 0, [9]),
-        (2, 4, []),
-    ):  # no count before the cell, none elsewhere, no shares
-        numbers = (
-            np.array([5], np.int32),
-            cells,
-            wide,
-            np.array(shares, np.int32),
-            np.array([9], np.int32),
-        )
-        with pytest.raises(ValueError, match="fit"):
-            COMPILED.add_shares(4, cells, np.array([first]), one, one, *numbers)
+            COMPILED.run_sums(cells, one, one, sums, column, 9)
+    for column, some in ((0, shares), (4, shares), (2, (*shares[:2], whole(), whole(9)))):
+        with pytest.raises(ValueError, match="fit"):  # no count before the cell; no shares
+            COMPILED.add_shares(cells, one, one, *some, column)
     with pytest.raises(IndexError, match="outside"):  # the table of the other counts ends before
-        COMPILED.add_shares(
-            4,
-            cells,
-            np.array([2]),
-            one,
-            one,
-            np.array([5], np.int32),
-            cells[:4],
-            4,
-            *[np.array([9], np.int32)] * 2,
-        )
+        COMPILED.add_shares(cells, one, one, step, cells[:1], whole(9), whole(9), 2)
     with pytest.raises(ValueError, match="fit"):  # a fade for each run
-        COMPILED.add_shares(
-            4,
-            cells,
-            np.array([2]),
-            one,
-            one,
-            np.array([5], np.int32),
-            cells,
-            4,
-            *[np.array([9, 9], np.int32)] * 2,
-        )
+        COMPILED.add_shares(cells, one, one, step, cells, whole(9), whole(9, 9), 2)
     for sizes in (np.array([2]), np.array([-1, 2]), np.array([2, -1])):
         with pytest.raises(ValueError, match="fit"):
-            COMPILED.add_runs(4, cells, np.array([0]), one, sizes, np.zeros(len(sizes), np.int32))
-    for offsets in (
-        np.array([0, 3]),
-        np.array([1, 2]),
-        np.array([0, 3, 2]),
-        np.array([], np.int64),
-    ):
-        with pytest.raises(ValueError, match="offsets"):
-            COMPILED.place(np.zeros(2, np.uint32), offsets, 10)
-    assert cells.tolist() == list(range(8))
+            COMPILED.count_runs(cells, one, sizes, np.zeros(len(sizes), np.int64))
+    assert cells.ravel().tolist() == list(range(8))
+
+
+@needs_kernel
+def test_tokens_have_places_in_messages_and_tables_only() -> None:
+    assert COMPILED is not None
+    tokens, both, rows = np.zeros(2, np.uint32), np.array([0, 2]), np.zeros((4, 4), np.int32)
+    for offsets in ([0, 3], [1, 2], [0, 3, 2], []):
+        with pytest.raises(ValueError, match="fit"):
+            COMPILED.place(tokens, np.array(offsets, np.int64), rows, whole(0), 10)
+    with pytest.raises(ValueError, match="fit"):
+        COMPILED.place(tokens, both, rows[:, :2].copy(), whole(0), 10)
+    for blocks in (whole(), whole(1), whole(-1), whole(2**31 - 1)):
+        with pytest.raises(IndexError, match="outside"):
+            COMPILED.place(tokens, both, rows, blocks, 10)
+    assert len(COMPILED.place(tokens, both, rows, whole(0), 10)) == 8 * (8 + 1 + 3)
 
 
 @needs_kernel
 def test_what_may_not_be_written_is_not() -> None:
     assert COMPILED is not None
-    cells = np.zeros(4, np.int32)
+    cells, none, one = np.zeros((1, 4), np.int32), np.array([0]), np.array([1])
     cells.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        COMPILED.add_runs(
-            4, cells, np.array([0]), np.array([0]), np.array([1]), np.array([5], np.int32)
-        )
+        COMPILED.count_runs(cells, none, one, none)
     with pytest.raises((ValueError, BufferError)):
-        COMPILED.gather(cells, np.array([0]), b"1234", 4)
+        COMPILED.run_sums(cells.copy(), none, one, bytes(8), 2, 9)
