@@ -35,12 +35,14 @@ from spamguard.bayes.tables import (
     Evidence,
     Sides,
     Tables,
+    batch_features,
+    make_evidence,
     partition_classes,
     read_rows,
     set_sums,
     sum_by_side,
 )
-from spamguard.records import TOKEN_SETS
+from spamguard.records import TOKEN_SETS, Features
 
 EXPERTS = (
     *(f"multinomial {name}" for name in TOKEN_SETS),
@@ -234,7 +236,8 @@ def multinomial_parts(counts: Floats, scales: Floats, sizes: Indices) -> Floats:
     was never seen says nothing, however unequal the classes are. Shapes: counts (K, n), scales, one
     over the share, (K, runs); sizes are those of the runs.
     """
-    rates = counts * scales.repeat(sizes, axis=1)
+    rates = scales.repeat(sizes, axis=1)
+    rates *= counts
     rates += _PSEUDO_COUNT_ARRAY
     ratios = rates[1:]
     ratios /= rates[0]
@@ -278,9 +281,10 @@ class ScoredMessage(NamedTuple):
     scores: list[list[int]]  # as they count in judging; rows as by `batch_scores`
 
 
-def score_message(parameters: ExpertParameters, evidence: Evidence) -> ScoredMessage:
+def score_message(parameters: ExpertParameters, features: Features) -> ScoredMessage:
     """Score one message, for judging."""
     tables = parameters.tables
+    evidence = make_evidence(features, tables.bits, tables)
     counts, weights = read_rows(tables, evidence)
     of_sides, scales = sum_by_side(counts, parameters.sides), parameters.side_estimates.scales
     multinomial = multinomial_parts(of_sides, scales, evidence.sizes)
@@ -291,13 +295,18 @@ def score_message(parameters: ExpertParameters, evidence: Evidence) -> ScoredMes
         of_all = _score_all(parameters, evidence, counts, weights)
         scores = bound_scores(of_all, parameters).tolist()
     else:
-        # together, which saves a call; sums of whole numbers are exact
-        counted, weighed = set_sums(np.concatenate((multinomial, weights)), evidence).tolist()
-        roots = [1.0 / sqrt(size or 1) for size in evidence.sizes.tolist()]
-        log_odds = [total * (root * sqrt(root)) for total, root in zip(counted, roots, strict=True)]
-        for total, root, bias in zip(weighed, roots, plain.biases, strict=True):
-            of_size = int(root * logistic.ROOT_ONE)
-            log_odds.append(logistic.margins(int(total), bias, of_size) / logistic.ONE)
+        log_odds, sizes, margins = [], evidence.sizes.tolist(), []
+        if 0 in sizes:
+            counted = set_sums(multinomial, evidence)[0].tolist()
+        else:
+            counted = np.add.reduceat(multinomial[0], evidence.starts).tolist()
+        sums = sizes, counted, evidence.weighed.tolist(), plain.biases
+        for size, total, weight, bias in zip(*sums, strict=True):
+            root = 1.0 / sqrt(size or 1)
+            log_odds.append(total * (root * sqrt(root)))
+            margin = logistic.margins(weight, bias, int(root * logistic.ROOT_ONE))
+            margins.append(margin / logistic.ONE)
+        log_odds += margins
         log_odds.append(sum(traits) * len(traits) ** -0.5)
         log_odds.append(sum(numbers) * len(numbers) ** -0.5)
         scores = [_bounded_scores(log_odds, parameters)]
@@ -340,12 +349,14 @@ def familiarity(message: ScoredMessage) -> tuple[float, float]:
 # ---- any number of messages
 
 
-def batch_scores(parameters: ExpertParameters, evidence: Evidence) -> Integers:
-    """The scores of all experts for each message, (..., R, EXPERTS), in 1/STEPS_PER_NAT nats.
+def batch_scores(parameters: ExpertParameters, messages: Sequence[Features]) -> Integers:
+    """The scores of all experts for each message, (m, R, EXPERTS), in 1/STEPS_PER_NAT nats.
 
     One row for each class but the first; with more than two classes one more, of unwanted mail.
     """
-    return _score_all(parameters, evidence, *read_rows(parameters.tables, evidence))
+    tables = parameters.tables
+    evidence = batch_features(messages, tables.bits, tables)
+    return _score_all(parameters, evidence, *read_rows(tables, evidence))
 
 
 def _score_all(

@@ -10,14 +10,14 @@ One set of weights tells unwanted mail from wanted. Where a side has more classe
 set tells which class of its side a message belongs to, since what separates two kinds of good mail
 is weaker than what separates good mail from bad. The second never changes the first.
 
-A *profile* is a way to judge: it turns the tables and one message's evidence into an unnormalised
+A *profile* is a way to judge: it turns the tables and one message's features into an unnormalised
 log-probability of each class. The default fuses all experts, and alone is calibrated; the others
 are single experts by name, on the same tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import copysign
 from operator import mul
 from typing import Any, NamedTuple
@@ -38,13 +38,14 @@ from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
 from spamguard.bayes.tables import (
     N_BASE,
     N_TOKEN_SETS,
-    Evidence,
     Sides,
     Tables,
     find_places,
+    make_evidence,
     read_counts,
     set_sums,
 )
+from spamguard.records import Features
 
 ONE = 1 << 16
 # Where fusion starts from, by set of tokens (corpora/RESULTS.md, "What fusion starts from").
@@ -183,9 +184,9 @@ def fuse(message: ScoredMessage) -> list[float]:
     return [0.0, temper_one(parameters.confidence * _fused_nats(message))]
 
 
-def fuse_batch(parameters: ExpertParameters, batch: Evidence) -> list[list[float]]:
+def fuse_batch(parameters: ExpertParameters, messages: Sequence[Features]) -> list[list[float]]:
     """`fuse` for several messages at once."""
-    scores = experts.batch_scores(parameters, batch)
+    scores = experts.batch_scores(parameters, messages)
     return _fuse_scores(parameters, experts.bound_scores(scores, parameters))
 
 
@@ -218,11 +219,12 @@ class Profile(NamedTuple):
 
     about: str
     # returns the unnormalised log-probability of each class
-    judge: Callable[[ExpertParameters, Evidence], list[float]]
+    judge: Callable[[ExpertParameters, Features], list[float]]
 
 
-def _word_counts(tables: Tables, evidence: Evidence) -> Ints32:
+def _word_counts(tables: Tables, features: Features) -> Ints32:
     """Counts (K, n) of the words that any class knows: the vocabulary is what has been taught."""
+    evidence = make_evidence(features, tables.bits)
     words = evidence.buckets[: int(evidence.sizes[0])]
     counts = read_counts(tables, find_places(tables, words))
     return counts.compress(np.bitwise_or.reduce(counts), axis=1)
@@ -234,9 +236,9 @@ def _add_prior(tables: Tables, log_likelihood: Floats) -> list[float]:
     return joint
 
 
-def _judge_bernoulli(parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+def _judge_bernoulli(parameters: ExpertParameters, features: Features) -> list[float]:
     tables = parameters.tables
-    counts, messages = _word_counts(tables, evidence), tables.messages[:, np.newaxis]
+    counts, messages = _word_counts(tables, features), tables.messages[:, np.newaxis]
     presence = formulas.bernoulli_presence(counts, messages, _ALPHA, _ALPHA)
     # a message without any word, from the histogram of counts instead of the vocabulary
     values = np.flatnonzero(tables.histogram.any(axis=0))
@@ -251,9 +253,9 @@ def _judge_bernoulli(parameters: ExpertParameters, evidence: Evidence) -> list[f
     return _add_prior(tables, likelihood)
 
 
-def _judge_multinomial(parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+def _judge_multinomial(parameters: ExpertParameters, features: Features) -> list[float]:
     tables = parameters.tables
-    counts = _word_counts(tables, evidence)
+    counts = _word_counts(tables, features)
     if not counts.size:
         return _add_prior(tables, np.zeros(len(tables.classes)))
     # the sum of smoothed_log over the words; its denominator is the same for all of them
@@ -262,8 +264,8 @@ def _judge_multinomial(parameters: ExpertParameters, evidence: Evidence) -> list
     return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
 
 
-def _judge_by_all(parameters: ExpertParameters, evidence: Evidence) -> list[float]:
-    return fuse(score_message(parameters, evidence))
+def _judge_by_all(parameters: ExpertParameters, features: Features) -> list[float]:
+    return fuse(score_message(parameters, features))
 
 
 DEFAULT_PROFILE = "default"

@@ -43,7 +43,8 @@ _MAX_GROWN_BITS = 26  # a gigabyte; larger tables must be asked for
 _BLOCK_BITS = 2
 BLOCK = 1 << _BLOCK_BITS  # buckets that stand together: a line of the processor's cache
 _KNOWN_COLUMNS = 3  # of a row: all but the padding
-_NOTHING = np.zeros((0, 0), np.int32)  # tables that are not read
+_NO_TABLE = np.zeros((0, 0), np.int32)
+_NOTHING: NDArray[Any] = np.zeros(0)
 _RESERVE, _MIN_RESERVE = 8, 256  # an eighth of the blocks, and some
 
 
@@ -97,7 +98,9 @@ class Evidence(NamedTuple):
     starts: Indices  # (..., SETS): where each set begins
     traits: NDArray[np.uint8]  # (..., T), as in `records.Features`
     numbers: NDArray[np.int16]  # (..., D)
-    found: Floats | None = None  # (3, n), of the main table, if that was read with them
+    # in the tables for which it was made, if any: of ham and spam
+    known: Floats = _NOTHING  # (3, n): both counts, and the weight
+    weighed: Integers = _NOTHING  # (..., SETS), sums of that weight
 
 
 def make_evidence(features: Features, bits: int, learnt: Tables | None = None) -> Evidence:
@@ -119,16 +122,16 @@ def locate_features(
     so each set has a quarter of the 2**bits buckets.
     """
     borders = np.array((0, len(tokens))) if offsets is None else offsets
-    messages, compiled, found = len(borders) - 1, native.functions, None
+    messages, compiled, known, weighed = len(borders) - 1, native.functions, _NOTHING, _NOTHING
     runs = messages * N_TOKEN_SETS
     if compiled is not None:
-        known = (_NOTHING, _NOTHING) if learnt is None else (learnt.rows, learnt.blocks)
-        packed = np.frombuffer(compiled.place(tokens, borders, *known, bits), np.intp)
-        starts, sizes, buckets = packed[:runs], packed[runs : 2 * runs], packed[2 * runs :]
+        read = (_NO_TABLE, _NO_TABLE) if learnt is None else (learnt.rows, learnt.blocks)
+        packed = np.frombuffer(compiled.place(tokens, borders, *read, bits), np.intp)
+        starts, sizes, buckets = packed[:runs], packed[runs : 2 * runs], packed[3 * runs :]
         if learnt is not None:  # behind the buckets
             number = len(buckets) // (1 + _KNOWN_COLUMNS)
-            found = buckets[number:].view(np.float64).reshape(_KNOWN_COLUMNS, number)
-            buckets = buckets[:number]
+            known = buckets[number:].view(np.float64).reshape(_KNOWN_COLUMNS, number)
+            weighed, buckets = packed[2 * runs : 3 * runs], buckets[:number]
     else:
         buckets = (tokens >> np.uint32(32 - bits)).astype(np.intp)
         # those of each message above those of the message before
@@ -137,9 +140,15 @@ def locate_features(
         ends = buckets.searchsorted(np.arange(runs + 1) << (bits - 2))
         buckets &= (1 << bits) - 1
         starts, sizes = ends[:-1], np.diff(ends)
+        if learnt is not None:
+            rows = learnt.rows.take(find_places(learnt, buckets), axis=0)
+            known = np.ascontiguousarray(rows.T[:_KNOWN_COLUMNS], np.float64)
+            weighed = run_sums(known[N_BASE:], starts, sizes)[0].astype(np.int64)
     if offsets is not None:
-        starts, sizes = starts.reshape(-1, N_TOKEN_SETS), sizes.reshape(-1, N_TOKEN_SETS)
-    return Evidence(buckets, sizes, starts, traits, numbers, found)
+        starts, sizes, weighed = (
+            each.reshape(-1, N_TOKEN_SETS) for each in (starts, sizes, weighed)
+        )
+    return Evidence(buckets, sizes, starts, traits, numbers, known, weighed)
 
 
 def batch_features(
@@ -307,17 +316,16 @@ def spread_rows(tables: Tables, rows: Ints32) -> Ints32:
 
 
 def read_rows(tables: Tables, evidence: Evidence) -> tuple[Floats, Floats]:
-    """Counts (K, n) and weights (K-1, n) of buckets, for judging: all that follows is in floats."""
-    found = evidence.found
-    if found is None:
-        places = find_places(tables, evidence.buckets)
-        found = tables.rows.take(places, axis=0).T[:_KNOWN_COLUMNS].astype(np.float64)
+    """Counts (K, n) and weights (K-1, n) of evidence made for these tables, for judging: all that
+    follows is in floats.
+    """
+    known = evidence.known
     if not tables.columns:
-        return found[:N_BASE], found[N_BASE:]
+        return known[:N_BASE], known[N_BASE:]
     places = find_places(tables, evidence.buckets)
     columns = [column.take(places, axis=0).T for column in tables.columns]
-    counts = np.vstack([found[:N_BASE], *(column[:1] for column in columns)])
-    return counts, np.vstack([found[N_BASE:], *(column[1:] for column in columns)])
+    counts = np.vstack([known[:N_BASE], *(column[:1] for column in columns)])
+    return counts, np.vstack([known[N_BASE:], *(column[1:] for column in columns)])
 
 
 def read_counts(tables: Tables, places: Indices) -> Ints32:

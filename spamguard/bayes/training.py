@@ -197,13 +197,13 @@ class _Replayer:
     def replay_block(self, labels: Sequence[str], batch: Evidence) -> None:
         """Score, step and count a block of lessons, in this order."""
         learnt = self.tables
+        batch = batch._replace(buckets=tables.claim_places(learnt, batch.buckets))
         targets = np.array([learnt.classes.index(label) for label in labels])
         counting = None
         if self.lessons - learnt.messages.sum() <= FUSION_LESSONS:
             parameters = experts.estimate_parameters(learnt, self.unwanted)
-            counts, _ = tables.read_rows(learnt, batch)
+            counts = tables.read_counts(learnt, batch.buckets).astype(np.float64)
             counting = experts.counting_log_odds(parameters, counts, batch)
-        batch = batch._replace(buckets=tables.claim_places(learnt, batch.buckets))
         margins = self._learn_batch(batch, targets)
         if counting is not None:
             scores = experts.combine_scores(counting, margins, batch, self.sides)

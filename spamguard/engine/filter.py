@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from spamguard import keys, users
-from spamguard.bayes import experts, fusion, personal, tables
+from spamguard.bayes import experts, fusion, personal
 from spamguard.bayes.experts import ScoredMessage
 from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
@@ -218,8 +218,7 @@ class Filter(ClosedOnExit):
         self._refresh()
         parameters, judged = self._parameters(), 0
         if not self._is_cautious():
-            batch = tables.batch_features(messages, parameters.tables.bits, parameters.tables)
-            for joint in fusion.fuse_batch(parameters, batch):
+            for joint in fusion.fuse_batch(parameters, messages):
                 self._refresh()
                 if self._parameters() is not parameters:
                     break
@@ -335,10 +334,9 @@ class Filter(ClosedOnExit):
         """
         self._refresh()
         parameters, spam_from = self._parameters(), self._spam_from
-        evidence = tables.make_evidence(features, parameters.tables.bits, parameters.tables)
         if not self._is_default:
-            return None, self._profile.judge(parameters, evidence), spam_from
-        scored = experts.score_message(parameters, evidence)
+            return None, self._profile.judge(parameters, features), spam_from
+        scored = experts.score_message(parameters, features)
         if self._is_cautious():
             known = self._taught_ham + self._stayed, parameters.confidence
             required = policy.required_probability(*known, *experts.familiarity(scored))
@@ -531,8 +529,7 @@ class Filter(ClosedOnExit):
         kept_scores = self._ledger.scores.first_scores(digests, EXTRACTOR)
         parameters, learnt, packed = self._parameters(), self._store.tables, list[bytes]()
         for some in batches([lesson.features for lesson in lessons], _SCORED_TOGETHER):
-            batch = tables.batch_features(some, learnt.bits, learnt)
-            scores = experts.batch_scores(parameters, batch)
+            scores = experts.batch_scores(parameters, some)
             packed += [fold.pack_first_scores(rows, learnt.classes) for rows in scores]
         return list(map(kept_scores.get, digests, packed))
 

@@ -1,5 +1,4 @@
-/* Tokens in tables: buckets, rows and runs of cells, for `spamguard.bayes`, which says what they
- * mean. Whole numbers only. */
+/* Tokens in tables, for `spamguard.bayes`, which says what they mean. Whole numbers only. */
 #include "kernel.h"
 
 #include <string.h>
@@ -60,10 +59,10 @@ static int offsets_fit(const Fixed *tokens, const Fixed *offsets) {
     return (uint64_t)offset[offsets->count - 1] == tokens->count;
 }
 
-/* Fills out (KNOWN, n) with the first columns of the rows of n buckets; 0 if one is outside. First
- * all rows are found, so that their memory is on its way together. */
+/* Fills out (KNOWN, n) with the first columns of n buckets, and sums with those of the last one over
+ * runs; 0 if one is outside. First all rows are found: their memory is on its way together. */
 static int gather(const Fixed *rows, const Fixed *blocks, const size_t *bucket, size_t n,
-                  double *out) {
+                  double *out, const size_t *sizes, size_t *sums) {
     const uint32_t *block = blocks->data;
     const int32_t *cells = rows->data;
     size_t width = rows->width, height = rows->count, number = blocks->count;
@@ -77,12 +76,14 @@ static int gather(const Fixed *rows, const Fixed *blocks, const size_t *bucket, 
             return 0;
         __builtin_prefetch(cells + row[at] * width);
     }
-    for (size_t at = 0; at < n; at++) {
-        const int32_t *cell = cells + row[at] * width;
-        out[at] = cell[0];
-        out[n + at] = cell[1];
-        out[2 * n + at] = cell[2];
-    }
+    for (size_t at = 0, end = 0; at < n; sizes++, sums++)
+        for (end += *sizes; at < end; at++) {
+            const int32_t *cell = cells + row[at] * width;
+            out[at] = cell[0];
+            out[n + at] = cell[1];
+            out[2 * n + at] = cell[2];
+            *sums += (size_t)cell[2]; /* it may wrap, as negative numbers do */
+        }
     return 1;
 }
 
@@ -103,8 +104,8 @@ static size_t place_message(const uint32_t *token, const uint32_t *end, uint32_t
     return kept;
 }
 
-/* An array, as bytes: starts and sizes of the token sets of all messages, then their buckets, and,
- * if tables have any width, what is known of these. */
+/* An array, as bytes: starts and sizes of the token sets of all messages, the sums of their weights,
+ * and their buckets; then, if tables have any width, what is known of these. */
 static PyObject *place(const Fixed *views, const long *bits) {
     const Fixed *tokens = views, *offsets = views + 1, *rows = views + 2, *blocks = views + 3;
     if (*bits <= SET_BITS || *bits >= 32)
@@ -112,7 +113,7 @@ static PyObject *place(const Fixed *views, const long *bits) {
     if (!offsets_fit(tokens, offsets) || (rows->width && rows->width < KNOWN))
         return misfit();
     const int64_t *offset = offsets->data;
-    size_t runs = SETS * (offsets->count - 1), used = 2 * runs, start = 0;
+    size_t runs = SETS * (offsets->count - 1), used = 3 * runs, start = 0;
     size_t *starts = PyMem_Calloc(used + tokens->count, sizeof *starts), *sizes = starts + runs;
     if (starts == NULL)
         return PyErr_NoMemory();
@@ -125,8 +126,9 @@ static PyObject *place(const Fixed *views, const long *bits) {
     size_t cells = used + (rows->width ? KNOWN * start : 0);
     PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(cells * sizeof *starts));
     if (result) {
-        double *known = (double *)memcpy(PyBytes_AsString(result), starts, used * sizeof *starts);
-        if (rows->width && !gather(rows, blocks, starts + 2 * runs, start, known + used)) {
+        size_t *all = memcpy(PyBytes_AsString(result), starts, used * sizeof *starts);
+        if (rows->width && !gather(rows, blocks, starts + 3 * runs, start, (double *)(all + used),
+                                   sizes, all + 2 * runs)) {
             Py_DECREF(result);
             result = outside();
         }
@@ -234,11 +236,9 @@ static PyObject *add_shares(const Fixed *views, const long *column) {
             int32_t other = ((const int32_t *)others->data)[*place * others->width];
             int64_t part = move * shares[rarer(cell[-1], other, views[SHARES].count)];
             part += ((int64_t)1 << (SHARE_BITS - 1)) - fade * *cell;
-            /* Division rounds towards zero, but numpy rounds down: a negative remainder lowers the
-             * quotient by one. */
-            int64_t quotient = part / ((int64_t)1 << SHARE_BITS);
-            int is_below = part < quotient * ((int64_t)1 << SHARE_BITS);
-            *(uint32_t *)cell += (uint32_t)(quotient - is_below);
+            int64_t quotient = part / ((int64_t)1 << SHARE_BITS); /* rounds towards zero */
+            quotient -= part < quotient * ((int64_t)1 << SHARE_BITS); /* down, as in numpy */
+            *(uint32_t *)cell += (uint32_t)quotient;
         }
         place = end;
     }

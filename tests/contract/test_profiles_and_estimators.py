@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from spamguard import keys
 from spamguard.bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB, experts, formulas
 from spamguard.bayes.fusion import PROFILES
-from spamguard.bayes.tables import N_TRAIT_VALUES, Evidence, Tables, make_evidence
+from spamguard.bayes.tables import N_TRAIT_VALUES, Tables, make_evidence
 from spamguard.engine.filter import Filter
 from spamguard.records import Features
 from tests.unit.bayes.lessons import (
@@ -70,15 +70,15 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Form, float]] = {
 }
 
 
-def judged(family: str, parameters: experts.ExpertParameters, evidence: Evidence) -> NDArray[Any]:
+def judged(family: str, parameters: experts.ExpertParameters, features: Features) -> NDArray[Any]:
     """The unnormalised log-probability of each class."""
     if family in PROFILES:
-        return np.array(PROFILES[family].judge(parameters, evidence))
+        return np.array(PROFILES[family].judge(parameters, features))
     known = parameters.class_estimates
     if family == "categorical":
-        ratios = experts.look_up_ratios(known.traits, evidence.traits)
+        ratios = experts.look_up_ratios(known.traits, features.traits)
     else:
-        ratios = experts.look_up_ratios(known.numbers, evidence.numbers)
+        ratios = experts.look_up_ratios(known.numbers, features.numbers)
     prior = formulas.class_log_prior(parameters.tables.messages, 0.0)
     return np.array(prior + np.concatenate(([0.0], ratios.sum(axis=-1))))
 
@@ -109,8 +109,7 @@ def test_both_say_the_same_of_the_same_evidence(
     posteriors = estimator.predict_log_proba(form(tables, messages))
     parameters = experts.estimate_parameters(tables)
     for message, posterior in zip(messages, posteriors, strict=True):
-        evidence = make_evidence(message.features, BITS)
-        joint = judged(profile, parameters, evidence)
+        joint = judged(profile, parameters, message.features)
         if joint.max() > -np.inf:  # else the prior answers, which is the verdict's business
             np.testing.assert_allclose(
                 joint - np.logaddexp.reduce(joint), posterior, rtol=tolerance, atol=tolerance

@@ -22,7 +22,6 @@ from spamguard.bayes.tables import (
     N_TOKEN_SETS,
     Evidence,
     Tables,
-    make_evidence,
 )
 from spamguard.records import TOKEN_SETS, Features
 from tests.unit.bayes.lessons import (
@@ -67,9 +66,9 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(
     seed: int, tokens: int
 ) -> None:
     tables = folded(made_up(seed, 12))
-    seen = make_evidence(features(np.random.default_rng(seed + 1), tokens), tables.bits)
     known = experts.estimate_parameters(tables)
-    parts, trust = score_message(known, seen), known.confidence
+    parts = score_message(known, features(np.random.default_rng(seed + 1), tokens))
+    seen, trust = parts.evidence, known.confidence
     found = np.array(parts.scores)
     assert found.shape == (1, len(EXPERTS))
     (row,) = exact = np.clip(
@@ -97,13 +96,10 @@ def test_scores_are_the_damped_sums_of_their_parts_clipped_and_rounded(
 def test_features_never_seen_say_nothing(seed: int) -> None:
     tables = folded(made_up(seed, 10, CLASSES))
     strangers = np.flatnonzero(~all_counts(tables).any(axis=0))
-    seen = make_evidence(
-        Features(
-            (strangers << (32 - BITS)).astype(np.uint32),
-            np.zeros(TRAITS, np.uint8),
-            np.zeros(NUMBERS, np.int16),
-        ),
-        BITS,
+    seen = Features(
+        (strangers << (32 - BITS)).astype(np.uint32),
+        np.zeros(TRAITS, np.uint8),
+        np.zeros(NUMBERS, np.int16),
     )
     parts = score_message(experts.estimate_parameters(tables), seen)
     assert not parts.multinomial.any()

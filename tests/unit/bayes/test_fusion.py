@@ -18,7 +18,7 @@ from spamguard.bayes.fusion import (
     break_down,
     fuse,
 )
-from spamguard.bayes.tables import Tables, make_evidence
+from spamguard.bayes.tables import Tables
 from tests.unit.bayes.lessons import features, made_up, replayed
 from tests.unit.bayes.support import repeatable, seeds
 
@@ -91,8 +91,7 @@ def test_parts_sum_to_the_log_odds_of_unwanted_mail_whichever_classes_are_told(
 ) -> None:
     tables = settled(seed % 5)
     known = experts.estimate_parameters(tables, frozenset({"spam", "alpha"}))
-    seen = make_evidence(features(np.random.default_rng(seed), tokens), tables.bits)
-    scored = score_message(known, seen)
+    scored = score_message(known, features(np.random.default_rng(seed), tokens))
     ham, spam, alpha, zoo = fuse(scored)
     found = break_down(scored, favoured, against)
     exact = pytest.approx(np.logaddexp(spam, alpha) - np.logaddexp(ham, zoo), abs=1e-9)
@@ -108,7 +107,7 @@ def test_parts_sum_to_the_log_odds_of_unwanted_mail_whichever_classes_are_told(
 @given(seeds)
 def test_an_expert_s_share_is_the_sum_of_its_features(seed: int) -> None:
     tables = settled(seed % 5)
-    seen = make_evidence(features(np.random.default_rng(seed)), tables.bits)
+    seen = features(np.random.default_rng(seed))
     found = break_down(score_message(experts.estimate_parameters(tables), seen), "spam", "ham")
     assert found.experts[-2] == pytest.approx(found.traits.sum(), abs=1e-9)
     assert found.experts[-1] == pytest.approx(found.numbers.sum(), abs=1e-9)

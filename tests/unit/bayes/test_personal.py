@@ -19,7 +19,7 @@ from spamguard.bayes.personal import (
     UserCorrection,
     UserVoteCounts,
 )
-from spamguard.bayes.tables import batch_features, make_evidence
+from spamguard.bayes.tables import batch_features
 from tests.unit.bayes.lessons import BITS, Taught, folded, made_up
 from tests.unit.bayes.support import assert_same, repeatable, seeds
 
@@ -35,7 +35,7 @@ def said(votes: list[Taught]) -> UserVoteCounts:
 def corrected(votes: list[Taught], about: Taught, lessons: list[Taught]) -> UserCorrection:
     """What votes change about a message, where all have taught these lessons."""
     known = experts.estimate_parameters(folded(lessons))
-    scored = experts.score_message(known, make_evidence(about.features, BITS))
+    scored = experts.score_message(known, about.features)
     return personal.compute_correction(said(votes), scored, personal.token_frequencies(scored))
 
 

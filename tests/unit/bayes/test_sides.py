@@ -13,10 +13,8 @@ from spamguard.bayes.experts import score_message
 from spamguard.bayes.fusion import fuse, fuse_batch
 from spamguard.bayes.tables import (
     Tables,
-    batch_features,
-    make_evidence,
 )
-from tests.unit.bayes.lessons import BITS, Taught, folded, made_up, replayed
+from tests.unit.bayes.lessons import Taught, folded, made_up, replayed
 
 
 def split_up(lessons: list[Taught]) -> list[Taught]:
@@ -33,5 +31,5 @@ def test_many_messages_are_judged_as_each_of_them(settle: Callable[[list[Taught]
     tables = settle(split_up(made_up(3, 80)))
     known = experts.estimate_parameters(tables, frozenset({"spam", "swindle"}))
     messages = [lesson.features for lesson in made_up(4, 10)]
-    alone = [fuse(score_message(known, make_evidence(features, BITS))) for features in messages]
-    assert fuse_batch(known, batch_features(messages, BITS)) == alone
+    alone = [fuse(score_message(known, features)) for features in messages]
+    assert fuse_batch(known, messages) == alone

@@ -138,11 +138,10 @@ def test_what_is_read_of_rows_is_a_copy_of_every_class(seed: int, classes: tuple
     tables = folded(lessons)
     before = counted(tables)
     features = made_up(seed + 1, 1, classes)[0].features
-    for source in (None, tables):
-        seen = make_evidence(features, BITS, source)
-        counts, weights = read_rows(tables, seen)
-        assert counts.tolist() == all_counts(tables)[:, seen.buckets].tolist()
-        assert weights.shape == (len(tables.classes) - 1, len(seen.buckets))
+    seen = make_evidence(features, BITS, tables)
+    counts, weights = read_rows(tables, seen)
+    assert counts.tolist() == all_counts(tables)[:, seen.buckets].tolist()
+    assert weights.shape == (len(tables.classes) - 1, len(seen.buckets))
     places = find_places(tables, seen.buckets)
     counted_here = read_counts(tables, places)
     assert counted_here.tolist() == counts.tolist()

@@ -20,12 +20,11 @@ from spamguard.bayes.experts import Floats, score_message
 from spamguard.bayes.fusion import fuse
 from spamguard.bayes.tables import (
     BASE_CLASSES,
-    Evidence,
     Tables,
     make_evidence,
 )
+from spamguard.records import Features
 from tests.unit.bayes.lessons import (
-    BITS,
     Taught,
     add,
     counted,
@@ -42,20 +41,19 @@ CLASSES = ("ham", "spam", "news")
 
 def logistic_scores(tables: Tables, lesson: Taught) -> Floats:
     """Of each class but the first and the sets the lesson has features in, (K-1, sets)."""
-    seen = make_evidence(lesson.features, tables.bits)
-    return (
-        scores(tables, seen)[: len(tables.biases), 4:8][:, seen.sizes > 0] / experts.STEPS_PER_NAT
-    )
+    filled = make_evidence(lesson.features, tables.bits).sizes > 0
+    found = scores(tables, lesson.features)[: len(tables.biases), 4:8]
+    return found[:, filled] / experts.STEPS_PER_NAT
 
 
-def scores(tables: Tables, seen: Evidence) -> NDArray[np.int64]:
+def scores(tables: Tables, seen: Features) -> NDArray[np.int64]:
     """First scores: without the bounds of judging, which depend on the number of lessons."""
     most = round(experts.MAX_SCORE_NATS * experts.STEPS_PER_NAT)
     unbounded = replace(experts.estimate_parameters(tables), min_score=-most, max_lead=2 * most)
     return np.array(score_message(unbounded, seen).scores)
 
 
-def judged(tables: Tables, seen: Evidence) -> list[float]:
+def judged(tables: Tables, seen: Features) -> list[float]:
     return fuse(score_message(experts.estimate_parameters(tables), seen))
 
 
@@ -94,7 +92,7 @@ def test_nothing_of_the_weights_is_left_when_all_lessons_of_many_classes_are_tak
 def test_a_lesson_that_is_taken_back_at_once_leaves_nothing_behind(seed: int, label: str) -> None:
     tables = replayed(made_up(seed, 60))
     lesson = Taught(label, made_up(seed + 1, 1)[0].features)
-    seen = make_evidence(lesson.features, BITS)
+    seen = lesson.features
     before, joint_before = scores(tables, seen), judged(tables, seen)
     add(tables, lesson)
     take_away(tables, lesson, before.ravel())

@@ -177,7 +177,7 @@ def test_tokens_have_places_in_messages_and_tables_only() -> None:
     for blocks in (whole(), whole(1), whole(-1), whole(2**31 - 1)):
         with pytest.raises(IndexError, match="outside"):
             COMPILED.place(tokens, both, rows, blocks, 10)
-    assert len(COMPILED.place(tokens, both, rows, whole(0), 10)) == 8 * (8 + 1 + 3)
+    assert len(COMPILED.place(tokens, both, rows, whole(0), 10)) == 8 * (12 + 1 + 3)
 
 
 @needs_kernel

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spamguard.bayes import logistic
 from spamguard.bayes.logistic import TableColumn
 from spamguard.bayes.tables import (
+    Evidence,
     Tables,
     batch_features,
     make_evidence,
@@ -41,19 +42,27 @@ def of_tokens(some: np.ndarray) -> Features:
 @repeatable
 @given(tokens, st.integers(8, 28))
 def test_evidence(some: np.ndarray, bits: int) -> None:
-    compiled, plain = both(lambda: make_evidence(of_tokens(some), bits))
-    for name in ("buckets", "sizes", "starts"):
-        first, second = getattr(compiled, name), getattr(plain, name)
-        assert (first.tolist(), first.dtype) == (second.tolist(), second.dtype)
+    assert_same(*both(lambda: make_evidence(of_tokens(some), bits)))
+
+
+@repeatable
+@given(seeds, tokens, tokens)
+def test_what_is_known_of_evidence(seed: int, some: np.ndarray, more: np.ndarray) -> None:
+    tables, several = folded(made_up(seed, 9)), [of_tokens(some), of_tokens(more)]
+    assert_same(*both(lambda: make_evidence(several[0], tables.bits, tables)))
+    assert_same(*both(lambda: batch_features(several, tables.bits, tables)))
+
+
+def assert_same(compiled: Evidence, plain: Evidence) -> None:
+    for first, second in zip(compiled, plain, strict=True):
+        np.testing.assert_array_equal(first, second)
+        assert first.dtype == second.dtype
 
 
 @repeatable
 @given(st.lists(tokens, min_size=1, max_size=6), st.integers(8, 28))
 def test_messages_side_by_side(several: list[np.ndarray], bits: int) -> None:
-    compiled, plain = both(lambda: batch_features([of_tokens(one) for one in several], bits))
-    for first, second in zip(compiled[:5], plain[:5], strict=True):
-        np.testing.assert_array_equal(first, second)
-        assert first.dtype == second.dtype
+    assert_same(*both(lambda: batch_features([of_tokens(one) for one in several], bits)))
 
 
 @repeatable
