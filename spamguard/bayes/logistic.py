@@ -209,6 +209,23 @@ def weight_table_columns(learnt: Tables) -> list[TableColumn]:
     ]
 
 
+def sum_weights(learnt: Tables, places: Indices, starts: Indices, sizes: Indices) -> Integers:
+    """Sums of the weights of every class but the first over runs of rows, (runs, K-1)."""
+    sums = np.empty((len(learnt.biases), len(sizes)), np.int64)
+    for column, out in zip(weight_table_columns(learnt), sums, strict=True):
+        column.sum_runs(places, starts, sizes, out)
+    return sums.T
+
+
+def move_weights(
+    learnt: Tables, places: Indices, sizes: Indices, steps: Ints32, decay: Ints32
+) -> None:
+    """Move the weights of every class but the first by steps, (runs, K-1)."""
+    moves = np.ascontiguousarray(steps.T)
+    for column, move in zip(weight_table_columns(learnt), moves, strict=True):
+        column.apply_steps(places, sizes, move, learnt.rows, decay)
+
+
 def count_features(rows: Ints32, places: Indices, sizes: Indices, columns: Indices) -> None:
     """Add one in each of these rows, for each run of places in a column of its own."""
     if native.functions is None:

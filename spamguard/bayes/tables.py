@@ -19,7 +19,7 @@ about experts, mail, files or time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -176,21 +176,16 @@ def find_distinct(values: NDArray[_Integer]) -> tuple[NDArray[_Integer], NDArray
 
 def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
     """Sums of columns (K-1, n) over each token set, (K-1, ..., SETS)."""
-    if evidence.sizes.ndim == 1:
-        return run_sums(terms, evidence.starts, evidence.sizes)
     sums = run_sums(terms, evidence.starts.ravel(), evidence.sizes.ravel())
     return sums.reshape(len(terms), *evidence.sizes.shape)
 
 
 def run_sums(terms: NDArray[Any], starts: Indices, sizes: Indices) -> NDArray[Any]:
     """Sums over runs of columns, (K-1, runs), zero for an empty run; integers sum in 64 bits."""
-    wide = np.int64 if terms.dtype.kind == "i" else terms.dtype
-    if np.count_nonzero(sizes) == sizes.size:
-        return np.asarray(np.add.reduceat(terms, starts, axis=1, dtype=wide))
     filled = sizes.nonzero()[0]  # reduceat cannot express an empty run
-    sums = np.zeros((len(terms), len(sizes)), wide)
+    sums = np.zeros((len(terms), len(sizes)), np.result_type(terms, np.int64))
     if len(filled):
-        sums[:, filled] = np.add.reduceat(terms, starts.take(filled), axis=1, dtype=wide)
+        sums[:, filled] = np.add.reduceat(terms, starts.take(filled), axis=1, dtype=sums.dtype)
     return sums
 
 
@@ -348,9 +343,7 @@ def ensure_class_index(tables: Tables, name: str) -> int:
     index = N_BASE + sum(other < name for other in tables.classes[N_BASE:])
     tables.classes.insert(index, name)
     tables.columns.insert(index - N_BASE, np.zeros((len(tables.rows), 2), np.int32))
-    for attribute in (*PER_CLASS, *PER_OTHER_CLASS):
-        at = index - (attribute in PER_OTHER_CLASS)
-        setattr(tables, attribute, np.insert(getattr(tables, attribute), at, 0, axis=0))
+    _change_classes(tables, lambda values, at: np.insert(values, at, 0, axis=0), index)
     tables.histogram[index, 0] = tables.vocabulary[0]
     return index
 
@@ -360,9 +353,15 @@ def drop_empty_class(tables: Tables, index: int) -> None:
     if index < N_BASE or tables.messages[index]:
         return
     del tables.classes[index], tables.columns[index - N_BASE]
+    _change_classes(tables, lambda values, at: np.delete(values, at, axis=0), index)
+
+
+def _change_classes(
+    tables: Tables, change: Callable[[Integers, int], Integers], index: int
+) -> None:
     for attribute in (*PER_CLASS, *PER_OTHER_CLASS):
         at = index - (attribute in PER_OTHER_CLASS)
-        setattr(tables, attribute, np.delete(getattr(tables, attribute), at, axis=0))
+        setattr(tables, attribute, change(getattr(tables, attribute), at))
 
 
 # ---- counting

@@ -76,19 +76,15 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
 def _lesson_margins(learnt: Tables, evidence: Evidence) -> tuple[Integers, Integers]:
     """1/√size (SETS, 1) and the logistic experts' log-odds (SETS, K-1) of every token set."""
     roots = logistic.inverse_roots(evidence.sizes)[:, np.newaxis]
-    sums = np.empty((len(learnt.biases), N_TOKEN_SETS), np.int64)
-    for weights, out in zip(logistic.weight_table_columns(learnt), sums, strict=True):
-        weights.sum_runs(evidence.buckets, evidence.starts, evidence.sizes, out)
-    return roots, logistic.margins(sums.T, learnt.biases.T, roots)
+    sums = logistic.sum_weights(learnt, evidence.buckets, evidence.starts, evidence.sizes)
+    return roots, logistic.margins(sums, learnt.biases.T, roots)
 
 
 def _apply_step(learnt: Tables, evidence: Evidence, roots: Integers, errors: Integers) -> None:
     """Step weights and biases of every token set; the lesson itself is not counted meanwhile."""
     learnt.biases += logistic.bias_steps(errors).T
     steps = logistic.weight_steps(errors, logistic.LEARNING_RATE * roots)
-    moves = np.ascontiguousarray(steps.T)
-    for weights, move in zip(logistic.weight_table_columns(learnt), moves, strict=True):
-        weights.apply_steps(evidence.buckets, evidence.sizes, move, learnt.rows, _NO_DECAY)
+    logistic.move_weights(learnt, evidence.buckets, evidence.sizes, steps, _NO_DECAY)
 
 
 def _undo_step(
@@ -220,25 +216,20 @@ class _Replayer:
         roots = logistic.inverse_roots(batch.sizes)[:, :, np.newaxis]
         gains = logistic.LEARNING_RATE * roots
         truth = targets[:, np.newaxis, np.newaxis]
-        weight_columns = logistic.weight_table_columns(self.tables)
         margins = []
         for first in range(0, len(targets), STEP_LESSONS):
             last = min(first + STEP_LESSONS, len(targets))
             start, end = borders[first], borders[last]
             runs = slice(first * N_TOKEN_SETS, last * N_TOKEN_SETS)
-            run_sizes = sizes[runs]
-            here = batch.buckets[start:end]
-            sums = np.empty((len(weight_columns), len(run_sizes)), np.int64)
-            for column, out in zip(weight_columns, sums, strict=True):
-                column.sum_runs(here, starts[runs] - start, run_sizes, out)
-            by_lesson = sums.T.reshape(last - first, N_TOKEN_SETS, -1)
+            run_sizes, here = sizes[runs], batch.buckets[start:end]
+            sums = logistic.sum_weights(self.tables, here, starts[runs] - start, run_sizes)
+            by_lesson = sums.reshape(last - first, N_TOKEN_SETS, -1)
             before = logistic.margins(by_lesson, self.tables.biases.T, roots[first:last])
             errors = logistic.errors(before, truth[first:last])
             self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
-            moves = logistic.weight_steps(errors, gains[first:last]).reshape(len(run_sizes), -1)
-            decay, moves = logistic.weight_decay(run_sizes), np.ascontiguousarray(moves.T)
-            for column, move in zip(weight_columns, moves, strict=True):
-                column.apply_steps(here, run_sizes, move, self.tables.rows, decay)
+            steps = logistic.weight_steps(errors, gains[first:last]).reshape(len(run_sizes), -1)
+            decay = logistic.weight_decay(run_sizes)
+            logistic.move_weights(self.tables, here, run_sizes, steps, decay)
             margins.append(before)
             # counted now, while their rows are in the cache
             self._count_features(batch.buckets, borders[first : last + 1], targets[first:last])

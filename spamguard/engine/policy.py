@@ -50,7 +50,8 @@ def verdict_from_joint(
         joint = [value + nats * (at in sides.unwanted) for at, value in enumerate(joint)]
     total = _log_sum(joint)
     odds = [exp(value - total) for value in joint]
-    good, bad = [_log_sum([joint[number] for number in side]) for side in sides]
+    by_side = [_log_sum([joint[at] for at in side]) for side in sides] if joint[2:] else joint
+    good, bad = by_side
     log_odds = min(max(bad - good, -_MAX_LOG_ODDS), _MAX_LOG_ODDS)
     probabilities = dict(zip(tables.classes, odds, strict=True))
     return make_verdict(probabilities, log_odds, parameters.unwanted, parameters.fewest, spam_from)
