@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Tokens are hashed lowest byte first. On other machines numpy does the work. */
-#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the kernel is for little-endian machines"
+/* Tokens are hashed lowest byte first, and 64 bits are a size. Elsewhere numpy does the work. */
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || SIZE_MAX != UINT64_MAX
+#error "the kernel is for little-endian machines of 64 bits"
 #endif
 
 /* The memory of an argument during a call: rows of items, or of one item each. */
