@@ -6,9 +6,9 @@ training"). Whole numbers make a replay of the same lessons give the same bits o
 only function that is not exact, exp, is rounded to 2^-16 at once. Weights and biases are in 1/ONE
 nat. Shapes: "..." is lessons and token sets, K classes.
 
-`TableColumn` is the inner loop of learning and of the replay: one number of every row of a table,
-summed and changed over runs of buckets. It is compiled where there is a compiler, else numpy does
-it, with the same bits.
+`sum_weights` and `move_weights` are the inner loops of learning and of the replay: one number of
+every row of a table, summed and changed over runs of rows. They are compiled where there is a
+compiler, else numpy does it, with the same bits.
 
 It is written by hand because `SGDClassifier` computes in floating point, which differs between
 machines.
@@ -16,7 +16,7 @@ machines.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -156,74 +156,53 @@ def remove_lesson_share(weights: Ints32, lessons: Ints32, sign: int) -> Ints32:
 # ---- the inner loop
 
 
-class TableColumn(NamedTuple):
-    """One column of a table, with its neighbours, which need not be gathered."""
-
-    cells: Ints32  # (rows, width)
-    number: int
-
-    @property
-    def values(self) -> Ints32:
-        """All its cells: a view."""
-        return self.cells[:, self.number]
-
-    def sum_runs(self, places: Indices, starts: Indices, sizes: Indices, out: Integers) -> None:
-        """Fill `out` with the sums over runs of weights.
-
-        Weights that steps have moved beyond the bounds are brought back, long before they could
-        overflow.
-        """
-        compiled, most = native.functions, int(MAX_WEIGHT)
-        if compiled is not None:
-            compiled.run_sums(self.cells, places, sizes, out, self.number, most)
-            return
-        self.values[places] = weights = self.values[places].clip(-MAX_WEIGHT, MAX_WEIGHT)
-        out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
-
-    def apply_steps(
-        self, places: Indices, sizes: Indices, steps: Ints32, rows: Ints32, decay: Ints32
-    ) -> None:
-        """Move each run of cells by its step, in order, as `weight_moves`.
-
-        Many runs have a step of zero, and no place is twice in one run. Shares depend on the counts
-        of the class, in the cell before, and of ham, in the first column of rows.
-        """
-        compiled = native.functions
-        if compiled is not None:
-            numbers = steps, rows, STEP_SHARES, decay
-            compiled.add_shares(self.cells, places, sizes, *numbers, self.number)
-            return
-        ends = sizes.cumsum()
-        for run in steps.nonzero()[0]:
-            here = places[ends[run] - sizes[run] : ends[run]]
-            shares = step_shares(rows[here, 0], self.cells[here, self.number - 1])
-            step, weights = steps[run : run + 1], self.values[here]
-            self.values[here] += weight_moves(step, shares, weights, decay[run : run + 1])
+def weight_columns(learnt: Tables) -> list[Ints32]:
+    """The weights of every class but the first: views."""
+    return [cells[:, number] for cells, number in _weight_tables(learnt)]
 
 
-def weight_table_columns(learnt: Tables) -> list[TableColumn]:
-    """The logistic weights of every class but the first."""
-    return [
-        TableColumn(learnt.rows, N_BASE),
-        *(TableColumn(column, 1) for column in learnt.columns),
-    ]
+def _weight_tables(learnt: Tables) -> list[tuple[Ints32, int]]:
+    """For each of these columns its table, whose other columns need not be gathered."""
+    return [(learnt.rows, N_BASE), *((column, 1) for column in learnt.columns)]
 
 
 def sum_weights(learnt: Tables, places: Indices, starts: Indices, sizes: Indices) -> Integers:
-    """Sums of the weights of every class but the first over runs of rows, (runs, K-1)."""
+    """Sums of all these weights over runs of rows, (runs, K-1).
+
+    Weights that steps have moved beyond the bounds are brought back, long before they could
+    overflow.
+    """
+    compiled, most = native.functions, int(MAX_WEIGHT)
     sums = np.empty((len(learnt.biases), len(sizes)), np.int64)
-    for column, out in zip(weight_table_columns(learnt), sums, strict=True):
-        column.sum_runs(places, starts, sizes, out)
+    for (cells, number), out in zip(_weight_tables(learnt), sums, strict=True):
+        if compiled is not None:
+            compiled.run_sums(cells, places, sizes, out, number, most)
+        else:
+            cells[places, number] = weights = cells[places, number].clip(-MAX_WEIGHT, MAX_WEIGHT)
+            out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
     return sums.T
 
 
 def move_weights(
     learnt: Tables, places: Indices, sizes: Indices, steps: Ints32, decay: Ints32
 ) -> None:
-    """Move the weights of every class but the first by steps, (runs, K-1)."""
+    """Move the weights of each run by its steps, (runs, K-1), in order, as `weight_moves`.
+
+    Many runs have a step of zero, and no place is twice in one run. Shares depend on the counts of
+    the class, in the cell before, and of ham, in the first column of rows.
+    """
+    compiled, ends = native.functions, sizes.cumsum()
     moves = np.ascontiguousarray(steps.T)
-    for column, move in zip(weight_table_columns(learnt), moves, strict=True):
-        column.apply_steps(places, sizes, move, learnt.rows, decay)
+    for (cells, number), of_class in zip(_weight_tables(learnt), moves, strict=True):
+        if compiled is not None:
+            numbers = of_class, learnt.rows, STEP_SHARES, decay
+            compiled.add_shares(cells, places, sizes, *numbers, number)
+            continue
+        for run in of_class.nonzero()[0]:
+            here = places[ends[run] - sizes[run] : ends[run]]
+            shares = step_shares(learnt.rows[here, 0], cells[here, number - 1])
+            step, weights = of_class[run : run + 1], cells[here, number]
+            cells[here, number] += weight_moves(step, shares, weights, decay[run : run + 1])
 
 
 def count_features(rows: Ints32, places: Indices, sizes: Indices, columns: Indices) -> None:

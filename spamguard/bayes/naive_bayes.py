@@ -16,6 +16,7 @@ their order; `fractions` is exact too, but for one number at a time.
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
 from operator import add, sub
 from typing import Any, Self
 
@@ -224,12 +225,8 @@ def _count_units(value: float) -> int:
     return numerator << UNIT_BITS + 1 - denominator.bit_length()
 
 
-_count_units_elementwise = np.frompyfunc(_count_units, 1, 1)
-
-
-def to_units(values: NDArray[Any]) -> NDArray[np.object_]:
-    """Exactly these finite numbers, in units of 2**-1074."""
-    return np.asarray(_count_units_elementwise(values))
+to_units: Callable[[NDArray[Any]], NDArray[np.object_]] = np.frompyfunc(_count_units, 1, 1)
+"""Exactly these finite numbers, in units of 2**-1074."""
 
 
 def to_floats(units: NDArray[np.object_]) -> Floats:

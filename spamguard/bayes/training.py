@@ -107,10 +107,10 @@ def _remove_shares(learnt: Tables, evidence: Evidence, counts: Ints32, index: in
     class have moved its weights up, those of all others down.
     """
     of_all = np.add.reduce(counts, axis=0, dtype=np.int32)
-    for number, column in enumerate(logistic.weight_table_columns(learnt), start=1):
+    for number, column in enumerate(logistic.weight_columns(learnt), start=1):
         lessons, sign = (counts[index], 1) if number == index else (of_all - counts[number], -1)
-        weights = column.values[evidence.buckets]
-        column.values[evidence.buckets] = logistic.remove_lesson_share(weights, lessons, sign)
+        weights = column[evidence.buckets]
+        column[evidence.buckets] = logistic.remove_lesson_share(weights, lessons, sign)
 
 
 # ---- all lessons
@@ -277,7 +277,7 @@ class _Replayer:
         places = tables.block_places(learnt, tables.used_blocks(learnt.blocks))
         return _LearntWeights(
             learnt.blocks,
-            [column.values.take(places) for column in logistic.weight_table_columns(learnt)],
+            [column.take(places) for column in logistic.weight_columns(learnt)],
             *(learnt.biases, learnt.fusion_weights, learnt.fusion_biases),
             fusion_lessons=int(self.fusion_lessons.min()),
         )
@@ -289,9 +289,8 @@ class _Replayer:
         that they could correct.
         """
         learnt = self.tables
-        columns = logistic.weight_table_columns(learnt)
-        for every, weights in zip(columns, other.weights, strict=True):
-            column = every.values[tables.BLOCK :][: len(weights)]
+        for every, weights in zip(logistic.weight_columns(learnt), other.weights, strict=True):
+            column = every[tables.BLOCK :][: len(weights)]
             used = ((column | weights) != 0).nonzero()[0]
             first, second = column.take(used), weights.take(used)
             # the mean rounded down; the sum of both might not fit

@@ -351,7 +351,7 @@ class Filter(ClosedOnExit):
         correction: personal.UserCorrection | None = None,
     ) -> Verdict:
         joint = correction.apply(joint) if correction else joint
-        return policy.verdict_from_joint(self._estimated, joint, spam_from, nats)
+        return policy.make_verdict(self._estimated, joint, spam_from, nats)
 
     def _user_corrections(
         self, names: Sequence[str], scored: ScoredMessage | None

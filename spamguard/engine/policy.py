@@ -36,8 +36,11 @@ REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 # ---- verdicts and labels
 
 
-def verdict_from_joint(
-    parameters: ExpertParameters, joint: list[float], spam_from: float, nats: int
+def make_verdict(
+    parameters: ExpertParameters,
+    joint: list[float],
+    spam_from: float = SPAM_THRESHOLD,
+    nats: int = 0,
 ) -> Verdict:
     """The verdict by unnormalised log-probabilities of the classes, in the order of the tables.
 
@@ -48,13 +51,17 @@ def verdict_from_joint(
         joint = [log(count + 1) for count in tables.messages.tolist()]
     if nats:
         joint = [value + nats * (at in sides.unwanted) for at, value in enumerate(joint)]
-    total = _log_sum(joint)
-    odds = [exp(value - total) for value in joint]
     by_side = [_log_sum([joint[at] for at in side]) for side in sides] if joint[2:] else joint
-    good, bad = by_side
-    log_odds = min(max(bad - good, -_MAX_LOG_ODDS), _MAX_LOG_ODDS)
-    probabilities = dict(zip(tables.classes, odds, strict=True))
-    return make_verdict(probabilities, log_odds, parameters.unwanted, parameters.fewest, spam_from)
+    log_odds = min(max(by_side[1] - by_side[0], -_MAX_LOG_ODDS), _MAX_LOG_ODDS)
+    rarer = exp(-min(abs(log_odds), 700.0))  # odds of the side that is less likely: never overflows
+    probability = (1.0 if log_odds >= 0 else rarer) / (1.0 + rarer)
+    label, is_spam = UNSURE, probability >= spam_from
+    if (is_spam or probability <= HAM_THRESHOLD) and parameters.fewest >= MIN_LESSONS:
+        side = sides.unwanted if is_spam else sides.wanted
+        label = tables.classes[max(side, key=joint.__getitem__)]
+    total = _log_sum(joint)
+    probabilities = zip(tables.classes, [exp(value - total) for value in joint], strict=True)
+    return Verdict(label, probability, log_odds, dict(probabilities))
 
 
 def _log_sum(values: list[float]) -> float:
@@ -70,26 +77,6 @@ def likeliest_sides(verdict: Verdict, unwanted: frozenset[str]) -> tuple[str, st
     names, likelihood = verdict.probabilities, verdict.probabilities.__getitem__
     bad = max((name for name in names if name in unwanted), key=likelihood)
     return bad, max((name for name in names if name not in unwanted), key=likelihood)
-
-
-def make_verdict(
-    probabilities: Mapping[str, float],
-    log_odds: float,
-    unwanted: frozenset[str],
-    fewest: int,
-    spam_from: float = SPAM_THRESHOLD,
-) -> Verdict:
-    """A verdict from each class's probability, the log-odds of being unwanted, and how many lessons
-    the rarer side has.
-    """
-    rarer = exp(-min(abs(log_odds), 700.0))  # odds of the side that is less likely: never overflows
-    probability = (1.0 if log_odds >= 0 else rarer) / (1.0 + rarer)
-    label = UNSURE
-    is_clear = probability <= HAM_THRESHOLD or probability >= spam_from
-    if is_clear and fewest >= MIN_LESSONS:
-        side = [name for name in probabilities if (name in unwanted) == (probability >= spam_from)]
-        label = max(side, key=probabilities.__getitem__)
-    return Verdict(label, probability, log_odds, probabilities)
 
 
 def unwanted_classes(classes: Mapping[str, bool]) -> frozenset[str]:

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spamguard.bayes import experts
+from spamguard.bayes.fusion import START_WEIGHTS
+from spamguard.bayes.tables import empty_tables
 from spamguard.config.options import Policy
 from spamguard.engine import policy
 from spamguard.records import Verdict
 from tests.unit.bayes.support import repeatable
 
-BAD = frozenset({"spam", "promo"})
+
+@cache
+def known(lessons: int) -> experts.ExpertParameters:
+    """So many lessons of each class."""
+    tables = empty_tables(8, 1, 1, START_WEIGHTS)
+    tables.messages[:] = lessons
+    return experts.estimate_parameters(tables)
 
 
 @repeatable
 @given(st.floats(-1000, 1000))
 def test_probability_is_the_logistic_function_of_the_log_odds(odds: float) -> None:
-    verdict = policy.make_verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, 100)
+    verdict = policy.make_verdict(known(100), [0.0, odds])
     assert 0.0 <= verdict.probability <= 1.0
     assert verdict.probability == pytest.approx(0.5 * (1 + math.tanh(odds / 2)), abs=1e-12)
 
@@ -41,7 +51,7 @@ def told(verdict: Verdict, spam_from: float = policy.SPAM_THRESHOLD) -> list[byt
     st.sampled_from((0.5, 0.7, 0.95, 0.9987, 1 - 1e-9)),
 )
 def test_the_score_never_contradicts_the_answer(odds: float, fewest: int, spam_from: float) -> None:
-    verdict = policy.make_verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, fewest, spam_from)
+    verdict = policy.make_verdict(known(fewest), [0.0, odds], spam_from)
     *flag, status, label = told(verdict, spam_from)
     match = STATUS.fullmatch(status)
     assert match
@@ -90,7 +100,7 @@ def test_a_higher_threshold_keeps_the_order_of_scores_and_the_score_of_what_is_e
 ) -> None:
     def score(log_odds: float) -> float:
         return policy.spam_score(
-            policy.make_verdict({"ham": 0.5, "spam": 0.5}, log_odds, BAD, 100, spam_from),
+            policy.make_verdict(known(100), [0.0, log_odds], spam_from),
             spam_from,
         )
 

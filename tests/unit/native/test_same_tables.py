@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.bayes import logistic
-from spamguard.bayes.logistic import TableColumn
 from spamguard.bayes.tables import (
     Evidence,
     Tables,
@@ -21,6 +20,7 @@ from spamguard.records import Features
 from tests.unit.bayes.lessons import (
     Taught,
     counted,
+    empty,
     folded,
     learnt,
     made_up,
@@ -65,6 +65,12 @@ def test_messages_side_by_side(several: list[np.ndarray], bits: int) -> None:
     assert_same(*both(lambda: batch_features([of_tokens(one) for one in several], bits)))
 
 
+def with_rows(rows: np.ndarray) -> Tables:
+    tables = empty()
+    tables.rows = rows.astype(np.int32)  # a copy
+    return tables
+
+
 @repeatable
 @given(seeds, st.lists(st.integers(0, 20), max_size=12))
 def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
@@ -83,13 +89,12 @@ def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
     columns = random.integers(0, 2, len(sizes))
 
     def work() -> tuple[list[int], list[int]]:
-        rows = table.copy()
-        weights = TableColumn(rows, 2)
-        sums = np.empty(len(sizes), np.int64)
-        weights.sum_runs(buckets, sizes.cumsum() - sizes, sizes, sums)
-        logistic.count_features(rows, buckets, sizes, columns)
-        weights.apply_steps(buckets, sizes, moves, rows, logistic.weight_decay(sizes))
-        return sums.tolist(), rows.ravel().tolist()
+        tables = with_rows(table)
+        sums = logistic.sum_weights(tables, buckets, sizes.cumsum() - sizes, sizes)
+        logistic.count_features(tables.rows, buckets, sizes, columns)
+        decay = logistic.weight_decay(sizes)
+        logistic.move_weights(tables, buckets, sizes, moves[:, np.newaxis], decay)
+        return sums.tolist(), tables.rows.ravel().tolist()
 
     compiled, plain = both(work)
     assert compiled == plain
@@ -102,12 +107,9 @@ def test_weights_beyond_their_bounds_are_brought_back_before_they_are_used(
     monkeypatch.setattr(logistic, "MAX_WEIGHT", np.int32(most))
 
     def work() -> tuple[list[int], list[int]]:
-        weights = TableColumn(
-            np.array([[0, 0, most + 3], [0, 0, 7], [0, 0, -most - 3]], np.int32), 2
-        )
-        sums = np.empty(3, np.int64)
-        weights.sum_runs(np.arange(3), np.arange(3), np.ones(3, np.intp), sums)
-        return sums.tolist(), weights.values.tolist()
+        tables = with_rows(np.array([[0, 0, most + 3, 0], [0, 0, 7, 0], [0, 0, -most - 3, 0]]))
+        sums = logistic.sum_weights(tables, np.arange(3), np.arange(3), np.ones(3, np.intp))
+        return sums.ravel().tolist(), tables.rows[:, 2].tolist()
 
     compiled, plain = both(work)
     assert compiled == plain == ([most, 7, -most], [most, 7, -most])
