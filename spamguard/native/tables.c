@@ -59,8 +59,8 @@ static int offsets_fit(const Fixed *tokens, const Fixed *offsets) {
     return (uint64_t)offset[offsets->count - 1] == tokens->count;
 }
 
-/* Fills out (KNOWN, n) with the first columns of n buckets, and sums with those of the last one over
- * runs; 0 if one is outside. First all rows are found: their memory is on its way together. */
+/* Fills out (KNOWN, n) with columns of n buckets, and sums with those of the last over runs; 0 if
+ * one is outside. First all rows are found: their memory is on its way together. */
 static int gather(const Fixed *rows, const Fixed *blocks, const size_t *bucket, size_t n,
                   double *out, const size_t *sizes, size_t *sums) {
     const uint32_t *block = blocks->data;
@@ -104,8 +104,8 @@ static size_t place_message(const uint32_t *token, const uint32_t *end, uint32_t
     return kept;
 }
 
-/* An array, as bytes: starts and sizes of the token sets of all messages, the sums of their weights,
- * and their buckets; then, if tables have any width, what is known of these. */
+/* An array, as bytes: starts, sizes and sums of weights of the token sets of all messages, and
+ * their buckets; then, if tables have any width, what is known of these. */
 static PyObject *place(const Fixed *views, const long *bits) {
     const Fixed *tokens = views, *offsets = views + 1, *rows = views + 2, *blocks = views + 3;
     if (*bits <= SET_BITS || *bits >= 32)
