@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from html.entities import html5
@@ -31,9 +31,8 @@ _BLOCK_NAMES = (
     " figcaption figure footer header legend main menu nav section summary"
 )
 # At these a reader sees a gap; other tags leave none: "v<b></b>iagra" is read as one word.
-_BREAKING_TAGS = frozenset(
-    ("br", "img", "input", *(slash + name for name in _BLOCK_NAMES.split() for slash in ("", "/")))
-)
+_BLOCKS = frozenset(_BLOCK_NAMES.split())
+_BREAKING_TAGS = frozenset(("br", "img", "input", *_BLOCKS, *["/" + name for name in _BLOCKS]))
 _VOID_ELEMENTS = frozenset(
     ("area", "base", "br", "col", "hr", "img", "input", "link", "meta", "param", "source", "wbr")
 )
@@ -77,7 +76,7 @@ class HtmlPage(NamedTuple):
     markup_length: int
     images: int
     linked_image: bool
-    links: Sequence[str] = ()
+    links: Sequence[str]
 
 
 def parse_page(source: str) -> HtmlPage:
@@ -95,12 +94,11 @@ def parse_page(source: str) -> HtmlPage:
             elif name == "style" and not _NOT_IN_FORCE.search(attributes):
                 style += text
     scan = _scan_tags(markup)
-    attributes = "\n".join(scan.attributes)
+    attributes = " ".join(scan.attributes)
     looks = _hiding_looks(scan, attributes, style)
     visible, covered = _part_hidden(scan, looks) if looks else ("".join(_pieces_of(scan)), "")
     hidden = _TAG.sub(" ", " ".join((*unseen, covered))[:_MAX_HIDDEN])
-    page = _make_page(markup, scan, attributes, visible, hidden)
-    return page._replace(links=_odd_links(attributes))
+    return _make_page(markup, scan, attributes, visible, hidden, _odd_links(attributes))
 
 
 def parse_plain_text(source: str) -> HtmlPage:
@@ -108,12 +106,17 @@ def parse_plain_text(source: str) -> HtmlPage:
     and attributes too.
     """
     scan = _scan_tags(source)
-    attributes = "\n".join(scan.attributes)
+    attributes = " ".join(scan.attributes)
     return _make_page(source, scan, attributes, "".join(_pieces_of(scan)) + "\n" + attributes)
 
 
 def _make_page(
-    source: str, scan: _Scan, attributes: str, visible: str, hidden: str = ""
+    source: str,
+    scan: _Scan,
+    attributes: str,
+    visible: str,
+    hidden: str = "",
+    links: Sequence[str] = (),
 ) -> HtmlPage:
     return HtmlPage(
         _SPACED_LETTERS.sub(
@@ -124,6 +127,7 @@ def _make_page(
         len(source) - sum(map(len, scan.texts)),
         scan.names.count("img"),
         len(visible) <= _MAX_LITTLE_TEXT and _has_linked_image(scan.names),
+        links,
     )
 
 
@@ -159,7 +163,7 @@ def _pieces_of(scan: _Scan) -> list[str]:
 
 def _has_linked_image(names: list[str]) -> bool:
     in_link = False
-    for name in names:
+    for name in names if "img" in names else ():
         if name == "img" and in_link:
             return True
         in_link = name == "a" or (in_link and name != "/a")
@@ -247,13 +251,16 @@ def _odd_links(attributes: str) -> list[str]:
 
 
 def _has_odd_links(attributes: str) -> bool:
-    if _ODD_SCHEME.search(attributes) or _BROKEN_LINK.search(attributes):
+    if "\\" in attributes or _ODD_SCHEME.search(attributes):
         return True
-    has_reference = "&" in attributes and any(sign in attributes for sign in _ODD_CHARACTERS)
-    if "\\" in attributes or has_reference:
+    if "&" in attributes and any(sign in attributes for sign in _ODD_CHARACTERS):
         return True
-    before_slashes = [before[-1:] for before in attributes.split("//")[:-1]]
-    return not _BEFORE_SCHEMELESS_LINK.isdisjoint(before_slashes)
+    if attributes.count("//") != attributes.count("://"):
+        before_slashes = [before[-1:] for before in attributes.split("//")[:-1]]
+        if not _BEFORE_SCHEMELESS_LINK.isdisjoint(before_slashes):
+            return True
+    is_broken = any(map(attributes.__contains__, "\t\n\r"))
+    return is_broken and _BROKEN_LINK.search(attributes) is not None
 
 
 # ---- colours
@@ -307,7 +314,7 @@ def _are_near(first: Colour, second: Colour) -> bool:
     )
 
 
-# ---- what declarations say
+# ---- what a tag says of the look of its element
 
 _ZERO = r"[+-]?(?:0(?:\.0*)?|\.0+)(?:[a-z]{1,4}|%)?"
 _TINY = rf"(?:{_ZERO}|(?:[01](?:\.\d*)?|\.\d+)p[xt])"
@@ -315,30 +322,36 @@ _NO_AREA = (
     r"(?:rect\(\s*[01](?:px)?(?:[\s,]+[01](?:px)?){3}|inset\(\s*(?:[5-9]\d|100)[\d.]*%"
     r"|(?:circle|ellipse)\(\s*0|polygon\((?:\s*0(?:px|%)?[\s,]*)+\)).*"
 )
-_HIDING_VALUES = {
-    name: re.compile(pattern, re.S)
-    for name, pattern in {
-        "display": "none",
-        "visibility": "hidden|collapse",
-        "opacity": rf"{_ZERO}|0?\.0\d*",
-        "text-indent": r"-\d{3}.*",
-        "margin-left": r"-\d{4}.*",
-        "transform": r"(?:.*\s)?(?:scale\w*\(\s*0?\.?0*\s*[,)]|translate\w*\(\s*-\d{3}).*",
-        "clip-path": _NO_AREA,
-    }.items()
+# Of a property: the property that must be there too, and the values that hide.
+_HIDING = {
+    name: (beside or name, re.compile(pattern, re.S))
+    for names, beside, pattern in (
+        ("display", "", "none"),
+        ("visibility", "", "hidden|collapse"),
+        ("opacity", "", rf"{_ZERO}|0?\.0\d*"),
+        ("text-indent", "", r"-\d{3}.*"),
+        ("margin-left", "", r"-\d{4}.*"),
+        ("transform", "", r"(?:.*\s)?(?:scale\w*\(\s*0?\.?0*\s*[,)]|translate\w*\(\s*-\d{3}).*"),
+        ("clip-path", "", _NO_AREA),
+        ("clip", "position", _NO_AREA),
+        ("left top right bottom", "position", r"-\d{3}.*"),
+        ("height max-height width max-width", "overflow", _TINY),
+    )
+    for name in names.split()
 }
-# Of what is placed, and of what does not flow over.
-_PLACED_AWAY = {
-    **dict.fromkeys(("left", "top", "right", "bottom"), re.compile(r"-\d{3}.*", re.S)),
-    "clip": re.compile(_NO_AREA, re.S),
-}
-_SHRUNK = dict.fromkeys(("height", "max-height", "width", "max-width"), re.compile(_TINY))
 _TINY_SIZE = re.compile(_TINY)
 _TINY_FONT = re.compile(rf"(?:[a-z]++\s++|)*+{_TINY}(?:\s*/\s*[\w.%]+)?\s.*", re.S)
-_RELATIVE_SIZE = re.compile(r"[\d.]+(?:em|%)|larger|smaller|inherit|unset")
+_RELATIVE_SIZE = re.compile(r"(?!0)[\d.]+(?:em|%)|larger|smaller|inherit|unset")
 _CSS_COMMENT = re.compile(r"/\*(?:[^*]++|\*(?!/)|)*+(?:\*/)?")
 _CSS_ESCAPE = re.compile(r"\\(?:([0-9a-f]{1,5})\s?|(.))", re.S)
 _MAX_DECLARATIONS, _MAX_CACHED = 200, 300
+# As browsers read tags: quotes begin values only. Of two attributes of one name the first counts.
+_ATTRIBUTE = re.compile(
+    r"([^\s<>/=][^\s<>/=]*+)"
+    r"(?:\s*+=\s*+(?:\"([^\"]*+)\"?|'([^']*+)'?|([^\s\"'][^\s]*+)))?"
+)
+_PRESENTING = {"color": "color", "text": "color", "bgcolor": "background-color"}
+_STYLING = re.compile("style|color|hidden|text|background|size|&")
 
 
 class _Look(NamedTuple):
@@ -348,18 +361,51 @@ class _Look(NamedTuple):
     tiny: bool | None = None
     colour: Colour | None = None
     ground: Colour | None = None
+    bits: int = 0  # the selectors that it fits as an ancestor
+    within: tuple[tuple[int, _Look], ...] = ()  # looks where ancestors fit these bits
 
     def overlaid(self, more: _Look) -> _Look:
-        """With what else is said of the element."""
-        return _Look(
-            self.hides or more.hides,
-            self.tiny if more.tiny is None else more.tiny,
-            more.colour or self.colour,
-            more.ground or self.ground,
+        """With what is said of the element with more weight."""
+        return self._replace(
+            hides=self.hides or more.hides,
+            tiny=self.tiny if more.tiny is None else more.tiny,
+            colour=more.colour or self.colour,
+            ground=more.ground or self.ground,
         )
 
 
 _PLAIN = _Look()
+
+
+def _attributes(inside: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for match in islice(_ATTRIBUTE.finditer(inside), _MAX_DECLARATIONS):
+        values.setdefault(match[1], _attribute_value(match[match.lastindex or 1]))
+    return values
+
+
+@lru_cache(maxsize=4096)
+def _cached_look(inside: str) -> _Look:
+    return _look_with(_attributes(inside), {})
+
+
+def _own_look(inside: str) -> _Look:
+    """The look by the attributes of a tag."""
+    return _cached_look(inside) if len(inside) <= _MAX_CACHED else _cached_look.__wrapped__(inside)
+
+
+def _look_with(values: Mapping[str, str], declared: Mapping[str, str]) -> _Look:
+    """The look by the attributes of a tag, and what rules declare for it."""
+    said = {what: values[name] for name, what in _PRESENTING.items() if name in values}
+    if "background" in values:
+        said["background-color"] = "url()"  # an address of a picture
+    said.update(declared)
+    if "hidden" in values:
+        said.setdefault("display", "none")
+    if "style" in values:
+        said.update(_declarations(values["style"]))
+    look = _look(said) if said else _PLAIN
+    return look._replace(tiny=False) if "size" in values and look.tiny is None else look
 
 
 def _declarations(style: str) -> dict[str, str]:
@@ -376,14 +422,14 @@ def _declarations(style: str) -> dict[str, str]:
     return declared
 
 
-def _says(declared: Mapping[str, str], patterns: Mapping[str, re.Pattern[str]]) -> bool:
-    return any(patterns[name].fullmatch(declared[name]) for name in declared.keys() & patterns)
-
-
 def _look(declared: Mapping[str, str]) -> _Look:
+    hides = False
+    for name in declared.keys() & _HIDING.keys():
+        beside, pattern = _HIDING[name]
+        hides = hides or (beside in declared and pattern.fullmatch(declared[name]) is not None)
     size, font, colour = map(declared.get, ("font-size", "font", "color"))
     tiny = None
-    if size and not (_RELATIVE_SIZE.fullmatch(size) and size[:1] != "0"):
+    if size and not _RELATIVE_SIZE.fullmatch(size):
         tiny = _TINY_SIZE.fullmatch(size) is not None
     elif font:
         tiny = _TINY_FONT.fullmatch(font) is not None
@@ -391,16 +437,14 @@ def _look(declared: Mapping[str, str]) -> _Look:
     ground = " ".join(filter(None, grounds))
     inherits = colour in (None, "inherit", "unset", "currentcolor")
     return _Look(
-        _says(declared, _HIDING_VALUES)
-        or ("position" in declared and _says(declared, _PLACED_AWAY))
-        or ("overflow" in declared and _says(declared, _SHRUNK)),
+        hides,
         tiny,
         None if colour is None or inherits else _parse_colour(colour) or _CLEAR,
         _parse_colour(ground) if ground else None,
     )
 
 
-# ---- what style sheets say
+# ---- what style sheets say of it
 
 _AT_RULE = re.compile(r"@[^{};]*+(?:;|\{((?:[^{}]*+\{[^{}]*+\}|)*+[^{}]*+)\}?|(?=\})|\Z)")
 _EVERY_SCREEN = re.compile(r"@media\s++(?:only\s++)?(?:screen|all)\s*+\{")
@@ -408,30 +452,29 @@ _BRACE = re.compile("[{}]")
 _SELECTOR = re.compile(
     r"(?:([a-z][\w-]*+)|\*|)((?:[.#][\w-]++|\[[\w-]++(?:[~^$*|]?=[^\]]*+)?\]|)*+)"
 )
-_CONDITION = re.compile(r"([.#])([\w-]++)|\[([\w-]++)(?:([~^$*|]?)=[\"']?([^\]\"']*+)[\"']?)?\]")
+_CONDITION = re.compile(r"([.#])([\w-]++)|\[([\w-]++)(?:[~^$*|]?=[\"']?([^\]\"']*+)[\"']?)?\]")
 _COMBINATOR = re.compile(r"[>\s]++")
-_MARKS = (("class", "~"), ("id", "="))
-_MAX_RULES, _MAX_ANCESTORS = 500, 50
+_MARKED = {".": "class", "#": "id"}
+_MARKED_TAG = re.compile(r"class|id\s*+=")
+_MAX_RULES, _MAX_ANCESTORS, _MAX_FITTINGS = 500, 50, 100_000
 
 
 class _Selector(NamedTuple):
     """One part of a selector: an element, and what its attributes must say."""
 
     element: str
-    conditions: tuple[tuple[str, str, str], ...]  # attribute, operator, value
+    words: tuple[tuple[str, str], ...]  # an attribute, and a word that it has
+    parts: tuple[tuple[str, str], ...]  # an attribute, and what is in its value
 
     def fits(self, name: str, values: Mapping[str, str]) -> bool:
         """Whether it is about an element of this name with these attributes."""
-        return self.element in ("", name) and all(
-            attribute in values and _fits(values[attribute], operator, wanted)
-            for attribute, operator, wanted in self.conditions
+        return (
+            self.element in ("", name)
+            and all(word in values.get(attribute, "").split() for attribute, word in self.words)
+            and all(
+                attribute in values and part in values[attribute] for attribute, part in self.parts
+            )
         )
-
-
-def _fits(value: str, operator: str, wanted: str) -> bool:
-    if operator == "~":
-        return wanted in value.split()
-    return value == wanted if operator in ("=", "|") else wanted in value
 
 
 class _Rule(NamedTuple):
@@ -444,13 +487,10 @@ def _parse_selector(text: str) -> _Selector | None:
     match = _SELECTOR.fullmatch(text)
     if not text or match is None:
         return None
-    conditions = []
-    for mark, name, attribute, operator, wanted in _CONDITION.findall(match[2]):
-        if mark:
-            conditions.append(("class", "~", name) if mark == "." else ("id", "=", name))
-        else:
-            conditions.append((attribute, operator or ("=" if wanted else ""), wanted))
-    return _Selector(match[1] or "", tuple(conditions))
+    conditions = _CONDITION.findall(match[2])
+    words = [(_MARKED[mark], word) for mark, word, _, _ in conditions if mark]
+    parts = [(attribute, part) for mark, _, attribute, part in conditions if not mark]
+    return _Selector(match[1] or "", tuple(words), tuple(parts))
 
 
 def _lasting_rules(sheet: str) -> str:
@@ -462,27 +502,25 @@ def _lasting_rules(sheet: str) -> str:
     return _AT_RULE.sub(lambda rule: rule[1] or "" if _EVERY_SCREEN.match(rule[0]) else "", plain)
 
 
-class _PageStyle:
-    """What attributes and the rules that hold on every screen do to an element."""
+class _Sheet:
+    """The rules of a page that change how an element looks."""
 
-    def __init__(self, sheet: str, has_sign: bool) -> None:
+    def __init__(self, rules: str) -> None:
         self._rules: defaultdict[str, list[_Rule]] = defaultdict(list)  # by element, class or id
         self._ancestors: list[_Selector] = []
-        pieces = _BRACE.split(sheet, 2 * _MAX_RULES)  # selectors, declarations, selectors …
+        pieces = _BRACE.split(rules, 2 * _MAX_RULES)  # selectors, declarations, selectors …
         for selectors, body in zip(pieces[::2], pieces[1::2], strict=False):
-            if not _COLOURING.search(body) and not (has_sign and _has_sign(body)):
-                continue
-            for text in selectors.split(",", _MAX_RULES)[:_MAX_RULES]:
-                *outer, last = _COMBINATOR.split(text.strip())
-                selector = _parse_selector(last)
-                around = [_parse_selector(part) for part in outer]
-                if selector and None not in around:
-                    bits = sum({self._bit(part) for part in around if part})
-                    marks = [
-                        condition[2] for condition in selector.conditions if condition[:2] in _MARKS
-                    ]
-                    key = marks[0] if marks else selector.element
-                    self._rules[key].append(_Rule(bits, selector, _declarations(body)))
+            declared = _declarations(body)
+            if _look(declared) != _PLAIN:
+                for selector in selectors.split(",", _MAX_RULES)[:_MAX_RULES]:
+                    self._add(selector.strip(), declared)
+
+    def _add(self, text: str, declared: Mapping[str, str]) -> None:
+        *outer, last = map(_parse_selector, _COMBINATOR.split(text))
+        if last and None not in outer:
+            bits = sum({self._bit(part) for part in outer if part})
+            key = last.words[0][1] if last.words else last.element
+            self._rules[key].append(_Rule(bits, last, declared))
 
     def _bit(self, selector: _Selector) -> int:
         if selector not in self._ancestors and len(self._ancestors) < _MAX_ANCESTORS:
@@ -490,11 +528,15 @@ class _PageStyle:
         known = selector in self._ancestors
         return 1 << (self._ancestors.index(selector) if known else _MAX_ANCESTORS)
 
-    def look_of(self, name: str, inside: str) -> tuple[_Look, int, list[tuple[int, _Look]]]:
-        """The look of an element; its bits as an ancestor; and looks within certain ancestors."""
-        if not self._rules:
-            own = _own_look if len(inside) <= _MAX_CACHED else _own_look.__wrapped__
-            return own(name, inside), 0, []
+    def looks(self, tags: Collection[tuple[str, str]]) -> dict[tuple[str, str], _Look]:
+        """The looks of tags, by their names and insides."""
+        most = _MAX_FITTINGS // (1 + sum(map(len, self._rules.values())) + len(self._ancestors))
+        looks = {tag: self._look_of(*tag) for tag in islice(tags, most)}
+        return {tag: look for tag, look in looks.items() if look != _PLAIN}
+
+    def _look_of(self, name: str, inside: str) -> _Look:
+        if not ({"", name} & self._rules.keys() or self._ancestors or _MARKED_TAG.search(inside)):
+            return _own_look(inside)
         values = _attributes(inside)
         declared: dict[str, str] = {}
         within = []
@@ -505,49 +547,10 @@ class _PageStyle:
                     within.append((rule.ancestors, _look(rule.declared)))
                 else:
                     declared.update(rule.declared)
-        bits = sum(
-            1 << number
-            for number, ancestor in enumerate(self._ancestors)
-            if ancestor.fits(name, values)
-        )
-        return _look_with(name, values, declared), bits, within
-
-
-@lru_cache(maxsize=4096)
-def _own_look(name: str, inside: str) -> _Look:
-    return _look_with(name, _attributes(inside), {})
-
-
-def _look_with(name: str, values: Mapping[str, str], declared: dict[str, str]) -> _Look:
-    """The look by the attributes of an element, beside what rules declare for it."""
-    for attribute, what in _PRESENTING.items():
-        if attribute in values:
-            declared.setdefault(what, values[attribute])
-    if "hidden" in values:
-        declared.setdefault("display", "none")
-    if "style" in values:
-        declared.update(_declarations(values["style"]))
-    look = _look(declared) if declared else _PLAIN
-    if name == "font" and "size" in values and look.tiny is None:
-        look = look._replace(tiny=False)
-    return look
-
-
-# As browsers read tags: quotes begin values only. Of two attributes of one name the first counts.
-_ATTRIBUTE = re.compile(
-    r"([^\s<>/=][^\s<>/=]*+)"
-    r"(?:\s*+=\s*+(?:\"([^\"]*+)\"?|'([^']*+)'?|([^\s\"'][^\s]*+)))?"
-)
-_PRESENTING = {"color": "color", "text": "color", "bgcolor": "background-color"}
-
-
-def _attributes(inside: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for match in islice(_ATTRIBUTE.finditer(inside), _MAX_DECLARATIONS):
-        values.setdefault(match[1], _attribute_value(match[match.lastindex or 1]))
-    if "background" in values:  # an address of a picture
-        values["bgcolor"] = "url()"
-    return values
+        fitting = [selector.fits(name, values) for selector in self._ancestors]
+        bits = sum([1 << number for number, fits in enumerate(fitting) if fits])
+        look = _look_with(values, declared)
+        return look._replace(bits=bits, within=tuple(within)) if bits or within else look
 
 
 # ---- what is hidden
@@ -587,8 +590,8 @@ _ENDED_BY = {
     **dict.fromkeys(("td", "th"), _CELLS),
     "tr": frozenset(("tr",)),
 }
-_STYLING = re.compile("style|class|id|hidden|color|text|background|size")
-_MAX_COLOURS, _MAX_TAGS = 50, 3000
+_ENDING = frozenset().union(*_ENDED_BY.values())
+_MAX_COLOURS = 50
 
 
 class _State(NamedTuple):
@@ -601,16 +604,16 @@ class _State(NamedTuple):
     is_seen: bool = True
     is_removed: bool = False  # whatever else is said within
 
-    def within(self, look: _Look, bits: int, more: Sequence[tuple[int, _Look]]) -> _State:
+    def within(self, look: _Look) -> _State:
         """What holds within an element inside."""
-        for needed, other in more:
+        for needed, other in look.within:
             if self.bits & needed == needed:
                 look = look.overlaid(other)
         tiny = self.tiny if look.tiny is None else look.tiny
         colour, ground = look.colour or self.colour, look.ground or self.ground
         is_removed = self.is_removed or look.hides
         is_seen = not (is_removed or tiny or colour == _CLEAR or _are_near(colour, ground))
-        return _State(self.bits | bits, tiny, colour, ground, is_seen, is_removed)
+        return _State(self.bits | look.bits, tiny, colour, ground, is_seen, is_removed)
 
 
 def _has_sign(text: str) -> bool:
@@ -633,56 +636,52 @@ def _has_hidden_colour(text: str) -> bool:
     )
 
 
-_Looks = dict[tuple[str, str], tuple[_Look, int, list[tuple[int, _Look]]]]
-
-
-def _hiding_looks(scan: _Scan, attributes: str, sheet: str) -> _Looks:
-    """The looks of all tags that have one; none where nothing on the page can be hidden."""
-    sheet = _lasting_rules(sheet) if sheet else ""
-    text = attributes + "\n" + sheet.replace("{", ";")
+def _hiding_looks(scan: _Scan, attributes: str, style: str) -> list[_Look | None]:
+    """The looks of all tags; nothing where nothing on the page can be hidden."""
+    rules = _lasting_rules(style) if style else ""
+    text = attributes + "\n" + rules.replace("{", ";")
     has_sign = _has_sign(text)
     if not has_sign and not _has_hidden_colour(text):
-        return {}
-    style = _PageStyle(sheet, has_sign)
-    tags = dict.fromkeys(zip(scan.names, scan.insides, strict=True))
-    if not sheet:
-        uses = _STYLING if has_sign else _COLOURING
-        useful = set(filter(uses.search, scan.attributes))
-        tags = dict.fromkeys([tag for tag in tags if tag[1] in useful])
-    looks = {tag: style.look_of(*tag) for tag in islice(tags, _MAX_TAGS)}
-    return {tag: look for tag, look in looks.items() if look != (_PLAIN, 0, [])}
+        return []
+    if rules:
+        tags = list(zip(scan.names, scan.insides, strict=True))
+        return list(map(_Sheet(rules).looks(dict.fromkeys(tags)).get, tags))
+    useful = filter((_STYLING if has_sign else _COLOURING).search, scan.attributes)
+    looks = {inside: _own_look(inside) for inside in useful}
+    for inside in [inside for inside, look in looks.items() if look == _PLAIN]:
+        del looks[inside]
+    return list(map(looks.get, scan.insides))
 
 
-def _part_hidden(scan: _Scan, looks: _Looks) -> tuple[str, str]:
+def _part_hidden(scan: _Scan, looks: Sequence[_Look | None]) -> tuple[str, str]:
     """The text that a reader sees, and the text that its elements hide."""
     pieces = _pieces_of(scan)
     parts: tuple[list[str], list[str]] = ([], [])  # hidden, seen
     state = _State()
-    opened = [("", state)]
-    counts = Counter[str]()
+    opened, states = [""], [state]
+    counts = defaultdict[str, int](int)
     position = 0
     kinds = {name: _tag_kind(name) for name in set(scan.names)}
-    for number, name in enumerate(scan.names):
+    for number, (name, look) in enumerate(zip(scan.names, looks, strict=True)):
         ended = kinds[name]
-        if ended:
-            if not counts[ended]:
-                continue
-            while (last := opened.pop()[0]) != ended:
-                counts[last] -= 1
-            counts[ended] -= 1
-            changed = opened[-1][1]
-        elif ended is None:
-            changed = state
-            while (last := opened[-1][0]) in _ENDED_BY and name in _ENDED_BY[last]:
-                counts[last] -= 1
-                opened.pop()
-                changed = opened[-1][1]
-            if look := looks.get((name, scan.insides[number])):
-                changed = changed.within(*look)
-            opened.append((name, changed))
+        changed = state
+        if ended is None:
+            while name in _ENDING and name in _ENDED_BY.get(opened[-1], ()):
+                counts[opened.pop()] -= 1
+                states.pop()
+                changed = states[-1]
+            if look is not None:
+                changed = changed.within(look)
+            opened.append(name)
+            states.append(changed)
             counts[name] += 1
-        else:
-            continue
+        elif ended and counts[ended]:
+            while (last := opened.pop()) != ended:
+                counts[last] -= 1
+                states.pop()
+            counts[ended] -= 1
+            states.pop()
+            changed = states[-1]
         if changed.is_seen != state.is_seen:
             at = 2 * number + 1
             parts[state.is_seen].extend(pieces[position:at])
