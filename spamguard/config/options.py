@@ -346,6 +346,18 @@ class QuarantineSettings:
     )
 
 
+@dataclass(frozen=True)
+class RejectSettings:
+    """What becomes of mail that a rule rejects, and what its sender is told."""
+
+    text: Annotated[
+        types.RefusalText, "Behind the id of the message: a sentence, or the address of a page"
+    ] = ""
+    keep: Annotated[
+        types.Days | None, "How long listeners hold a copy: whole days; null: there is none"
+    ] = None
+
+
 # ---- web page and HTTP API
 
 
@@ -460,6 +472,7 @@ class Settings:
     quarantine: Annotated[QuarantineSettings, "What becomes of held mail"] = field(
         default_factory=QuarantineSettings
     )
+    reject: Annotated[RejectSettings, "What becomes of mail that is rejected"] = RejectSettings()
     shared: Annotated[
         Annotated[SharedSettings, Checked(check_driver)] | None,
         "Several machines learn as one, by a log in PostgreSQL; null: this machine alone",

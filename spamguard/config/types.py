@@ -477,6 +477,9 @@ UrlPath = Annotated[
         empty=True,
     ),
 ]
+RefusalText = Annotated[
+    str, pattern_option(r"[ -~]{1,200}", "at most 200 characters of ASCII", empty=True)
+]
 SubjectPrefix = Annotated[
     str, pattern_option(r"[ -~]{1,60}", "at most 60 characters of ASCII", empty=True)
 ]

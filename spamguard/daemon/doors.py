@@ -195,4 +195,5 @@ def _make_context(
         record=partial(record_delivery, counters, history, fingerprint),
         settle=settle,
         user_resolver=UserResolver(settings.aliases) if settings.personal else None,
+        reject=settings.reject,
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 from spamguard.config.options import Settings
 from spamguard.config.values import KeptLessons
 from spamguard.daemon.children import service_context
-from spamguard.delivery.quarantine import DIRECTORY, Quarantine
+from spamguard.delivery.quarantine import DIRECTORY, REFUSED, Quarantine
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.policy import ENOUGH_HAM
@@ -57,6 +57,8 @@ def settle(settings: Settings, *, is_first: bool = False) -> int:
         remove_stale_drafts(state)
         if settings.quarantine.keep is not None:
             remove_expired(state, settings.quarantine.keep)
+        if settings.reject.keep is not None:
+            remove_expired(state, settings.reject.keep, REFUSED)
         if (state / HISTORY_FILE).exists():
             note_stayed(state)
         if is_first:
@@ -95,11 +97,11 @@ def note_stayed(state: Path) -> None:
         spam_filter.note_stayed(len(judged) - len(taught))
 
 
-def remove_expired(state: Path, days: int) -> None:
-    """Remove held mail that is older than so many days."""
+def remove_expired(state: Path, days: int, reason: str = "") -> None:
+    """Remove held mail that is older than so many days: all, or what is held for one reason."""
     with History.open(state / HISTORY_FILE) as history:
         now = history.trusted_time(time.time())
-    Quarantine(state / DIRECTORY).remove_older(now - days * 86_400)
+    Quarantine(state / DIRECTORY).remove_older(now - days * 86_400, reason)
 
 
 def settle_if_due(state: Path, kept: KeptLessons | None = None) -> bool:

@@ -23,9 +23,12 @@ from pathlib import Path
 
 from msgspec import ValidationError, convert
 
+from spamguard.config.options import FORGED_FIELDS
 from spamguard.delivery.next_hop import NextHop, deliver
+from spamguard.engine import policy
 from spamguard.errors import QuarantineError
 from spamguard.keys import id_time, is_id
+from spamguard.mail.message import OutgoingMessage
 from spamguard.smtp.envelope import Envelope, Recipient, Reply
 from spamguard.storage import (
     Spool,
@@ -41,10 +44,13 @@ _log = logging.getLogger("spamguard.quarantine")
 
 DIRECTORY = "quarantine"
 """Its name in the state directory."""
+REFUSED = "refused"
+"""The reason of a copy of what was refused: its sender was told."""
 MAX_ENTRIES = 1000
 """How many entries are listed at once."""
 
-_MAX_HEADER_BYTES = 64 << 10
+_MAX_HEADER_BYTES = 64 << 10  # that are shown
+_MAX_RELEASED_HEADER_BYTES = 2 << 20  # more than a door lets through
 # A message without note whose file is not locked was being stored or deleted when the process died.
 # Its clock may differ from that of a file server.
 _ABANDONED_SECONDS = 86_400.0
@@ -165,13 +171,16 @@ class Quarantine:
             self._tidy_up()
             sync_directory(self._directory)
 
-    def remove_older(self, seconds: float) -> None:
-        """Delete what has come before this time, in seconds since 1970; each is a line in the log.
+    def remove_older(self, seconds: float, reason: str = "") -> None:
+        """Delete what has come before this time, in seconds since 1970, or of it what is held for
+        one reason; each is a line in the log.
 
         What another process works with stays until the next time.
         """
         for name in sorted(name for name in self.ids() if id_time(name) < seconds):
             try:
+                if reason and self.entry(name).reason != reason:
+                    continue
                 self.delete(name)
                 _log.info("quarantine id=%s: removed, as it is too old", name)
             except QuarantineError as error:
@@ -179,6 +188,8 @@ class Quarantine:
 
     async def release(self, name: str, next_hop: NextHop) -> Sequence[tuple[Recipient, Reply]]:
         """Deliver a message to all recipients that have not got it yet; the reply for each.
+
+        Its verdict is *ham* now, said by a person.
 
         A recipient is noted, durably, after the next hop has said yes. When this process dies in
         between, the next release delivers once more. Once all have it, the answer is empty.
@@ -194,11 +205,14 @@ class Quarantine:
             parameters = [item for item in sender.parameters if item.keyword != "SIZE"]
             sender = replace(sender, parameters=tuple(parameters))
             transaction = next_hop.transaction(entry.envelope.client)
-            content = self.open(name)
+            spool = self.open(name).spool
             try:
+                # Whatever files mail by our verdict behind us must not hold it once more.
+                outgoing = OutgoingMessage(spool, b"", FORGED_FIELDS, _MAX_RELEASED_HEADER_BYTES)
+                content = outgoing.tag(policy.released_fields(name))
                 replies = await deliver(transaction, sender, recipients, content)
             finally:
-                content.spool.close()
+                spool.close()
                 await transaction.end()
             accepted = {
                 index

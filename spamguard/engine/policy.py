@@ -263,6 +263,12 @@ def header_fields(
     return fields
 
 
+def released_fields(name: str) -> list[bytes]:
+    """Fields of a message that was held, with this id, until a person said that it is ham."""
+    status = b"X-Spam-Status: No, score=0.0 required=%.1f tests=SPAMGUARD_RELEASED" % REQUIRED_SCORE
+    return [status, b"X-Spamguard: ham; id=%s; by=person" % name.encode()]
+
+
 def not_scanned_fields(reason: str) -> list[bytes]:
     """Fields of a message that could not be judged and is passed on all the same."""
     letters = "".join(letter if letter.isalnum() else "-" for letter in reason)

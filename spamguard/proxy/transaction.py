@@ -32,12 +32,13 @@ from spamguard.config.options import (
     OnError,
     Policy,
     Position,
+    RejectSettings,
     Rule,
     Scanner,
 )
 from spamguard.counters import DELIVER_STAGE, JUDGE_STAGE, Counters
 from spamguard.delivery.next_hop import NextHop, NextHopTransaction, deliver
-from spamguard.delivery.quarantine import Quarantine
+from spamguard.delivery.quarantine import REFUSED, Quarantine
 from spamguard.engine import policy
 from spamguard.engine.policy import Decision, decide
 from spamguard.log import message_name, quote_value
@@ -68,11 +69,7 @@ from spamguard.users import UserResolver
 _log = logging.getLogger("spamguard.proxy")
 _mail_log = logging.getLogger("spamguard.mail")
 
-REFUSAL_REPLIES: Mapping[Action, Reply] = {
-    Action.REJECT: Reply.from_text(550, "5.7.1 Message refused as unsolicited"),
-    Action.DEFER: Reply.from_text(451, "4.7.1 Message deferred, try again later"),
-}
-"""The reply to the sender, for actions that refuse a message."""
+_DEFERRED = Reply.from_text(451, "4.7.1 Message deferred, try again later")
 NOT_JUDGED_REPLY = Reply.from_text(451, "4.3.0 Message cannot be judged now, try again later")
 
 MAX_HOPS = 50
@@ -349,6 +346,7 @@ class ProxyContext(NamedTuple):
     record: Callable[[DeliveryRecord], None]  # keeps a finished record, without waiting
     settle: Callable[[], None]  # called when lessons wait for settling
     user_resolver: UserResolver | None = None  # without it all recipients are judged alike
+    reject: RejectSettings = RejectSettings()
 
 
 @dataclass
@@ -400,6 +398,17 @@ class PolicyJudge:
         return policy.header_fields(
             verdict, decision, signed, tell_probability=self.policy.tell_probability
         )
+
+    def refusal(self, action: Action | None, name: str) -> Reply | None:
+        """The reply to the sender of the message of this id, if the action refuses it."""
+        if action is not Action.REJECT:
+            return _DEFERRED if action is Action.DEFER else None
+        more = f": {text}" if (text := self.context.reject.text) else ""
+        return Reply.from_text(550, f"5.7.1 Message {name} refused as unsolicited{more}")
+
+    def keeps(self, action: Action | None) -> bool:
+        """Whether a copy of what is refused like this is held."""
+        return action is Action.REJECT and self.context.reject.keep is not None
 
     def record(self, record: DeliveryRecord) -> None:
         """Keep a finished record. A fault here must not change the reply: mail would come again."""
@@ -513,8 +522,8 @@ class FilterTransaction:
             )
             outputs: list[Output] = []
             for copy, part in zip(copies, record.split(copies), strict=True):
-                output: SpoolView | Reply | None = REFUSAL_REPLIES.get(copy.decision.action)
-                if output is None:
+                output: SpoolView | Reply | None = proxy.judge.refusal(part.action, part.id)
+                if output is None or proxy.judge.keeps(part.action):
                     fields = proxy.judge.header_fields(copy, part.id)
                     output = outgoing.tag(fields, copy.decision.subject_prefix)
                 outputs.append((part, output))
@@ -539,9 +548,12 @@ class FilterTransaction:
         try:
             if isinstance(output, Reply):
                 return [output]
-            if record.action is Action.QUARANTINE:
-                quarantine, listener = self._proxy.judge.context.quarantine, record.listener
-                reason, came = record.label, _listener_name(listener.listen)
+            judge = self._proxy.judge
+            if record.action is Action.QUARANTINE or judge.keeps(record.action):
+                quarantine, listener = judge.context.quarantine, record.listener
+                refusal = judge.refusal(record.action, record.id)
+                reason = REFUSED if refusal else record.label
+                came = _listener_name(listener.listen)
                 try:
                     await run_in_thread(
                         quarantine.store, record.id, output, envelope, reason, record.time, came
@@ -549,7 +561,7 @@ class FilterTransaction:
                 except OSError as error:
                     _log.error("%s: quarantine: %s", record.id, error)
                     return [Replies.LOCAL_ERROR]
-                return [Reply.from_text(250, f"2.0.0 Held as {record.id}")]
+                return [refusal or Reply.from_text(250, f"2.0.0 Held as {record.id}")]
             if opened is not None:
                 return await opened.send(output)
             redirect_to = record.copy.decision.to if record.copy else ""

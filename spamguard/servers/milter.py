@@ -35,7 +35,6 @@ from typing import NamedTuple
 
 from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.mail.message import FieldNameSet
-from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.servers import listener
 from spamguard.servers.listener import ClientTimeout, ConnectionClosed, IncomingMessage, Refusal
 from spamguard.servers.scanner import Conversation, ScannerContext, ScanRequest
@@ -536,8 +535,7 @@ class MilterSession(Conversation):
             result = scan.result()
         finally:
             scan.cancel()
-        if result.action in REFUSAL_REPLIES:
-            reply = NOT_JUDGED_REPLY if result.reason else REFUSAL_REPLIES[result.action]
+        if (reply := result.refusal) is not None:
             words = b"%d %s\0" % (reply.code, b" ".join(reply.lines))
             self._unsent += encode_packet(b"y", words)
             return

@@ -143,7 +143,7 @@ def format_check(
         "action": action_name(result),
         "thresholds": {"add header": REQUIRED_SCORE},
         "symbols": {result.symbol: symbol},
-        "messages": {},
+        "messages": {"smtp_message": refusal.text} if (refusal := result.refusal) else {},
         "message-id": _message_id(header),
         "urls": [],
         "emails": [],

@@ -27,7 +27,7 @@ from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import printable
 from spamguard.mail.message import has_received_on_top, read_header_section
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import DeliveryRecord, PolicyJudge
+from spamguard.proxy.transaction import NOT_JUDGED_REPLY, DeliveryRecord, PolicyJudge
 from spamguard.servers import listener
 from spamguard.servers.listener import (
     CHUNK_BYTES,
@@ -46,6 +46,7 @@ from spamguard.smtp.envelope import (
     Networks,
     Recipient,
     RefusedError,
+    Reply,
     Sender,
     bare_address,
     client_prefix,
@@ -90,6 +91,7 @@ class ScanResult(NamedTuple):
     id: str  # for `explain` and `learn --id`
     fields: Sequence[bytes]  # of the header, to be put on top; without line ends
     action: Action
+    refusal: Reply | None = None  # where the client passes it on to the sender
     reason: str = ""  # why it was not judged
     words: Sequence[str] = ()
     label: str = ""
@@ -149,7 +151,8 @@ class ScanService:
             defer = self._policy.on_error is OnError.DEFER and record.reason != Refusal.TOO_LARGE
             record.action = Action.DEFER if defer else Action.TAG
             fields = policy.not_scanned_fields(record.reason)
-            result = ScanResult(record.id, fields, record.action, record.reason)
+            refusal = NOT_JUDGED_REPLY if defer else None
+            result = ScanResult(record.id, fields, record.action, refusal, record.reason)
         record.finish(())
         self._judge.record(record)
         return result
@@ -181,6 +184,7 @@ class ScanService:
             id=record.id,
             fields=self._judge.header_fields(copy, record.id),
             action=copy.decision.action,
+            refusal=self._judge.refusal(copy.decision.action, record.id),
             words=[form.format(printable(word.text, lambda _: "?"), word.part) for word in words],
             label=copy.verdict.label,
             is_unwanted=copy.decision.is_unwanted,

@@ -29,7 +29,12 @@ class Reply:
         return cls(code, (text.encode("ascii"),))
 
     def __str__(self) -> str:
-        return f"{self.code} {b' '.join(self.lines).decode('utf-8', 'replace')}"[:200]
+        return f"{self.code} {self.text}"[:200]
+
+    @property
+    def text(self) -> str:
+        """All lines as one."""
+        return b" ".join(self.lines).decode("utf-8", "replace")
 
     @property
     def is_positive(self) -> bool:

@@ -244,7 +244,7 @@ def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Pa
             (f"milter://127.0.0.1:{server.filter_port}", 0.5, "defer"),
         )
         file.write_text(
-            "workers: 1\nscanners:\n"
+            "workers: 1\nreject: {text: sorry}\nscanners:\n"
             + "".join(
                 f"  - listen: {door}\n    rules:\n"
                 f"      - {{when: spam, from_probability: {probability}, action: {action}}}\n"
@@ -264,6 +264,9 @@ def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Pa
                     capture_output=True,
                 )
                 eventually(lambda code=code: outcome(server, MAIL["spam"][0]) == code, name)
+                if code == 550:
+                    with pytest.raises(smtplib.SMTPDataError, match=r"\w{16} refused .*: sorry"):
+                        send(server.smtp_port, MAIL["spam"][0])
             eventually(lambda: "!" in server.queue(), "a message that is held")
             send(server.smtp_port, MAIL["ham"][0])
             assert len(server.delivered(1)) == 1

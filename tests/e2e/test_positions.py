@@ -134,16 +134,31 @@ def test_mail_is_judged_tagged_and_delivered(
 
 
 def test_before_queue_a_refusal_reaches_the_sender(state: Path) -> None:
-    rules = "    rules: [{when: spam, from_probability: 0.95, action: reject}]\n"
+    """And tells how to find the copy that is kept, to release it and to learn from it."""
+    rules = (
+        "    rules: [{when: spam, from_probability: 0.95, action: reject}]\n"
+        "reject: {text: 'ask at https://example.net/mail', keep: 7d}\n"
+    )
     whole = {"    -o smtpd_proxy_options=speed_adjust\n": ""}
     with placed("before-queue", state, rules, replace=whole) as (server, running):
         with pytest.raises(smtplib.SMTPDataError) as refused:
-            send(server.smtp_port, daemon.unseen("spam", 1)[0])
+            send(server.smtp_port, spam := daemon.unseen("spam", 1)[0])
+        said = refused.value.smtp_error.decode()
+        (name,) = re.fullmatch(
+            r"5\.7\.1 Message (\w{16}) refused .*: ask at https://example.net/mail", said
+        ).groups()
         assert refused.value.smtp_code == 550
-        assert refused.value.smtp_error.startswith(b"5.7.1")
-        running.lines("action=reject")
+        assert name in running.lines("action=reject")[0]
         send(server.smtp_port, daemon.unseen("ham", 1)[0])
         assert len(server.delivered(1)) == 1
+        assert name in daemon.command(state, "quarantine", "list")
+        hop = f"smtp://127.0.0.1:{server.back_port}"
+        daemon.command(state, "quarantine", "release", name, "--next-hop", hop)
+        released = server.delivered(2)[1]
+        assert body(released) == body(spam)
+        assert fields(released, "X-Spam-Flag") == []
+        assert fields(released, "X-Spamguard") == [f"ham; id={name}; by=person"]
+        assert fields(released, "Subject") == fields(spam, "Subject")
 
 
 def test_recipients_come_one_by_one_if_configured(state: Path, tmp_path: Path) -> None:

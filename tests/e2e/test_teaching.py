@@ -7,6 +7,7 @@ from __future__ import annotations
 import imaplib
 import os
 import pwd
+import re
 import shutil
 import smtplib
 import subprocess
@@ -77,7 +78,7 @@ class SieveSite:
         self.port = free_port()
 
     @contextmanager
-    def spamguard(self, more: str = "") -> Iterator[Daemon]:
+    def spamguard(self, more: str = "", listener: str = "") -> Iterator[Daemon]:
         root = self.server.root
         file = self.state.with_name("spamguard.yaml")
         file.write_text(f"""
@@ -85,7 +86,7 @@ listeners:
   - listen: smtp://127.0.0.1:{self.port}
     position: standalone
     next_hop: lmtp:{root}/run/lmtp-spamguard
-teach: {{spool: {root}/left, for_others: [nobody]}}
+{listener}teach: {{spool: {root}/left, for_others: [nobody]}}
 {more}""")
         with daemon.running(self.state, "--config", str(file), port=self.port) as running:
             yield running
@@ -240,6 +241,20 @@ def test_tagged_mail_is_filed_and_moving_it_back_teaches(place):
         assert place.votes() == []  # what a script files is no person's word
         ok(client.uid("MOVE", name, "INBOX"))
         place.come(("anna", "ham"))
+
+
+@needs_sieve
+def test_what_is_released_is_not_filed_as_spam_again(place):
+    """By the script that files by our verdict: a person has said that it is ham."""
+    rule = "    rules: [{when: spam, action: quarantine}]\n"
+    with place.spamguard(listener=rule) as running, mail_program(place.server) as client:
+        with smtplib.SMTP("127.0.0.1", place.port) as sender:
+            sender.sendmail("x@offers.example", "anna@example.net", daemon.unseen("spam", 1)[0])
+        (name,) = re.findall(r"id=(\w+)", running.lines("action=quarantine")[0])[:1]
+        hop = f"lmtp:{place.server.lmtp_socket}"
+        daemon.command(place.state, "quarantine", "release", name, "--next-hop", hop)
+        ok(client.select("INBOX"))
+        assert len(client.uid("SEARCH", "HEADER", "X-Spamguard", name)[1][0].split()) == 1
 
 
 # ---- mail to addresses that teach

@@ -11,7 +11,7 @@ import pytest
 from spamguard.config.options import Settings
 from spamguard.config.values import KeptLessons
 from spamguard.daemon import settle
-from spamguard.delivery.quarantine import DIRECTORY, Quarantine
+from spamguard.delivery.quarantine import DIRECTORY, REFUSED, Quarantine
 from spamguard.engine.filter import Filter
 from spamguard.engine.policy import SPAM_THRESHOLD
 from spamguard.errors import TableError
@@ -60,12 +60,15 @@ def test_held_mail_is_removed_when_it_is_too_old(tmp_path: Path) -> None:
     now = time.time()
     quarantine, names = Quarantine(tmp_path / DIRECTORY), {}
     envelope = Envelope(Sender("a@b.example"), (Recipient("c@d.example"),), Client("192.0.2.1"))
-    for days in (0, 29, 31):
+    for days in (0, 29, 31, 32):
         names[days] = new_id(now - days * 86_400, bytes(RANDOM_BYTES))
         spool = Spool(tmp_path)
         spool.write(b"Subject: x\r\n\r\n")
-        quarantine.store(names[days], SpoolView(b"", spool, 0), envelope, "spam", now)
+        reason = REFUSED if days == 31 else "spam"
+        quarantine.store(names[days], SpoolView(b"", spool, 0), envelope, reason, now)
         spool.close()
+    settle.remove_expired(tmp_path, 7, REFUSED)
+    assert set(quarantine.ids()) == {names[0], names[29], names[32]}
     settle.remove_expired(tmp_path, 30)
     assert set(quarantine.ids()) == {names[0], names[29]}
     with pytest.MonkeyPatch.context() as patch:
