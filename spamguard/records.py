@@ -25,13 +25,13 @@ EXTRACTOR_FINGERPRINT = "33c9207fee02"
 """Of the features of made-up mail by that version (`tests/contract/test_extractor.py`)."""
 
 DIGEST_BYTES = 16
-"""Of the digest of a message, and of a sender."""
+"""Of the digest of a message, of a sender, and of a sender's domain."""
 
 MAX_LINE = 120
 """Characters of the line that is kept of a text."""
 
 SENDER_PREFIX = b"snd"
-"""With which the digests of senders begin."""
+"""With which the digests of senders and their domains begin."""
 
 MAX_WORDS, MAX_WORD_LENGTH = 1000, 100
 """Words of a scan, and characters of each."""
@@ -129,7 +129,8 @@ class Scan:
     threshold: Share  # from which probability on the filter calls a message spam
     settle: bool = False  # lessons wait for settling
     personal: Mapping[str, Verdict] = field(default_factory=dict)  # by user, where own votes count
-    sender: Annotated[bytes, Meta(max_length=DIGEST_BYTES)] = b""  # digest, if authenticated
+    # digests of its address and domain, if authenticated (`ledger.senders`)
+    sender: Annotated[bytes, Meta(max_length=2 * DIGEST_BYTES)] = b""
     line: Annotated[str, Meta(max_length=MAX_LINE)] = ""  # the beginning of its text
 
 
@@ -158,6 +159,7 @@ class Explanation:
     few: bool = False  # no words would do, for want of lessons
     cautious: bool = False  # it would be called spam if more good mail were known
     sender: float = 0.0
+    of_domain: bool = False  # that word is about everybody at the sender's domain
 
 
 @dataclass(frozen=True, slots=True)

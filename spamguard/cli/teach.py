@@ -7,8 +7,9 @@ messages whose folder says what they are, and these are taught in the name of it
 use `learning`, the one way in for a lesson, and settle at the end. With --sender, `learn` and
 `forget` keep a word about all mail of somebody: evidence that counts only where a server named in
 the configuration (`authserv_ids`) has authenticated the sender, and one user's word only with
-`personal: true`. What is kept is a keyed hash of the address. `teach-pipe` leaves a lesson
-for the daemon; `spamguard.__main__` runs it without this module, because somebody waits for it.
+`personal: true`. What is kept is a keyed hash of the address, or of the domain. `teach-pipe` leaves
+a lesson for the daemon; `spamguard.__main__` runs it without this module, because somebody waits
+for it.
 
 Must never teach a part of a message, never touch what others have taught, never write to a mailbox,
 and never take an address for authentic. `teach-folders` that is run again must teach only what is
@@ -46,20 +47,30 @@ if TYPE_CHECKING:
 # ---- senders: a word about all mail of somebody
 
 
-def _parse_address(text: str) -> str:
+def _parse_sender(text: str) -> str:
+    """The address; or the domain, if that is all there is."""
+    from spamguard.ledger.senders import sender_domain
     from spamguard.mail.authentication import parse_author
 
-    address = parse_author([text.encode("utf-8", "replace")])
-    if not address:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address such as anna@example.org")
-    return address
+    given = text.encode("utf-8", "replace")
+    if address := parse_author([given]):
+        return address
+    host = parse_author([b"any@" + given]).removeprefix("any@")
+    if not host:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no address such as anna@example.org, and no domain such as example.org"
+        )
+    if host != (domain := sender_domain(host)):
+        raise argparse.ArgumentTypeError(f"{text!r}: name an address, or all of {domain}")
+    return host
 
 
 SENDER = argument(
     "--sender",
-    type=_parse_address,
-    metavar="ADDRESS",
-    help="not a message, but a sender: all mail from this address, where it is authenticated",
+    type=_parse_sender,
+    metavar="ADDRESS|DOMAIN",
+    help="not a message, but a sender: all mail from this address, or from everybody at this "
+    "domain, where it is authenticated",
 )
 
 
@@ -107,7 +118,8 @@ def _cast_word(options: argparse.Namespace, label: str) -> int:
         outcome = LessonService(spam_filter).submit_vote(vote)
     changed = outcome is LessonOutcome.LEARNT
     if label:
-        text = f"its mail is {'wanted' if label == 'ham' else 'unwanted'}, where authenticated"
+        mail = "its mail" if "@" in options.sender else "mail of everybody there"
+        text = f"{mail} is {'wanted' if label == 'ham' else 'unwanted'}, where authenticated"
         text += "" if changed else " (already known)"
     else:
         text = "forgot what was said of it" if changed else "nothing was said of it"
@@ -135,7 +147,7 @@ What is marked as deleted is not taught. What has no header field at all is no m
 taught, unless --force says so.
 
 Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
-does. --sender teaches no message, but "always from this sender".""",
+does. --sender teaches no message, but "always from this sender", or from everybody at a domain.""",
     argument(
         "--as",
         dest="label",
@@ -156,7 +168,8 @@ does. --sender teaches no message, but "always from this sender".""",
   spamguard learn trec07p/full/index
   spamguard learn --dry-run --as ham ~/Documents/mail
   spamguard learn --as ham --id 0iq5r8jo4c1n2f3g
-  spamguard learn --as ham --sender news@example.org --user anna""",
+  spamguard learn --as ham --sender news@example.org --user anna
+  spamguard learn --as spam --sender offers.example""",
 )
 def run_learn(options: argparse.Namespace) -> int:
     from spamguard.engine.prepare import LabelledExample, extract_examples, group_by_class

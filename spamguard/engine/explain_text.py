@@ -23,6 +23,7 @@ from spamguard.bayes.formulas import Floats
 from spamguard.bayes.fusion import break_down, class_difference
 from spamguard.bayes.personal import UserCorrection
 from spamguard.engine import policy
+from spamguard.ledger.senders import SenderWord
 from spamguard.log import printable
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import TOKEN_SETS, Clue, Explanation, Verdict
@@ -41,7 +42,7 @@ def explain_verdict(
     texts: Mapping[int, str],
     *,
     spam_from: float,
-    sender: float,
+    said: SenderWord,
     usual_spam_from: float,
 ) -> Explanation:
     """Why a verdict, by the likeliest class of each side.
@@ -52,8 +53,8 @@ def explain_verdict(
         Readable texts of tokens, where they are known.
     spam_from, usual_spam_from
         The threshold of this message, and the one that holds once enough good mail is known.
-    sender
-        What a word about the sender adds, in nats.
+    said
+        The word about the sender that counts.
     """
     tables, unwanted = message.parameters.tables, message.parameters.unwanted
     favoured, against = policy.likeliest_sides(verdict, unwanted)
@@ -61,13 +62,13 @@ def explain_verdict(
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
     log_odds, biases = parts.log_odds, parts.biases
-    if sender:
-        log_odds += sender
-        shares["sender"] = scores["sender"] = sender
+    if said.nats:
+        log_odds += said.nats
+        shares["sender"] = scores["sender"] = said.nats
     if correction:
         numbers = tables.classes.index(favoured), tables.classes.index(against)
         log_odds = verdict.log_odds
-        shares[PERSONAL_EXPERT] = share = verdict.log_odds - sender - parts.log_odds
+        shares[PERSONAL_EXPERT] = share = verdict.log_odds - said.nats - parts.log_odds
         scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
     clues = _sorted_clues(message, parts.buckets, texts)
@@ -90,7 +91,8 @@ def explain_verdict(
         flip=flip,
         few=few,
         cautious=not few and usual_spam_from <= verdict.probability < spam_from,
-        sender=sender,
+        sender=said.nats,
+        of_domain=said.of_domain,
     )
 
 
@@ -225,7 +227,7 @@ GROUPS = {
     "said": GroupKind(
         "What was said of its sender",
         "what was said of its sender",
-        {"sender word": "“Always from this sender”, of an authenticated sender."},
+        {"sender word": "“Always from this sender”, or its domain, where it is authenticated."},
     ),
     "start": GroupKind(
         "Before reading",
@@ -317,7 +319,7 @@ def list_features(why: Explanation) -> list[ExplainedFeature]:
     ]
     for traits, kind in ((why.traits, "structure"), (why.numbers, "measure")):
         features += [ExplainedFeature(name, kind, part) for name, part in traits.items()]
-    said = f"mail of its sender is {'wanted' if why.sender < 0 else 'unwanted'}"
+    said = f"mail of {_spoken_of(why)} is {'wanted' if why.sender < 0 else 'unwanted'}"
     features += [ExplainedFeature(said, "sender word", why.sender)] if why.sender else []
     features.append(ExplainedFeature("biases of the experts", "start", why.biases))
     features.append(ExplainedFeature("prior", "start", why.prior))
@@ -327,6 +329,10 @@ def list_features(why: Explanation) -> list[ExplainedFeature]:
         name = "weaker features, text not kept"
         features.append(ExplainedFeature(name, "not kept", sum(unkept), len(unkept)))
     return features
+
+
+def _spoken_of(why: Explanation) -> str:
+    return "everybody at its sender's domain" if why.of_domain else "its sender"
 
 
 def sum_groups(features: Sequence[ExplainedFeature]) -> list[GroupPart]:
@@ -459,7 +465,7 @@ def describe_verdict(
     if not why.few and (one := _only_class_of_language(why)):
         clauses.append(f"nearly all mail taught in its language is {class_title(one)}")
     if why.sender:
-        clauses.append(f"its sender was called {'wanted' if why.sender < 0 else 'unwanted'}")
+        clauses.append(f"{_spoken_of(why)} was called {'wanted' if why.sender < 0 else 'unwanted'}")
     label = why.verdict.label
     if why.few:
         clauses.append("too little is taught yet")

@@ -229,7 +229,7 @@ class Filter(ClosedOnExit):
     def judge_features(self, features: Features, user: str = "", sender: bytes = b"") -> Verdict:
         """`judge` for a message that was read, with what `SenderWords.identify` says of it."""
         scored, joint, spam_from = self._score(features)
-        nats = self.senders.find(sender, [user])[user] if sender else 0
+        nats = self.senders.find(sender, [user])[user].nats if sender else 0
         correction = self._user_corrections([user], scored).get(user) if user else None
         return self._make_verdict(joint, spam_from, nats, correction)
 
@@ -255,13 +255,13 @@ class Filter(ClosedOnExit):
             verdict = self._make_verdict(joint, spam_from)
             return Scan(verdict, example.digest, packed, (), spam_from, due)
         sender = self.senders.identify(raw)
-        nats = self.senders.find(sender, ("", *users))
-        verdict = self._make_verdict(joint, spam_from, nats[""])
+        said = self.senders.find(sender, ("", *users))
+        verdict = self._make_verdict(joint, spam_from, said[""].nats)
         corrections = self._user_corrections(users, scored)
         by_user = {
-            user: self._make_verdict(joint, spam_from, nats[user], corrections.get(user))
+            user: self._make_verdict(joint, spam_from, said[user].nats, corrections.get(user))
             for user in users
-            if user in corrections or nats[user] != nats[""]
+            if user in corrections or said[user].nats != said[""].nats
         }
         parts, *_ = fusion.token_parts(scored, *policy.likeliest_sides(verdict, self._unwanted))
         chosen = fusion.strongest_parts(parts, words)
@@ -290,15 +290,15 @@ class Filter(ClosedOnExit):
         if scored is None:
             raise UsageError("explanations are of the default profile: leave --profile out")
         correction = self._user_corrections([user], scored).get(user)
-        nats = self.senders.find(sender, [user])[user]
-        verdict = self._make_verdict(joint, spam_from, nats, correction)
+        said = self.senders.find(sender, [user])[user]
+        verdict = self._make_verdict(joint, spam_from, said.nats, correction)
         return explain_text.explain_verdict(
             scored,
             verdict,
             correction,
             texts,
             spam_from=spam_from,
-            sender=nats,
+            said=said,
             usual_spam_from=self._spam_from,
         )
 

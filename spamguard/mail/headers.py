@@ -328,7 +328,7 @@ def relation_clues(
     if b"reply-to" in first_values:
         clues.append(b"reply_to_sender" if sender == answered else b"reply_to_other")
     if hosts:
-        owners = {_registered_part(host.encode("utf-8", "replace")) for host in hosts[:_MAX_HOSTS]}
+        owners = {registered_part(host.encode("utf-8", "replace")) for host in hosts[:_MAX_HOSTS]}
         where = b"links_some_sender" if sender in owners else b"links_elsewhere"
         clues.append(b"links_sender" if owners == {sender} else where)
         clues.append(b"link_owners_%d" % min(len(owners), _MAX_LINK_DOMAINS))
@@ -378,11 +378,11 @@ def registered_domain(value: bytes) -> bytes:
     if not start.isascii():
         start = _WIDE_HOST.sub(_ascii_match, start.decode("utf-8", "replace")).encode()
     match = _ADDRESS_HOST.search(start, max(start.find(b"<"), 0)) or _ADDRESS_HOST.search(start)
-    return _registered_part(match[1]) if match else b""
+    return registered_part(match[1]) if match else b""
 
 
 @lru_cache(maxsize=4096)
-def _registered_part(host: bytes) -> bytes:
+def registered_part(host: bytes) -> bytes:
     """The part of a host name that somebody registered, near enough without a list of suffixes."""
     labels = host.lower().strip(b".").rsplit(b".", 3)[-3:]
     is_country = len(labels) == 3 and len(labels[2]) == 2 and labels[1] in _SECOND_LEVEL_LABELS

@@ -95,7 +95,7 @@ class HistoryRow:
     words: tuple[Word, ...] = ()  # strongest first
     # Users with a decision that differs from that for all people, each with the own label.
     personal: Mapping[str, str] = field(default_factory=dict)
-    sender_digest: bytes = b""  # of words about the sender, if authenticated (`ledger.senders`)
+    sender_digest: bytes = b""  # of sender and domain, if authenticated (`ledger.senders`)
     line: str = ""  # the beginning of its text
 
     @property

@@ -303,7 +303,7 @@ async def forget_passed(call: Call, verdict_id: VerdictId) -> models.LessonRecei
 @router.post(
     "/history/{id}/sender",
     name="saySender",
-    summary="Say what mail of its sender is, or take that back",
+    summary="Say what mail of its sender or domain is, or take that back",
 )
 async def say_sender(
     call: Call,
@@ -312,8 +312,11 @@ async def say_sender(
         str,
         Query(alias="class", pattern="^(ham|spam)?$", description="ham or spam; empty: take back"),
     ],
+    domain: Annotated[
+        Text, _optional("`domain` of the message: everybody there; empty: its address only")
+    ] = "",
 ) -> models.LessonReceipt:
-    return await call.service.say_of_sender(call.person, verdict_id, label)
+    return await call.service.say_of_sender(call.person, verdict_id, label, domain)
 
 
 @router.post("/undo", summary="Take back all votes of a user since a time")

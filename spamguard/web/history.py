@@ -30,9 +30,10 @@ from spamguard.config.types import MAILBOX
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.engine.filter import Filter
 from spamguard.errors import NotAllowedError, NotThereError, QuarantineError, UsageError
-from spamguard.ledger.senders import label_class
+from spamguard.ledger.senders import label_class, sender_domain, split_sender
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NO_STANDING
+from spamguard.mail.headers import split_author
 from spamguard.proxy.history import (
     HISTORY_FILE,
     MAX_RECIPIENTS,
@@ -341,8 +342,15 @@ class Reader:
         settings = self.settings
         is_ours = row.fingerprint == self.ledger.fingerprint and settings.believed_servers
         if row.sender_digest and is_ours and (settings.personal or person.operator):
-            label = self.ledger.standing_label(row.sender_digest, person.voter)
-            details = replace(details, authenticated=True, sender_word=label_class(label))
+            said, *said_of_domain = (
+                label_class(self.ledger.standing_label(digest, person.voter))
+                for digest in split_sender(row.sender_digest)
+            )
+            details = replace(details, authenticated=True, sender_word=said)
+            # kept as a digest only; the text of the author may lack an address
+            domain = sender_domain(split_author(row.author)[1].strip("<>"))
+            if said_of_domain and domain:
+                details = replace(details, domain=domain, domain_word=said_of_domain[0])
         return details
 
     def can_teach(self, row: HistoryRow) -> bool:

@@ -112,13 +112,16 @@ class Judgement(MessageOutcome):
 @dataclass(frozen=True)
 class JudgementDetails(Judgement):
     """A message that passed, with its words, strongest first. authenticated: a word of the person
-    about its sender would count. sender_word: that word, ham or spam, or "". line: the beginning of
-    its text.
+    about its sender would count. sender_word: that word, ham or spam, or "". domain: that of the
+    sender, about which a word would count, too, or "". domain_word: as sender_word. line: the
+    beginning of its text.
     """
 
     words: Sequence[WordPart]
     authenticated: bool = False
     sender_word: str = ""
+    domain: str = ""
+    domain_word: str = ""
     line: str = ""
 
 

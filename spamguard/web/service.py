@@ -52,7 +52,7 @@ from spamguard.errors import (
 )
 from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, undo_votes
-from spamguard.ledger.senders import make_sender_vote
+from spamguard.ledger.senders import make_sender_vote, split_sender
 from spamguard.ledger.votes import NO_STANDING
 from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
 from spamguard.process import start_process
@@ -297,15 +297,21 @@ class Desk(Reader):
         return LessonReceipt(digest.hex(), "", changed, _label(vote), verdict)
 
     def say_of_sender(
-        self, person: Person, message: JudgementDetails, sender: bytes, label: str
+        self, person: Person, message: JudgementDetails, sender: bytes, label: str, domain: str
     ) -> LessonReceipt:
-        """Keep what the person says of a sender, by the digest of the address."""
+        """Keep what the person says of a sender, or of everybody at its domain, by the digest."""
         if not message.authenticated:
             raise UsageError("nobody has authenticated this sender, so no word about it counts")
+        digest, *of_domain = split_sender(sender)
+        if domain:
+            digest = self.filter.senders.digest(domain)
+            if digest not in of_domain:
+                raise UsageError(f"{domain[:40]!r} is not the domain of this sender")
         nats, now = SENDER_NATS.get(label), int(time.time())
-        vote = make_sender_vote(sender, person.voter, nats, Origin.HISTORY, now)
+        vote = make_sender_vote(digest, person.voter, nats, Origin.HISTORY, now)
         outcome = self.lessons.submit_vote(vote, self._max_lessons if label else 0)
-        return LessonReceipt(sender.hex(), label, self._was_learnt(outcome), message.sender_word)
+        was = message.domain_word if domain else message.sender_word
+        return LessonReceipt(digest.hex(), label, self._was_learnt(outcome), was)
 
     def undo(
         self, digests: Sequence[bytes], chosen: VoteSelection, *, dry: bool
@@ -490,12 +496,17 @@ class Service:
 
         return await self._on_row(self._change, person, verdict_id, take_back)
 
-    async def say_of_sender(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
-        """Keep what the person says of the sender of a message; label "": take that back."""
+    async def say_of_sender(
+        self, person: Person, verdict_id: str, label: str, domain: str = ""
+    ) -> LessonReceipt:
+        """Keep what the person says of the sender of a message; label "": take that back.
+
+        domain: the sender's, if it is said of everybody there.
+        """
 
         def say(desk: Desk, row: HistoryRow, held: bool) -> LessonReceipt:
             message = desk.describe(person, row, held=held)
-            return desk.say_of_sender(person, message, row.sender_digest, label)
+            return desk.say_of_sender(person, message, row.sender_digest, label, domain)
 
         return await self._on_row(self._change, person, verdict_id, say)
 

@@ -22,6 +22,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar
+from urllib.parse import quote
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -219,18 +220,19 @@ _SIDES = {"ham": "wanted", "spam": "unwanted"}
 @page("POST", "/history/{name}/sender")
 async def say_sender(visit: Visit) -> Response:
     person, path = visit.person, f"/history/{visit.verdict_id}"
-    label = (await visit.form()).get("class", "")
+    label, domain = (await visit.form()).get("class", ""), visit.parameters.get("domain", "")
     if label and label not in _SIDES:
         raise UsageError("choose what mail of this sender is: there is no such choice")
-    receipt = await visit.service.say_of_sender(person, visit.verdict_id, label)
+    receipt = await visit.service.say_of_sender(person, visit.verdict_id, label, domain)
+    whom = f"everybody at {domain}" if domain else "this sender"
     if not label:
-        text = "Taken back: what you had said of this sender counts no more."
+        text = f"Taken back: what you had said of {whom} counts no more."
     elif not receipt.changed:
-        text = f"You had already said that mail of this sender is {_SIDES[label]}."
+        text = f"You had already said that mail of {whom} is {_SIDES[label]}."
     else:
-        text = f"Mail of this sender is {_SIDES[label]}. That counts where it is authenticated."
-    undo = f"{path}/sender" if label and receipt.changed else ""
-    return visit.redirect(path, Notice(text, undo=undo))
+        text = f"Mail of {whom} is {_SIDES[label]}. That counts where it is authenticated."
+    undo = f"{path}/sender" + (domain and f"?domain={quote(domain)}")
+    return visit.redirect(path, Notice(text, undo=undo if label and receipt.changed else ""))
 
 
 # ---- the queue

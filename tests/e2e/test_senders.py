@@ -1,5 +1,5 @@
-"""“Always from this sender”, through the real daemon: genuine mail gains, forged mail does not, and
-page, API and commands say so and take it back.
+"""“Always from this sender”, or its domain, through the real daemon: genuine mail gains, forged
+mail does not, and page, API and commands say so and take it back.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -28,6 +29,7 @@ from tests.unit.engine.test_senders import GENUINE, RECEIVED, by
 from tests.unit.servers.milter.mta import Mta
 
 SHOP = "news@shop.example"
+DOMAIN = "shop.example"
 ANNA = "anna@example.net"
 BEHIND = {"position": "after-queue"}
 STRIPS = "strips_authentication_results"
@@ -79,6 +81,7 @@ def test_genuine_mail_gains_forged_mail_does_not_and_it_is_taken_back(state: Pat
         told = json.loads(site.command("explain", "--json", "--user", "anna", str(second["id"])))
         assert told["experts"]["sender"]["share"] == -6
 
+        say_of_the_domain(anna, path)
         for number, raw in enumerate(forged, 3):
             third = send(raw, number)
             assert third["authenticated"] is False
@@ -90,11 +93,31 @@ def test_genuine_mail_gains_forged_mail_does_not_and_it_is_taken_back(state: Pat
 
         site.command("undo", "--user", "anna", "--since", "1h")
         for user in ("--user", "anna"), ():  # by command, too
-            assert "wanted" in site.command("learn", "--as", "ham", "--sender", SHOP, *user)
-            assert "forgot" in site.command("forget", "--sender", SHOP, *user)
+            for name in (SHOP, DOMAIN):
+                assert "wanted" in site.command("learn", "--as", "ham", "--sender", name, *user)
+                assert "forgot" in site.command("forget", "--sender", name, *user)
         fifth = send(last, 5)
         assert (fifth["authenticated"], fifth["sender_word"]) == (True, "")
         assert "sender" not in anna.get(f"/history/{fifth['id']}/why").json()["now"]["experts"]
+
+
+def say_of_the_domain(anna: httpx.Client, path: str) -> None:
+    """It goes behind what was said of the address."""
+
+    def look() -> tuple[list[str], dict[str, Any]]:
+        answer = anna.get(path.replace("/sender", "/why")).json()
+        said = [answer["then"][key] for key in ("sender_word", "domain", "domain_word")]
+        return said, answer["now"]
+
+    spam = {"class": "spam", "domain": DOMAIN}
+    assert anna.post(path, params=spam | {"domain": "evil.example"}).status_code == 422
+    assert anna.post(path, params=spam).json()["changed"]
+    said, why = look()
+    assert (said, why["experts"]["sender"]["share"]) == (["ham", DOMAIN, "spam"], -6)
+    assert anna.post(path, params={"class": ""}).json()["was"] == "ham"
+    said, why = look()
+    assert (said, why["experts"]["sender"]["share"]) == (["", DOMAIN, "spam"], 6)
+    assert "everybody at its sender's domain was called unwanted" in why["sentence"]
 
 
 def test_no_forged_field_is_believed_unless_the_server_strips_it(state: Path) -> None:
@@ -158,4 +181,17 @@ def try_the_button(site: ApiSite, user: str, *, scripts: bool) -> None:
         press(driver, "Undo", "form[action$='/sender']")
         shows(driver, "Taken back", "#notice")
         assert "its sender was called" not in text(driver)
+        shows(driver, f"From everybody at {DOMAIN}?")
+        whole = f"form[action$='/sender?domain={DOMAIN}']"
+        press(driver, "Ham", whole)
+        shows(driver, f"Mail of everybody at {DOMAIN} is wanted.", "#notice")
+        shows(driver, "You said: ham", whole)
+        assert "everybody at its sender's domain was called wanted" in text(driver)
+        press(driver, "Undo", "#notice")
+        shows(driver, "Taken back", "#notice")
+        press(driver, "Spam", whole)
+        shows(driver, "everybody at its sender's domain was called unwanted")
+        press(driver, "Undo", whole)
+        shows(driver, "Taken back", "#notice")
+        assert "domain was called" not in text(driver)
         assert complaints(driver) == []

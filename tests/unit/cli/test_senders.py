@@ -10,16 +10,28 @@ from tests.unit.cli.conftest import Run
 from tests.unit.cli.test_status_daemon import saying
 
 SENDER = "news@example.org"
+DOMAIN = "example.org"
 COUNTS = {"pid": 1, "authserv_ids": ["mx.example.org"], "personal": True}
 
 
-def test_undo_takes_a_word_back_and_lessons_are_as_before(run: Run, taught: Path) -> None:
+@pytest.mark.parametrize("name", [SENDER, DOMAIN])
+def test_undo_takes_a_word_back_and_lessons_are_as_before(
+    run: Run, taught: Path, name: str
+) -> None:
     before = run(taught, "status", "--json").json["classes"]
     with saying(taught, COUNTS):
-        run(taught, "learn", "--as", "spam", "--sender", SENDER, "--user", "anna")
+        said = run(taught, "learn", "--as", "spam", "--sender", name, "--user", "anna").out
+    assert ("everybody there" in said) == (name == DOMAIN)
     assert run(taught, "status", "--json").json["classes"] == before
     assert run(taught, "undo", "--user", "anna").status == 0
-    assert "nothing was said" in run(taught, "forget", "--sender", SENDER, "--user", "anna").out
+    assert "nothing was said" in run(taught, "forget", "--sender", name, "--user", "anna").out
+
+
+def test_words_about_an_address_and_its_domain_are_two(run: Run, taught: Path) -> None:
+    with saying(taught, COUNTS):
+        assert run(taught, "learn", "--as", "ham", "--sender", DOMAIN, "--json").json["changed"]
+    assert "nothing was said" in run(taught, "forget", "--sender", SENDER).out
+    assert "forgot" in run(taught, "forget", "--sender", DOMAIN).out
 
 
 @pytest.mark.parametrize(
@@ -56,7 +68,12 @@ def test_a_word_that_makes_no_sense_is_refused(
 
 @pytest.mark.parametrize(
     "words",
-    [("--sender", "no address"), ("--sender", SENDER, "--force"), ("--sender", SENDER, "x")],
+    [
+        ("--sender", "no address"),
+        ("--sender", "mail.example.org"),
+        ("--sender", SENDER, "--force"),
+        ("--sender", SENDER, "x"),
+    ],
 )
 def test_a_command_line_that_makes_no_sense_is_refused(
     run: Run, taught: Path, words: tuple[str, ...], capsysbinary: pytest.CaptureFixture[bytes]

@@ -1,5 +1,6 @@
-"""A word about a sender: it counts where the sender is authenticated, as strongly as was asked, for
-those who said it; forged mail gains nothing, and nothing else changes by a bit.
+"""A word about a sender, or about everybody at its domain: it counts where the sender is
+authenticated, as strongly as was asked, for those who said it; forged mail gains nothing, and
+nothing else changes by a bit.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import pytest
 from spamguard.engine.filter import Filter
 from spamguard.learning.lessons import LessonOutcome, LessonService
 from spamguard.ledger.senders import make_sender_vote
-from tests.unit.filters import mail, opened, teach
+from tests.unit.filters import READER, mail, opened, teach
 
 SERVER = "mx.example.org"
 ANNA, BEN = "anna", "ben"
 SHOP = "news@shop.example"
+DOMAIN = "shop.example"
 OWN = "anna@home.example"
 LESSONS = mail(120)
 SPAM = [raw for label, raw in mail(80, 2) if label == "spam"]
@@ -86,7 +88,7 @@ def test_forged_mail_gains_nothing(spam_filter: Filter) -> None:
         head = head if head.startswith(b"Auth") else RECEIVED + head
         forged.append(by(head, raw, (OWN, SHOP)[number % 2]))
     before = list(spam_filter.judge_all(forged, user=ANNA))
-    for address in (OWN, SHOP):
+    for address in (OWN, SHOP, "home.example", DOMAIN):
         for user in ("", ANNA):
             assert say(spam_filter, address, -12, user) is LessonOutcome.LEARNT
     after = list(spam_filter.judge_all(forged, user=ANNA))
@@ -107,9 +109,9 @@ def test_no_server_is_believed_unless_it_is_named(tmp_path: Path, spam_filter: F
 
 
 @pytest.mark.parametrize("own_votes", [False, True])
-@pytest.mark.parametrize("nats", [-6, 12])
+@pytest.mark.parametrize(("nats", "name"), [(-6, SHOP), (12, SHOP), (-6, DOMAIN)])
 def test_the_explanation_shows_the_word_and_still_sums(
-    spam_filter: Filter, own_votes: bool, nats: int
+    spam_filter: Filter, own_votes: bool, nats: int, name: str
 ) -> None:
     from spamguard.engine.explain_text import describe_verdict, list_features, sum_groups
 
@@ -118,7 +120,7 @@ def test_the_explanation_shows_the_word_and_still_sums(
         teach(spam_filter, [("ham", SPAM[0])], ANNA)
     spam_filter.define_class("phishing", unwanted=True)
     without = spam_filter.explain(raw, user=ANNA)
-    say(spam_filter, SHOP, nats, ANNA)
+    say(spam_filter, name, nats, ANNA)
     why = spam_filter.explain(raw, user=ANNA)
     assert why.verdict == spam_filter.judge(raw, user=ANNA)
     assert why.log_odds == pytest.approx(without.log_odds + nats)
@@ -131,22 +133,85 @@ def test_the_explanation_shows_the_word_and_still_sums(
     groups = sum_groups(features)
     assert sum(group.part for group in groups) == pytest.approx(why.log_odds)
     assert [group.part for group in groups if group.name == "said"] == [nats]
-    sentence = "its sender was called " + ("wanted" if nats < 0 else "unwanted")
-    assert sentence in describe_verdict(why, features)
+    whom = "its sender" if name == SHOP else "everybody at its sender's domain"
+    side = "wanted" if nats < 0 else "unwanted"
+    assert f"; {whom} was called {side}" in describe_verdict(why, features)
+    assert f"mail of {whom} is {side}" in [feature.name for feature in features]
     assert without.sender == 0
     assert "sender" not in without.shares
 
 
-def test_words_survive_compaction_and_merging(tmp_path: Path, spam_filter: Filter) -> None:
+@pytest.mark.parametrize("name", [SHOP, DOMAIN])
+def test_words_survive_compaction_and_merging(
+    tmp_path: Path, spam_filter: Filter, name: str
+) -> None:
     raw = by(GENUINE, SPAM[0], SHOP)
-    say(spam_filter, SHOP, -6, ANNA)
-    say(spam_filter, SHOP, -12, ANNA)
+    say(spam_filter, name, -6, ANNA)
+    say(spam_filter, name, -12, ANNA)
     spam_filter.settle()
+    assert spam_filter.explain(raw, user=ANNA).sender == -12
     with opened(tmp_path / "other", authserv_ids=[SERVER]) as other:
         other.ledger.merge(spam_filter.ledger.all_votes())
         other.settle()
         assert other.judge(raw, user=ANNA) == spam_filter.judge(raw, user=ANNA)
         assert other.judge(raw) == spam_filter.judge(raw)
+
+
+def test_a_word_about_the_address_goes_before_one_about_its_domain(spam_filter: Filter) -> None:
+    address, domain = "news@mail.shop.co.uk", "shop.co.uk"
+    raw = by(GENUINE, SPAM[0], address)
+    plain = spam_filter.judge(raw).log_odds
+    strength = iter(range(1, 9))
+
+    def counts(user: str) -> int:
+        scan = spam_filter.scan(raw, users=[user])
+        verdict = spam_filter.judge(raw, user=user)
+        assert scan.personal.get(user, scan.verdict) == verdict
+        return round(verdict.log_odds - plain)
+
+    said = [(domain, ""), (address, ""), (domain, ANNA), (address, ANNA)]
+    for name, user in said:
+        nats = next(strength)
+        assert say(spam_filter, name, nats, user) is LessonOutcome.LEARNT
+        assert (counts(ANNA), counts(BEN)) == (nats, min(nats, 2))
+    for left, (name, user) in zip((3, 2, 1, 0), reversed(said), strict=True):
+        assert say(spam_filter, name, None, user) is LessonOutcome.LEARNT
+        assert (counts(ANNA), counts(BEN)) == (left, min(left, 2))
+
+
+@pytest.mark.parametrize(
+    ("address", "covered"),
+    [
+        ("news@shop.co.uk", True),
+        ("boss@SHOP.co.UK", True),
+        ("x@a.b.c.shop.co.uk", True),
+        ("x@other.co.uk", False),
+        ("x@bookshop.co.uk", False),
+        ("x@co.uk", False),
+        ("x@shop.co.uk.evil.example", False),
+        ("shop.co.uk@evil.example", False),
+    ],
+)
+def test_a_word_about_a_domain_is_about_every_address_there_and_below(
+    spam_filter: Filter, address: str, covered: bool
+) -> None:
+    raw = by(GENUINE.replace(b"={1}", b"=" + address.partition("@")[2].encode()), SPAM[0], address)
+    plain = spam_filter.judge(raw)
+    say(spam_filter, "shop.co.uk", -6)
+    assert spam_filter.scan(raw).sender
+    assert spam_filter.judge(raw).log_odds == pytest.approx(plain.log_odds - 6 * covered)
+
+
+def test_rows_of_the_history_without_a_domain_still_find_the_word_about_the_address(
+    spam_filter: Filter,
+) -> None:
+    raw = by(GENUINE, SPAM[0], SHOP)
+    scan, features = spam_filter.scan(raw), READER.read_example(raw).features
+    say(spam_filter, SHOP, -6)
+    say(spam_filter, DOMAIN, 6)
+    old_row = spam_filter.senders.digest(SHOP)
+    assert scan.sender == old_row + spam_filter.senders.digest(DOMAIN)
+    assert spam_filter.judge_features(features, sender=old_row) == spam_filter.judge(raw)
 
 
 def test_the_quota_of_lessons_holds_for_words(spam_filter: Filter) -> None:

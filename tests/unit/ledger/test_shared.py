@@ -9,6 +9,7 @@ from spamguard.ledger import shared
 from spamguard.ledger.arriving import with_unique_node
 from spamguard.ledger.events import MAX_BODY_BYTES, START, LogRow, Mark, decode_event, encode_event
 from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.senders import SenderWord, SenderWords, make_sender_vote
 from spamguard.ledger.shared import ForkError
 from spamguard.ledger.sqlite import SqliteLedger
 from tests.contract.ledgers import foreign_vote, lessons, new_vote, packed, push
@@ -280,3 +281,21 @@ def test_classes_follow_the_winning_vote(nodes, node):
     nodes.append(standing._replace(clock=standing.clock + 1, label=None))
     nodes.pull(other)
     assert other.classes() == {}
+
+
+# ---- words about senders
+
+
+@pytest.mark.parametrize("name", ["news@shop.example", "shop.example"])
+def test_a_word_about_a_sender_counts_on_every_node_until_one_takes_it_back(nodes, name):
+    ledgers = [nodes.new(node) for node in "ab"]
+    first, second = words = [SenderWords(ledger, b"k" * 32, ["mx"]) for ledger in ledgers]
+    sender = first.digest("news@shop.example") + second.digest("shop.example")
+    for ledger, nats in zip(ledgers, (-6, None), strict=True):
+        (changed,) = ledger.append([make_sender_vote(first.digest(name), "anna", nats, "web", 1)])
+        assert changed
+        for node in ledgers * 2:
+            nodes.turn(node)
+        said = SenderWord(nats, name == "shop.example") if nats else SenderWord()
+        expected = {"anna": said, "ben": SenderWord()}
+        assert [each.find(sender, ["anna", "ben"]) for each in words] == [expected, expected]

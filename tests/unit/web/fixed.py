@@ -191,8 +191,10 @@ class Fixed:
         self.calls.append(("forget_passed", person.name, name))
         return LessonReceipt(DIGEST, "", True, "spam", HAM)
 
-    async def say_of_sender(self, person: Person, name: str, label: str) -> LessonReceipt:
-        self.calls.append(("say_of_sender", person.name, name, label))
+    async def say_of_sender(
+        self, person: Person, name: str, label: str, domain: str = ""
+    ) -> LessonReceipt:
+        self.calls.append(("say_of_sender", person.name, name, label, domain))
         return LessonReceipt(DIGEST, label, self.changed, "")
 
     async def undo(
