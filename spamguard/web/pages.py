@@ -20,6 +20,7 @@ import secrets
 import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -437,6 +438,20 @@ class Visit:
         return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
 
 
+def choose_language(accepted: str) -> str:
+    """The language of the help that a browser likes best (RFC 9110, section 12.5.4); English where
+    it likes none. A file more in the templates is a language more.
+    """
+    liked: dict[str, float] = {}
+    for item in accepted[:500].lower().split(","):
+        tag, _, quality = item.replace(" ", "").partition(";q=")
+        with suppress(ValueError):
+            liked.setdefault(tag.partition("-")[0], float(quality or 1))
+    languages: list[str] = templates().globals["languages"]  # type: ignore[assignment]
+    best = max(languages, key=lambda name: liked.get(name, 0.0))
+    return best if liked.get(best, 0.0) > 0 else "en"
+
+
 def redirect(path: str) -> Response:
     return RedirectResponse(path, 303)
 
@@ -694,6 +709,10 @@ def templates() -> Environment:
     environment.globals |= _TEMPLATE_VALUES | {
         "version": blake2b(b"".join(sorted(_assets().values())), digest_size=6).hexdigest(),
     }
-    for name in environment.list_templates():
+    names = environment.list_templates()
+    environment.globals["languages"] = [
+        name.split(".")[1] for name in names if name.startswith("help.")
+    ]
+    for name in names:
         environment.get_template(name)
     return environment

@@ -504,7 +504,8 @@ async def forget_digest(visit: Visit) -> Response:
 @page("GET", "/help")
 async def help_page(visit: Visit) -> Response:
     _ = visit.person  # all pages need a login
-    return await visit.render("help.html")
+    accepted = visit.request.headers.get("accept-language", "")
+    return await visit.render(f"help.{pages.choose_language(accepted)}.html")
 
 
 # ---- login

@@ -81,6 +81,27 @@ def test_another_version_that_is_installed_meanwhile_changes_no_page(
         assert page.status_code == 200, path
 
 
+@pytest.mark.parametrize(
+    ("accepted", "language"),
+    [
+        ("", "en"), ("de-AT,de;q=0.8,en;q=0.5", "de"), ("en-GB, de;q=0.3", "en"), ("fr", "en"),
+        ("fr, de;q=0.1", "de"), ("de;q=0", "en"), (";q=,de;q=x,,*", "en"),
+    ],
+)  # fmt: skip
+def test_help_in_the_language_of_the_browser(
+    tmp_path: Path, service: Fixed, accepted: str, language: str
+) -> None:
+    pages: list[httpx.Response] = []
+
+    async def work(client: httpx.AsyncClient) -> None:
+        pages.append(await client.get("/help", headers={"accept-language": accepted}))
+
+    asking(work, service, tmp_path)
+    (page,) = pages
+    assert f'<html lang="{language}">' in page.text
+    assert ("<h1>Hilfe</h1>" in page.text) is (language == "de")
+
+
 def test_without_login_no_page_is_shown(tmp_path: Path, service: Fixed) -> None:
     for method, path, _ in VIEWS:
         if path in ("/login", "/login/mail", "/logout"):
