@@ -400,6 +400,10 @@ class Web:
     digest: Annotated[
         types.DigestPeriod, "How often users are told by mail what is held or unsure"
     ] = None
+    digest_to: Annotated[
+        types.MailAddress, "An operator who is told what is held for all; empty: nobody"
+    ] = ""
+    digest_hour: Annotated[types.HourOfDay, "When digests are sent, by local time"] = 6
 
     def __str__(self) -> str:
         return f"{'https' if self.tls else 'http'}://{self.listen}"

@@ -211,8 +211,9 @@ def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
         yield ("web", "proxy", "operators"), "nobody is named without user_header"
     if web.mail_from and not has_next_hop:
         yield ("web", "mail_from"), "mail needs the next hop of a listener, and there is none"
-    if web.digest and not web.mail_from:
-        yield ("web", "digest"), "say who sends it, as in mail_from: spamguard@example.org"
+    if (web.digest or web.digest_to) and not web.mail_from:
+        name = "digest" if web.digest else "digest_to"
+        yield ("web", name), "say who sends it, as in mail_from: spamguard@example.org"
 
 
 _USUAL_CLASSES = ("spam", "ham", "unsure")

@@ -240,6 +240,7 @@ KeptLessons = Annotated[
     Option(values.parse_kept_lessons, _KEPT_SCHEMA, lambda value: value.number or str(value)),
 ]
 Count = Annotated[int, _integer_option(1, 1_000_000)]
+HourOfDay = Annotated[int, _integer_option(0, 23)]
 DailyLimit = Annotated[int, _integer_option(0, 1_000_000)]
 Processes = Annotated[int, _integer_option(0, 1024)]
 Flag = Annotated[bool, Option(_check_flag, {"type": "boolean"})]

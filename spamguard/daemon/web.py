@@ -182,8 +182,8 @@ async def _open_page(
         ending = asyncio.Event()
         serving = asyncio.create_task(serve_http(config, listening, ending))
         mailing = [asyncio.create_task(mailer.run())] if mailer else []
-        if mailer and web.digest:
-            digests = DigestSender(web, web.digest, mailer, service)
+        if mailer and (web.digest or web.digest_to):
+            digests = DigestSender(web, mailer, service)
             mailing.append(asyncio.create_task(digests.run()))
         try:
             yield certificates

@@ -4,9 +4,10 @@
 to users of this filter, at their own address, whatever address a visitor writes. A visitor must not
 learn whether an address is known here. So the view answers before `Mailer` looks the address up.
 
-`DigestSender` has one clock: at `HOUR` by local time, on Mondays for a weekly digest, each user who
-has got such mail since the last digest gets one message, with a line and a link for each. The links
-open pages of a user who is logged in.
+`DigestSender` has one clock: at an hour of one's choice by local time, on Mondays for a weekly
+digest, each user who has got such mail since the last digest gets one message, with a line and a
+link for each. The links open pages of a user who is logged in. An operator may get one about what
+is held for all.
 
 The file of digests remembers, for each user, which hour was dealt with and up to what time mail has
 been told of. It is written before the mail goes out, so a restart never sends a digest twice. If
@@ -148,7 +149,6 @@ class Mailer:
 
 # ---- digests
 
-HOUR = 6
 DIGEST_FILE = "digests.sqlite"
 DIGEST_SCHEMA = Schema(
     kind="digests",
@@ -166,6 +166,7 @@ _LINK = re.compile(r"(://|www\.)", re.IGNORECASE)  # what mail programs make a l
 _POLL_SECONDS = 30.0
 _DAYS = {DigestPeriod.DAILY: 1, DigestPeriod.WEEKLY: 7}
 _EVERYBODY = ""  # the user whose row says that an hour is dealt with for all
+_OPERATORS_ROW = "@"  # the name of no user
 _OPERATOR = Person("", operator=True)
 
 _HEAD = """\
@@ -175,9 +176,9 @@ logged in there: {page}/login
 """
 
 
-def last_hour(now: float, period: DigestPeriod) -> float:
+def last_hour(now: float, period: DigestPeriod, hour: int) -> float:
     moment = datetime.fromtimestamp(now)
-    due = moment.replace(hour=HOUR, minute=0, second=0, microsecond=0)
+    due = moment.replace(hour=hour, minute=0, second=0, microsecond=0)
     due -= timedelta(due.weekday() if period is DigestPeriod.WEEKLY else 0)
     if due > moment:
         due -= timedelta(_DAYS[period])
@@ -187,11 +188,11 @@ def last_hour(now: float, period: DigestPeriod) -> float:
 class DigestSender:
     """Sends digests. Belongs to one event loop. web: with `mail_from`."""
 
-    def __init__(self, web: Web, period: DigestPeriod, mailer: Mailer, service: Service) -> None:
+    def __init__(self, web: Web, mailer: Mailer, service: Service) -> None:
         self._file = service.settings.state / DIGEST_FILE
-        self._web, self._period = web, period
+        self._web, self._period = web, web.digest or DigestPeriod.DAILY
         self._mailer, self._service = mailer, service
-        self._seconds = _DAYS[period] * 86_400.0
+        self._seconds = _DAYS[self._period] * 86_400.0
 
     async def run(self) -> None:
         """Send digests whenever they are due, until this is cancelled."""
@@ -207,46 +208,53 @@ class DigestSender:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def send_due(self, now: float) -> None:
-        hour = last_hour(now, self._period)
+        hour = last_hour(now, self._period, self._web.digest_hour)
         with closing(Database.open(self._file, DIGEST_SCHEMA)) as db:
             rows = db.query("SELECT hour FROM digests WHERE user = ?", (_EVERYBODY,))
             if rows and rows[0][0] < hour:
-                since = hour - 3 * self._seconds
-                addresses: set[str] = set()
-                async for held in self._held(_OPERATOR, since):
-                    addresses.update(held.waiting)
-                async for judgement in self._unsure(_OPERATOR, since):
-                    addresses.update(judgement.recipients)
-                users = {
-                    await self._service.find_user(address, self._web.mail_from)
-                    for address in addresses
-                }
-                for user, mailbox in sorted(users):
-                    if user:
-                        await self._send(db, user, mailbox, hour, now)
+                for user, mailbox in await self._find_users(hour) if self._web.digest else ():
+                    await self._send(db, user, Person(user), mailbox, hour, now)
+                if self._web.digest_to:
+                    await self._send(db, _OPERATORS_ROW, _OPERATOR, self._web.digest_to, hour, now)
             if not rows or rows[0][0] < hour:
                 _note(db, _EVERYBODY, hour, now)
 
-    async def _send(self, db: Database, user: str, mailbox: str, hour: float, now: float) -> None:
-        rows = db.query("SELECT hour, told FROM digests WHERE user = ?", (user,))
+    async def _find_users(self, hour: float) -> list[tuple[str, str]]:
+        """The users who have got such mail, and their mailboxes."""
+        since = hour - 3 * self._seconds
+        addresses: set[str] = set()
+        async for held in self._held(_OPERATOR, since):
+            addresses.update(held.waiting)
+        async for judgement in self._unsure(_OPERATOR, since):
+            addresses.update(judgement.recipients)
+        find, mail_from = self._service.find_user, self._web.mail_from
+        users = {await find(address, mail_from) for address in addresses}
+        return sorted((user, mailbox) for user, mailbox in users if user)
+
+    async def _send(
+        self, db: Database, row: str, person: Person, mailbox: str, hour: float, now: float
+    ) -> None:
+        rows = db.query("SELECT hour, told FROM digests WHERE user = ?", (row,))
         last, since = rows[0] if rows else (0.0, hour - self._seconds)
         if last >= hour:
             return
-        _note(db, user, hour, since)
-        person = Person(user)
-        held = [row async for row in self._held(person, since) if row.time <= now]
-        ids = {row.id for row in held}
-        unsure = [
-            row
-            async for row in self._unsure(person, since)
-            if row.time <= now and not row.own and row.id not in ids
-        ]
+        _note(db, row, hour, since)
+        held = [each async for each in self._held(person, since) if each.time <= now]
+        unsure: list[Judgement] = []
+        if not person.operator:  # to decide these is their people's
+            ids = {each.id for each in held}
+            unsure = [
+                each
+                async for each in self._unsure(person, since)
+                if each.time <= now and not each.own and each.id not in ids
+            ]
         if held or unsure:
             count = len(held) + len(unsure)
-            subject = f"{count} message{'s' * (count != 1)} held or unsure"
-            text = write_digest(user, self._web.page_url, since, held, unsure)
+            subject = f"{count} message{'s' * (count != 1)} held"
+            subject += "" if person.operator else " or unsure"
+            text = write_digest(person, self._web.page_url, since, held, unsure)
             if (await self._mailer.send(mailbox, subject, text)).is_positive:
-                _note(db, user, hour, now)
+                _note(db, row, hour, now)
 
     async def _held(self, person: Person, since: float) -> AsyncIterator[HeldMessage]:
         search = Search(limit=MAX_ROWS)
@@ -282,12 +290,13 @@ def _note(db: Database, user: str, hour: float, told: float) -> None:
 
 
 def write_digest(
-    user: str,
+    person: Person,
     page: str,
     since: float,
     held: Sequence[HeldMessage],
     unsure: Sequence[Judgement],
 ) -> str:
+    user = "all" if person.operator else person.name
     values = {"user": user, "page": page, "since": local_time(since)}
     lines = [_HEAD.format(**values, held=len(held), unsure=len(unsure))]
     parts: Sequence[tuple[str, str, Sequence[HeldMessage | Judgement]]] = (
@@ -302,9 +311,11 @@ def write_digest(
                     local_time(row.time),
                     row.author or row.sender or "(no sender)",
                     row.subject or "(no subject)",
+                    f"to {', '.join(row.recipients)}" if person.operator else "",
                     f"[{row.reason if isinstance(row, HeldMessage) else UNSURE}]",
                 )
-                line = "  ".join(_LINK.sub(r"\1 ", readable(text, _MAX_TEXT)) for text in texts)
+                shown = (_LINK.sub(r"\1 ", readable(text, _MAX_TEXT)) for text in texts if text)
+                line = "  ".join(shown)
                 lines += [line, f"  {page}/{path}/{row.id}"]
             lines.append(f"… and {len(rows) - MAX_LINES} more\n" if len(rows) > MAX_LINES else "")
     return "\n".join(lines)

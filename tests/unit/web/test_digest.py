@@ -12,6 +12,7 @@ import pytest
 from spamguard.config.options import DigestPeriod, HostPort, Web
 from spamguard.database import Database
 from spamguard.smtp.envelope import Reply
+from spamguard.web.auth import Person
 from spamguard.web.mail import (
     DIGEST_FILE,
     DIGEST_SCHEMA,
@@ -25,9 +26,9 @@ from tests.unit.filters import opened, teach
 from tests.unit.web.fixed import HELD
 from tests.unit.web.office import MAIL, NOW, PASSED, hold, name, passed, remember, serving, settings
 
-WEB = Web(HostPort("127.0.0.1", 8080), mail_from="spamguard@example.org")
+WEB = Web(HostPort("127.0.0.1", 8080), mail_from="spamguard@example.org", digest=DigestPeriod.DAILY)
 DAY = 86_400.0
-DUE = last_hour(NOW, DigestPeriod.DAILY) + DAY
+DUE = last_hour(NOW, DigestPeriod.DAILY, 6) + DAY
 FIRST = int((NOW - DUE + 3600) // 60)  # number of a message that comes an hour before that
 RAW = b"From: Eve <eve@evil.example>\r\nSubject: Win =?utf-8?q?_a=0Ab?=\r\n\r\ntext\r\n"
 
@@ -79,13 +80,13 @@ def sent_until(state: Path, hour: float) -> None:
         db.query("INSERT OR REPLACE INTO digests VALUES ('', ?, ?)", (hour, hour))
 
 
-def run(state: Path, box: Box, *times: float) -> list[str]:
+def run(state: Path, box: Box, *times: float, web: Web = WEB) -> list[str]:
     """The mailboxes that got a digest at these times."""
 
     async def work() -> None:
         async with serving(settings(state)) as service:
             for now in times:
-                sender = DigestSender(WEB, DigestPeriod.DAILY, box, service)
+                sender = DigestSender(web, box, service)
                 await sender.send_due(now)
 
     asyncio.run(work())
@@ -116,12 +117,23 @@ def test_a_new_file_waits_for_the_next_hour(waiting: Path, box: Box) -> None:
     assert len(run(waiting, box, DUE + 300)) == 2
 
 
+def test_an_operator_is_told_what_is_held_for_all(waiting: Path, box: Box) -> None:
+    web = replace(WEB, digest=None, digest_to="root@example.org", digest_hour=9)
+    later = DUE + 3 * 3600
+    times = (DUE + 300, later + 300, later + 360, later + 300 + DAY)
+    assert run(waiting, box, *times, web=web) == ["root@example.org"]
+    ((_, subject, text),) = box.sent
+    assert subject == "3 messages held"
+    assert all(f"to {user}@" in text for user in ("anna", "ben", "eve"))
+    assert "/queue" not in text
+
+
 # ---- the text
 
 
 def test_many_messages_are_counted() -> None:
     held = [replace(HELD, id=name(number)) for number in range(MAX_LINES + 7)]
-    found = write_digest("anna", "https://spam.example.org", 0.0, held, [])
+    found = write_digest(Person("anna"), "https://spam.example.org", 0.0, held, [])
     assert found.count("/quarantine/") == MAX_LINES
     assert "… and 7 more" in found
     assert f"{MAX_LINES + 7} held" in found
