@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from spamguard.config import types
+from spamguard.config.accounts import Account, check_account
 from spamguard.config.shared import SharedSettings, check_driver
 from spamguard.config.types import (
     AT_LEAST_ONE,
@@ -42,9 +43,9 @@ from spamguard.config.values import (
 from spamguard.users import LESSON_SPOOL
 
 __all__ = [
-    "Action", "DigestPeriod", "Endpoint", "HostPort", "OddBytes", "OnError", "Position", "Protocol",
-    "SharedSettings", "TeachSettings", "TeachingUser", "Tls", "Watch", "parse_endpoint",
-    "parse_scanner",
+    "Account", "Action", "DigestPeriod", "Endpoint", "HostPort", "OddBytes", "OnError", "Position",
+    "Protocol", "SharedSettings", "TeachSettings", "TeachingUser", "Tls", "Watch",
+    "parse_endpoint", "parse_scanner",
 ]  # fmt: skip
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
@@ -427,6 +428,10 @@ class Settings:
     watch: Annotated[
         tuple[Annotated[Watch, Shorthand("maildir")], ...],
         "Maildirs in which moves teach: a path, or a mapping with details",
+    ] = ()
+    accounts: Annotated[
+        tuple[Annotated[Account, Checked(check_account)], ...],
+        "Mail that is reached by IMAP only; `spamguard account add` writes these",
     ] = ()
     watch_socket: Annotated[
         types.SocketPath | None,

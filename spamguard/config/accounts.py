@@ -1,0 +1,332 @@
+"""Accounts: mail of people that is reached by IMAP only, and what is known of its providers.
+
+`Account` is an entry of `accounts` in the configuration. It names where its secret is; the secret
+itself is read by `Account.read_secret`, at each login, so that a new password needs no restart.
+`PRESETS` is what people would have to look up: servers, what a provider refuses and what helps.
+
+Every process imports this, so it must load neither pydantic nor a library of IMAP.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from spamguard.config import types
+from spamguard.config.types import MAPPING, Option, pattern_option
+from spamguard.config.values import describe_value
+from spamguard.errors import SecretError
+
+_SECRET_SECONDS = 60.0
+_MAX_SECRET_BYTES = 10_000
+
+
+class AccountTls(StrEnum):
+    """How the connection is protected. Certificates are always verified."""
+
+    TLS = "tls"
+    STARTTLS = "starttls"
+    NONE = "none"  # to this machine only
+
+
+class Mode(StrEnum):
+    """What is done to the account's mail; each does what those before it do."""
+
+    LOOK = "look"  # nothing is written
+    FLAG = "flag"
+    MOVE = "move"
+
+
+class UnreadMoves(StrEnum):
+    """What it means that young mail went to Junk unread: the provider may have moved it."""
+
+    ASK = "ask"
+    LEARN = "learn"
+
+
+# ---- providers
+
+
+class Preset(NamedTuple):
+    """A provider.
+
+    Parameters
+    ----------
+    domains : of addresses that it serves.
+    refusal : what helps when it refuses the password.
+    filters : its own filter, which moves mail, too; "" where it moves none once it is delivered.
+    takes_passwords : else only tokens (`oauth`).
+    daily_bytes : what it lets one fetch on a day; 0: not known.
+    token_url, device_url, scope : where tokens come from.
+    """
+
+    server: str = ""
+    domains: tuple[str, ...] = ()
+    refusal: str = "check the user and the password, and whether IMAP is switched on there"
+    filters: str = ""
+    takes_passwords: bool = True
+    daily_bytes: int = 0
+    token_url: str = ""
+    device_url: str = ""
+    scope: str = ""
+
+
+_MICROSOFT = "https://login.microsoftonline.com/common/oauth2/v2.0"
+PRESETS = {
+    "gmail": Preset(
+        "imap.gmail.com",
+        ("gmail.com", "googlemail.com"),
+        "Google takes app passwords only: switch on 2-Step Verification, then make one at "
+        "https://myaccount.google.com/apppasswords",
+        "Gmail files mail into Spam itself, sometimes after delivery, and counts a move to Spam "
+        "as a report",
+        daily_bytes=2_500_000_000,
+        token_url="https://oauth2.googleapis.com/token",  # noqa: S106  no password
+        scope="https://mail.google.com/",
+    ),
+    "microsoft": Preset(
+        "outlook.office365.com",
+        ("outlook.com", "hotmail.com", "live.com", "msn.com", "office365.com"),
+        'Microsoft has switched passwords off for IMAP ("Basic authentication is disabled"): '
+        "use a token, `spamguard account login`",
+        "Microsoft files mail into Junk itself, also after delivery (zero-hour purge)",
+        takes_passwords=False,
+        token_url=f"{_MICROSOFT}/token",
+        device_url=f"{_MICROSOFT}/devicecode",
+        scope="https://outlook.office.com/IMAP.AccessAsUser.All offline_access",
+    ),
+    "icloud": Preset(
+        "imap.mail.me.com",
+        ("icloud.com", "me.com", "mac.com"),
+        "Apple takes app-specific passwords only: make one at https://account.apple.com, "
+        "Sign-In and Security",
+    ),
+    "fastmail": Preset(
+        "imap.fastmail.com",
+        ("fastmail.com", "fastmail.fm"),
+        "Fastmail takes app passwords only: make one with access to IMAP in Settings, Privacy & "
+        "Security, Manage app passwords",
+    ),
+    "gmx": Preset(
+        "imap.gmx.net",
+        ("gmx.de", "gmx.net", "gmx.at", "gmx.ch"),
+        "switch on IMAP at gmx.net: E-Mail, Settings, POP3/IMAP; with two-factor login make an "
+        "application-specific password",
+    ),
+    "gmx-com": Preset(
+        "imap.gmx.com",
+        ("gmx.com", "gmx.us"),
+        "switch on IMAP at gmx.com: E-Mail, Settings, POP3 & IMAP",
+    ),
+    "web.de": Preset(
+        "imap.web.de",
+        ("web.de",),
+        "switch on IMAP at web.de: E-Mail, Settings, POP3/IMAP; with two-factor login make an "
+        "application-specific password",
+    ),
+    "yahoo": Preset(
+        "imap.mail.yahoo.com",
+        ("yahoo.com", "yahoo.de", "yahoo.co.uk", "ymail.com", "aol.com"),
+        "Yahoo takes app passwords only: make one in Account Security, Generate app password",
+    ),
+    "other": Preset(),
+}
+
+
+def preset_of(address: str) -> str:
+    """The name of the provider of an address, as far as its domain tells."""
+    domain = address.rpartition("@")[2].lower()
+    return next((name for name, each in PRESETS.items() if domain in each.domains), "other")
+
+
+# ---- types of the options
+
+
+def _check_command(value: object) -> tuple[str, ...]:
+    words = value
+    if isinstance(value, str):
+        try:
+            words = shlex.split(value)
+        except ValueError as error:  # a quote that does not end
+            raise ValueError(f"expected a command, found {describe_value(value)}") from error
+    if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
+        return tuple(words)
+    raise ValueError(
+        f"expected a command such as [pass, show, mail], found {describe_value(value)}"
+    )
+
+
+Command = Annotated[
+    tuple[str, ...],
+    Option(
+        _check_command,
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        list,
+    ),
+]
+AccountName = Annotated[
+    str,
+    pattern_option(
+        r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}", "a name such as anna@example.org, without blanks"
+    ),
+]
+Port = Annotated[int, types.integer_option(0, 65535)]
+AccountTlsOption = Annotated[AccountTls, types.enum_option(AccountTls)]
+ModeOption = Annotated[Mode, types.enum_option(Mode)]
+UnreadMovesOption = Annotated[UnreadMoves, types.enum_option(UnreadMoves)]
+PresetName = Annotated[str, pattern_option("|".join(PRESETS), f"one of {', '.join(PRESETS)}")]
+
+
+# ---- the options
+
+
+@dataclass(frozen=True)
+class OAuth:
+    """A token instead of a password, made with one's own registration at the provider."""
+
+    client_id: Annotated[types.PersonName, "Id of one's own application at the provider"]
+    token_file: Annotated[
+        types.AbsolutePath, "File with the refresh token, which `spamguard account login` writes"
+    ]
+    client_secret_file: Annotated[
+        types.SecretFile | None, "File with the application's secret; null: it has none"
+    ] = None
+
+
+@dataclass(frozen=True)
+class Account:
+    """Mail of one person that is reached by IMAP."""
+
+    name: Annotated[AccountName, "What it is called here, most often the address"]
+    server: Annotated[types.Host, "The IMAP server: a host name or an IP address"]
+    user: Annotated[types.PersonName, "Name to log in with, most often the address"]
+    password_file: Annotated[
+        types.SecretFile | None, "File whose first line is the password; null: none"
+    ] = None
+    password_command: Annotated[
+        Command | None, "Command whose first line of output is the password; null: none"
+    ] = None
+    credential: Annotated[
+        types.FileName, "Name of a systemd credential that is the password; empty: none"
+    ] = ""
+    oauth: Annotated[OAuth | None, "A token instead of a password; null: none"] = None
+    port: Annotated[Port, "Port of the server; 0: 993 with tls, 143 otherwise"] = 0
+    tls: Annotated[AccountTlsOption, "tls, starttls or, to this machine only, none"] = (
+        AccountTls.TLS
+    )
+    mode: Annotated[
+        ModeOption, "look: write nothing; flag: set $Junk; move: also move spam into Junk"
+    ] = Mode.LOOK
+    folders: Annotated[
+        tuple[tuple[str, types.FolderRole], ...],
+        MAPPING,
+        "Role of a folder, by a pattern of its name: a class, neutral, trash or ignored",
+    ] = ()
+    preset: Annotated[PresetName, "The provider, if it is one that is known"] = "other"
+    unread_moves: Annotated[
+        UnreadMovesOption, "Young unread mail that goes to Junk: ask what it is, or learn spam"
+    ] = UnreadMoves.ASK
+
+    @property
+    def usual_port(self) -> int:
+        """The port, or what is usual."""
+        return self.port or (993 if self.tls is AccountTls.TLS else 143)
+
+    @property
+    def provider(self) -> Preset:
+        """What is known of the provider."""
+        return PRESETS[self.preset]
+
+    def read_secret(self) -> str:
+        """Return the password, or with `oauth` an access token, which may take a minute.
+
+        SecretError: it cannot be had.
+        """
+        if self.oauth is not None:
+            from spamguard.config import oauth  # noqa: PLC0415  few have one
+
+            return oauth.access_token(self, self.oauth)
+        if self.password_command is not None:
+            text = self._run_command(self.password_command)
+        elif self.password_file is not None:
+            text = self._read_file(self.password_file)
+        else:
+            directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+            if not directory:
+                raise SecretError(
+                    f"{self.name}: there is no systemd credential {self.credential}: give the "
+                    f"service LoadCredential={self.credential}:FILE"
+                )
+            text = self._read_file(Path(directory, self.credential))
+        if secret := text.partition("\n")[0].rstrip("\r"):
+            return secret
+        raise SecretError(f"{self.name}: the password is empty")
+
+    def _read_file(self, path: Path) -> str:
+        try:
+            with path.open(encoding="utf-8") as file:
+                return file.read(_MAX_SECRET_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "is no text"
+            raise SecretError(
+                f"{self.name}: {path}: no password there ({reason}): the daemon's user must be "
+                "able to read it"
+            ) from error
+
+    def _run_command(self, command: tuple[str, ...]) -> str:
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_SECRET_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
+            errors = getattr(error, "stderr", None) or str(error)
+            reason = str(errors).strip().splitlines()[-1][:200]
+            raise SecretError(
+                f"{self.name}: password_command gave no password ({reason}): try it as the "
+                "daemon's user"
+            ) from error
+        return done.stdout
+
+
+def check_account(account: Account) -> None:
+    """ValueError for options of an account that contradict each other."""
+    ways = {
+        "password_file": account.password_file,
+        "password_command": account.password_command,
+        "credential": account.credential,
+        "oauth": account.oauth,
+    }
+    given = [name for name, value in ways.items() if value]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise ValueError(f"expected one of {', '.join(ways)}, found {found}")
+    if account.tls is AccountTls.NONE and not _is_loopback(account.server):
+        raise ValueError(
+            "tls none would send the password in clear: write tls or starttls, none is for a "
+            "server on this machine"
+        )
+    if account.oauth is not None and not account.provider.token_url:
+        raise ValueError("oauth needs a preset that gives tokens: gmail or microsoft")
+    if not account.provider.takes_passwords and account.oauth is None:
+        raise ValueError(f"{account.preset} takes no passwords: {account.provider.refusal}")
+    if find_spec("imapclient") is None:
+        raise ValueError("needs IMAPClient: pip install 'spamguard[imap]'")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
