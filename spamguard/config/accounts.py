@@ -10,21 +10,20 @@ Every process imports this, so it must load neither pydantic nor a library of IM
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from spamguard.config import types
-from spamguard.config.types import MAPPING, Option, pattern_option
-from spamguard.config.values import describe_value
-from spamguard.errors import SecretError
+from spamguard.config.types import MAPPING, pattern_option
+from spamguard.errors import SecretError, error_text
 
-_SECRET_SECONDS = 60.0
+_SECONDS = 60.0  # that a command may take
 _MAX_SECRET_BYTES = 10_000
 
 
@@ -95,7 +94,7 @@ PRESETS = {
         "outlook.office365.com",
         ("outlook.com", "hotmail.com", "live.com", "msn.com", "office365.com"),
         'Microsoft has switched passwords off for IMAP ("Basic authentication is disabled"): '
-        "use a token, `spamguard account login`",
+        "use a token, by `spamguard account add ADDRESS --client-id ID`",
         "Microsoft files mail into Junk itself, also after delivery (zero-hour purge)",
         takes_passwords=False,
         token_url=f"{_MICROSOFT}/token",
@@ -140,43 +139,28 @@ PRESETS = {
 }
 
 
-def preset_of(address: str) -> str:
-    """The name of the provider of an address, as far as its domain tells."""
+def find_preset(address: str, server: str = "") -> str:
+    """The name of the provider of an address, as far as its domain or its server tells."""
     domain = address.rpartition("@")[2].lower()
-    return next((name for name, each in PRESETS.items() if domain in each.domains), "other")
+    return next(
+        (
+            name
+            for name, each in PRESETS.items()
+            if domain in each.domains or (server and server.lower() == each.server)
+        ),
+        "other",
+    )
 
 
 # ---- types of the options
 
 
-def _check_command(value: object) -> tuple[str, ...]:
-    words = value
-    if isinstance(value, str):
-        try:
-            words = shlex.split(value)
-        except ValueError as error:  # a quote that does not end
-            raise ValueError(f"expected a command, found {describe_value(value)}") from error
-    if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
-        return tuple(words)
-    raise ValueError(
-        f"expected a command such as [pass, show, mail], found {describe_value(value)}"
-    )
-
-
-Command = Annotated[
-    tuple[str, ...],
-    Option(
-        _check_command,
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-        list,
-    ),
-]
+ACCOUNT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
 AccountName = Annotated[
     str,
-    pattern_option(
-        r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}", "a name such as anna@example.org, without blanks"
-    ),
+    pattern_option(ACCOUNT_NAME.pattern, "a name such as anna@example.org, without blanks"),
 ]
+Command = Annotated[str, pattern_option(r"\S.{0,999}", "a command such as pass show mail")]
 Port = Annotated[int, types.integer_option(0, 65535)]
 AccountTlsOption = Annotated[AccountTls, types.enum_option(AccountTls)]
 ModeOption = Annotated[Mode, types.enum_option(Mode)]
@@ -245,88 +229,57 @@ class Account:
         return PRESETS[self.preset]
 
     def read_secret(self) -> str:
-        """Return the password, or with `oauth` an access token, which may take a minute.
-
-        SecretError: it cannot be had.
-        """
+        """Return the password, or with `oauth` an access token; SecretError: there is none."""
         if self.oauth is not None:
             from spamguard.config import oauth  # noqa: PLC0415  few have one
 
             return oauth.access_token(self, self.oauth)
         if self.password_command is not None:
-            text = self._run_command(self.password_command)
-        elif self.password_file is not None:
-            text = self._read_file(self.password_file)
-        else:
-            directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
-            if not directory:
-                raise SecretError(
-                    f"{self.name}: there is no systemd credential {self.credential}: give the "
-                    f"service LoadCredential={self.credential}:FILE"
-                )
-            text = self._read_file(Path(directory, self.credential))
-        if secret := text.partition("\n")[0].rstrip("\r"):
-            return secret
-        raise SecretError(f"{self.name}: the password is empty")
+            return self.read_line(self.password_command)
+        directory = os.environ.get("CREDENTIALS_DIRECTORY", "/run/credentials/spamguard.service")
+        return self.read_line(self.password_file or Path(directory, self.credential))
 
-    def _read_file(self, path: Path) -> str:
+    def read_line(self, source: Path | str) -> str:
+        """Return the first line of a file, or of what a command prints; SecretError."""
         try:
-            with path.open(encoding="utf-8") as file:
-                return file.read(_MAX_SECRET_BYTES)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "is no text"
+            if isinstance(source, Path):
+                with source.open("rb") as file:
+                    line = file.readline(_MAX_SECRET_BYTES)
+            else:
+                line = _first_line(shlex.split(source))
+            secret = line.decode().rstrip("\r\n")
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise SecretError(
-                f"{self.name}: {path}: no password there ({reason}): the daemon's user must be "
-                "able to read it"
+                f"{self.name}: {source}: no password there ({error_text(error)}): the daemon's "
+                "user must be able to read it"
             ) from error
+        if not secret:
+            raise SecretError(f"{self.name}: {source}: the first line is empty")
+        return secret
 
-    def _run_command(self, command: tuple[str, ...]) -> str:
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_SECRET_SECONDS,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
-            errors = getattr(error, "stderr", None) or str(error)
-            reason = str(errors).strip().splitlines()[-1][:200]
-            raise SecretError(
-                f"{self.name}: password_command gave no password ({reason}): try it as the "
-                "daemon's user"
-            ) from error
-        return done.stdout
+
+def _first_line(command: list[str]) -> bytes:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_SECONDS, check=True
+    )
+    return done.stdout.partition(b"\n")[0]
 
 
 def check_account(account: Account) -> None:
     """ValueError for options of an account that contradict each other."""
-    ways = {
-        "password_file": account.password_file,
-        "password_command": account.password_command,
-        "credential": account.credential,
-        "oauth": account.oauth,
-    }
-    given = [name for name, value in ways.items() if value]
+    ways = ("password_file", "password_command", "credential", "oauth")
+    given = [name for name in ways if getattr(account, name)]
     if len(given) != 1:
         found = " and ".join(given) or "none"
         raise ValueError(f"expected one of {', '.join(ways)}, found {found}")
-    if account.tls is AccountTls.NONE and not _is_loopback(account.server):
+    is_here = account.server == "localhost" or re.fullmatch(r"127\.[0-9.]+|::1", account.server)
+    if account.tls is AccountTls.NONE and not is_here:
         raise ValueError(
-            "tls none would send the password in clear: write tls or starttls, none is for a "
-            "server on this machine"
+            "expected tls or starttls: none, in clear text, is for a server on this machine"
         )
     if account.oauth is not None and not account.provider.token_url:
         raise ValueError("oauth needs a preset that gives tokens: gmail or microsoft")
     if not account.provider.takes_passwords and account.oauth is None:
-        raise ValueError(f"{account.preset} takes no passwords: {account.provider.refusal}")
+        raise ValueError(account.provider.refusal)
     if find_spec("imapclient") is None:
         raise ValueError("needs IMAPClient: pip install 'spamguard[imap]'")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
