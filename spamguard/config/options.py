@@ -42,6 +42,15 @@ from spamguard.config.values import (
 )
 from spamguard.users import LESSON_SPOOL
 
+ACCOUNTS_DIRECTORY = "imap"
+"""In the state directory: the files of the process that speaks IMAP."""
+ACCOUNTS_DOOR = Path(ACCOUNTS_DIRECTORY, "door.sock")
+"""The socket, below the state directory, at which it has mail judged."""
+ACCOUNTS_SOCKET = Path(ACCOUNTS_DIRECTORY, "mailboxes.sock")
+"""The socket at which it shows the accounts as mailboxes."""
+ACCOUNTS_SIGHTINGS = "accounts"
+"""In the state directory: what the watcher of folders knows of accounts."""
+
 __all__ = [
     "Account", "Action", "DigestPeriod", "Endpoint", "HostPort", "OddBytes", "OnError", "Position",
     "Protocol", "SharedSettings", "TeachSettings", "TeachingUser", "Tls", "Watch",
@@ -485,7 +494,14 @@ class Settings:
     @property
     def doors(self) -> tuple[Listener | Scanner, ...]:
         """All that listens in the workers, in the order of their sockets."""
-        return self.listeners + self.scanners
+        return self.listeners + self.scanner_doors
+
+    @property
+    def scanner_doors(self) -> tuple[Scanner, ...]:
+        """The `scanners`, and the door at which mail of `accounts` is judged."""
+        own = Endpoint(Protocol.SPAMD, path=self.state / ACCOUNTS_DOOR)
+        door = Scanner(listen=own, on_error=OnError.DEFER)
+        return (*self.scanners, door) if self.accounts else self.scanners
 
     @property
     def believed_servers(self) -> tuple[str, ...]:
