@@ -32,7 +32,6 @@ from spamguard.cli import arguments, common, status
 from spamguard.cli.arguments import argument, command, flag
 from spamguard.config import types
 from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
-from spamguard.log import printable
 from spamguard.storage import LEDGER_FILE, account_owner, directory_owner
 
 if TYPE_CHECKING:
@@ -277,7 +276,6 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
 # ---- doctor
 
 
-_OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 _POLL_SECONDS = 0.1
 
 
@@ -334,8 +332,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         for step in running:
             steps.append(step)
             if not options.json:
-                line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
-                print(printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
+                common.print_step(step)
     passed = all(step.outcome != "failed" for step in steps)
     if options.json:
         print(common.to_json({"ok": passed, "steps": [step._asdict() for step in steps]}))
@@ -364,6 +361,7 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
             except StartError as error:
                 yield doctor.failed("mailboxes", str(error), "")
         yield from doctor.check_next_hops(settings)
+        yield from _account_steps(settings)
     try:
         with common.open_filter(options, must_exist=True) as spam_filter:
             if (loss := spam_filter.find_loss()) is not None:
@@ -422,6 +420,15 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
             yield doctor.failed("daemon", detail, remedy)
         elif not problems:
             yield doctor.ok("daemon", f"pid {daemon['pid']}, ready")
+
+
+def _account_steps(settings: Settings) -> Iterator[Step]:
+    if settings.accounts:
+        from spamguard.doctor.accounts import check_account, check_status
+
+        for account in settings.accounts:
+            yield from check_account(account)
+            yield check_status(account, settings.state)
 
 
 def _mailbox_steps(

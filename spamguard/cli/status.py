@@ -88,6 +88,7 @@ def run_status(options: argparse.Namespace) -> int:
             "unsettled": known.unsettled,
             "bytes": {"ledger": known.ledger_bytes, "tables": known.tables_bytes},
             **user_values(spam_filter),
+            "accounts": account_values(spam_filter.directory),
             "daemon": daemon_values(spam_filter.directory),
             "shared": shared_values(spam_filter),
         }
@@ -105,6 +106,7 @@ def _status_text(values: dict[str, Any]) -> str:
     keeping += f" (keep: {keep})" if keep else ""  # as the running daemon says it
     if kept["aged"]:
         keeping += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
+    accounts = [f"{name}: {row['text']}" for name, row in values["accounts"].items()]
     shared = []
     if values["shared"]:
         shared = [f"{values['shared']['position']:,} of {values['shared']['last']:,} events"]
@@ -125,6 +127,7 @@ def _status_text(values: dict[str, Any]) -> str:
         f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
         f"kept       {keeping}",
         f"watcher    {watching}",
+        *(f"{'' if n else 'accounts':11}{printable(line)}" for n, line in enumerate(accounts)),
         *daemon_lines(values["daemon"]),
         *(f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(shared)),
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
@@ -197,6 +200,15 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
                 f"{refused.why}"
             )
     return {"users": users, "watcher": watcher_values, "warnings": warnings}
+
+
+def account_values(state: Path) -> dict[str, dict[str, Any]]:
+    """What the daemon said last of each account, by name."""
+    from spamguard.imap.status import read_status
+
+    return {
+        name: {**asdict(status), "text": status.text} for name, status in read_status(state).items()
+    }
 
 
 # ---- the running daemon

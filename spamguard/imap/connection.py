@@ -73,6 +73,7 @@ class Selected(NamedTuple):
     uidnext: int
     exists: int
     keywords: frozenset[str]  # that may be set; "\\*" stands for any
+    known: frozenset[str]  # flags of messages there, also where none may be set
 
 
 class FetchedMessage(NamedTuple):
@@ -292,12 +293,14 @@ class Connection:
             answer = self._client.select_folder(raw, readonly)
             self.folder = raw, not readonly
         self.changed = False
-        flags = answer.get(b"PERMANENTFLAGS", ())
         return Selected(
             answer.get(b"UIDVALIDITY", 0),
             answer.get(b"UIDNEXT", 0),
             answer[b"EXISTS"],
-            frozenset(flag.decode("ascii", "replace").lower() for flag in flags),
+            *(
+                frozenset(flag.decode("ascii", "replace").lower() for flag in answer.get(name, ()))
+                for name in (b"PERMANENTFLAGS", b"FLAGS")
+            ),
         )
 
     # ---- messages of the open folder

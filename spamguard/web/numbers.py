@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate
 from math import inf
@@ -22,6 +22,7 @@ from spamguard.config.options import Settings
 from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
 from spamguard.engine import snapshot
 from spamguard.engine.policy import UNSURE, missing_lessons
+from spamguard.imap.status import read_status
 from spamguard.learning.status_files import read_watcher_status
 from spamguard.proxy.history import NOT_SCANNED
 from spamguard.proxy.history_search import HistoryFilter
@@ -211,6 +212,7 @@ def check_daemon(
         ),
         PartHealth("Other processes", "all have been heard lately", report.absent),
         *([_check_folders(settings)] if settings.watch else ()),
+        *_check_accounts(settings),
         *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
         PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
         *([_check_shared(settings)] if settings.shared else ()),
@@ -240,6 +242,16 @@ def _check_folders(settings: Settings) -> PartHealth:
     ]
     detail = f"mailboxes watched: {status.mailboxes:,}, last"
     return PartHealth("Folders", detail, lasting, status.seen)
+
+
+def _check_accounts(settings: Settings) -> Iterator[PartHealth]:
+    statuses = read_status(settings.state) if settings.accounts else {}
+    for account in settings.accounts:
+        if status := statuses.get(account.name):
+            trouble = [f"account {account.name}: {status.trouble}"] * bool(status.trouble)
+            yield PartHealth(f"Account {account.name}", status.text, trouble)
+        else:
+            yield PartHealth(f"Account {account.name}", f"{account.mode}, not looked at yet")
 
 
 def _check_shared(settings: Settings) -> PartHealth:
