@@ -229,10 +229,14 @@ def _show_steps(options: argparse.Namespace, accounts: Sequence[Account]) -> lis
 
 @command("account list", "the accounts, and what the running daemon says of them", arguments.JSON)
 def list_accounts(options: argparse.Namespace) -> int:
+    from spamguard.daemon.status import ask_daemon
+
     accounts = _accounts(options)
-    rows = status.account_values(options.state)
+    daemon = ask_daemon(options.state)
+    rows = status.account_values(options.state, daemon)
+    why = "not looked at yet" if daemon else "no daemon runs"
     for account in accounts:
-        unknown = {"mode": str(account.mode), "text": f"{account.mode}, not looked at yet"}
+        unknown = {"mode": str(account.mode), "text": f"{account.mode}, {why}"}
         row = rows.get(account.name, unknown)
         place = f"{account.server}:{account.usual_port}"
         values = {"name": account.name, "server": place, "user": account.user, **row}

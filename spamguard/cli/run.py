@@ -341,6 +341,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 def _all_steps(options: argparse.Namespace) -> Generator[Step]:
     from spamguard import doctor
+    from spamguard.config.options import ACCOUNTS_SIGHTINGS
     from spamguard.daemon import startup
     from spamguard.doctor import proof
     from spamguard.engine import snapshot
@@ -352,6 +353,8 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
     if len(first) > 1:  # else the daemon does not answer this user either
         yield from _daemon_steps(settings, state)
         yield from doctor.check_watcher(state, expected=bool(settings and settings.watch))
+        if settings and settings.accounts:
+            yield from doctor.check_watcher(state / ACCOUNTS_SIGHTINGS, expected=True)
     yield doctor.check_file_events()
     yield doctor.check_dovecot(settings)
     if settings:
@@ -424,11 +427,14 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
 
 def _account_steps(settings: Settings) -> Iterator[Step]:
     if settings.accounts:
+        from spamguard.daemon.status import ask_daemon
         from spamguard.doctor.accounts import check_account, check_status
 
+        is_running = ask_daemon(settings.state) is not None
         for account in settings.accounts:
             yield from check_account(account)
-            yield check_status(account, settings.state)
+            if is_running:
+                yield check_status(account, settings.state)
 
 
 def _mailbox_steps(

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamguard import __version__
-from spamguard.config.options import Settings
+from spamguard.config.options import ACCOUNTS_SIGHTINGS, Settings
 from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
 from spamguard.engine import snapshot
 from spamguard.engine.policy import UNSURE, missing_lessons
@@ -211,7 +212,8 @@ def check_daemon(
             [*report.stuck, *report.missing_scorers],
         ),
         PartHealth("Other processes", "all have been heard lately", report.absent),
-        *([_check_folders(settings)] if settings.watch else ()),
+        *([_check_folders(settings.state)] if settings.watch else ()),
+        *([_check_folders(settings.state / ACCOUNTS_SIGHTINGS)] if settings.accounts else ()),
         *_check_accounts(settings),
         *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
         PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
@@ -231,8 +233,8 @@ def check_daemon(
     )
 
 
-def _check_folders(settings: Settings) -> PartHealth:
-    status, now = read_watcher_status(settings.state), time.time()
+def _check_folders(place: Path) -> PartHealth:
+    status, now = read_watcher_status(place), time.time()
     if status is None:
         return PartHealth("Folders", "no watcher has been seen yet")
     lasting = [

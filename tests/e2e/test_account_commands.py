@@ -6,6 +6,7 @@ import imaplib
 import json
 import os
 import pty
+import shlex
 import shutil
 import socket
 import subprocess
@@ -15,15 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from spamguard.config.accounts import Account, AccountTls, OAuth, providers
 from spamguard.doctor.accounts import check_account
-from tests.e2e import dovecot
+from tests.e2e import daemon, dovecot
 from tests.e2e.daemon import COMMAND, ENVIRONMENT
 from tests.e2e.dovecot import Dovecot
-from tests.support.waiting import COMMAND_SECONDS
+from tests.e2e.ports import free_port
+from tests.e2e.test_readme import block
+from tests.support.waiting import COMMAND_SECONDS, eventually
 
 pytestmark = [
     pytest.mark.slow,
@@ -83,7 +87,7 @@ def test_an_account_is_tried_written_checked_and_taken_out(server: Dovecot, plac
     def modseqs() -> list[bytes]:
         with imap(server) as client:
             client.select("INBOX", readonly=True)
-            return client.uid("FETCH", "1:*", "(MODSEQ FLAGS)")[1]  # type: ignore[return-value]
+            return client.uid("FETCH", "1:*", "(MODSEQ FLAGS)")[1]
 
     before = modseqs()
     done = add(server, place)
@@ -136,6 +140,54 @@ def test_other_lines_of_the_configuration_stay(server: Dovecot, place: Path) -> 
     ]
     assert entries(place)[0]["password_command"] == "echo geheim"
     assert list((place / "state" / "secrets").iterdir()) == []
+
+
+def test_from_nothing_to_the_first_verdict_as_the_page_says(server: Dovecot, place: Path) -> None:
+    """What the page shows is typed, for this server; then mail comes, and is moved."""
+    install, added, run = block("tested: accounts").splitlines()
+    assert install.startswith("pip install")
+    web = free_port()
+    here = f"--login carla --server 127.0.0.1 --port {server.imap_port} --tls none"
+    with imap(server, "carla") as client:
+        client.append("INBOX", "", "", MESSAGE)
+    shell = ["bash", "-euc", f'spamguard() {{ {shlex.join(COMMAND)} "$@"; }}; {added} {here}']
+    environment = ENVIRONMENT | {"SPAMGUARD_STATE": str(place / "state")}
+    subprocess.run(
+        shell, cwd=place, env=environment, input=b"geheim\n", timeout=COMMAND_SECONDS, check=True
+    )
+    file = place / "spamguard.yaml"
+    file.write_text(file.read_text().replace("10088", str(web)))
+    words = [*shlex.split(run)[1:-1], str(file)]
+    with daemon.running(place / "state", *words[1:], port=web) as running:
+        running.lines("seen for the first time; from now on moving its mail teaches")
+
+        def says() -> object:
+            told = json.loads(daemon.command(place / "state", "status", "--json"))["accounts"]
+            return told and (told["anna@example.org"]["judged"], told["anna@example.org"]["moved"])
+
+        with imap(server, "carla") as client:
+            client.append("INBOX", "", "", MESSAGE.replace(b"hello", b"new"))
+            (line,) = running.lines("verdict=unsure")
+            eventually(lambda: says() == (1, 0))
+            client.select("INBOX")
+            client.uid("MOVE", "2", "Junk")
+        running.lines("lesson user=anna@example.org from='INBOX' to='Junk' class=spam")
+        history = json.loads(daemon.command(place / "state", "history", "--json").splitlines()[0])
+        assert f"id={history['id']}" in line
+        assert (history["subject"], history["label"]) == ("new", "unsure")
+        status = daemon.command(place / "state", "status")
+        assert "accounts   anna@example.org: look, connected since " in status
+        assert "1 judged (0 spam), 0 moved" in account(place, "list").stdout
+        doctor = daemon.ask(place / "state", "doctor", "--config", str(file)).stdout
+        assert "ok      account anna@example.org: daemon: look, connected since " in doctor
+        assert "FAILED" not in doctor
+        link = daemon.command(place / "state", "login-link", "--operator").partition("link=")[2]
+        with httpx.Client(follow_redirects=True) as olga:
+            olga.post(f"http://127.0.0.1:{web}/login", data={"link": link.strip()})
+            page = olga.get(f"http://127.0.0.1:{web}/").text
+        assert "Account anna@example.org: well" in page
+    assert "anna@example.org: look, no daemon runs" not in status
+    assert "look, no daemon runs" in account(place, "list").stdout
 
 
 @pytest.mark.parametrize(

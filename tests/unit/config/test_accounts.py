@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -108,16 +108,17 @@ def test_a_command_without_a_password_is_an_error(command: str) -> None:
 
 @contextmanager
 def provider(
-    answers: list[tuple[int, object]], monkeypatch: pytest.MonkeyPatch
+    answers: Sequence[tuple[int, object]], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[tuple[str, dict[str, str]]]]:
     """Microsoft on loopback, with these answers in turn; what it was asked."""
+    rest = iter(answers)
     asked: list[tuple[str, dict[str, str]]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             text = self.rfile.read(int(self.headers["Content-Length"])).decode()
             asked.append((self.path, dict(urllib.parse.parse_qsl(text))))
-            status, answer = answers.pop(0)
+            status, answer = next(rest)
             self.send_response(status)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())
