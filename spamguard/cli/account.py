@@ -14,7 +14,8 @@ import argparse
 import getpass
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,10 +36,13 @@ from spamguard.config.accounts import (
 from spamguard.config.load import parse_yaml
 from spamguard.errors import UsageError
 from spamguard.log import printable
+from spamguard.sources import SourceMessage
 from spamguard.storage import as_directory_owner, replace_private
 
 if TYPE_CHECKING:
     from spamguard.doctor import Step
+    from spamguard.imap.connection import Connection
+    from spamguard.imap.folders import AccountFolder
 
 _SECRETS = "secrets"
 """In the state directory: a file for the password, or the token, of each account."""
@@ -106,7 +110,7 @@ def add(options: argparse.Namespace) -> int:
     if not is_good:
         common.fail("the account was not added")
         return 1
-    mail_servers.write_text(path, new)
+    _write(path, new)
     if not options.json:
         _show_next_steps(path, state, entry["name"])
     return 0
@@ -131,6 +135,12 @@ def _read_file(options: argparse.Namespace, path: Path) -> tuple[str, dict[str, 
         state = common.SERVICE_STATE
         values = {"state": str(state), "user": SERVICE_ACCOUNT}
     return "# Written by `spamguard account`.\n", values | {"web": "127.0.0.1:10088"}, state
+
+
+def _write(path: Path, text: str) -> None:
+    os.umask(0o022)  # the daemon's user must be able to read it
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mail_servers.write_text(path, text)
 
 
 def _ask_entry(options: argparse.Namespace, state: Path) -> dict[str, Any]:
@@ -196,6 +206,7 @@ def _show_next_steps(path: Path, state: Path, name: str) -> None:
         print("  systemctl enable --now spamguard")
     else:
         print(f"  spamguard run --config {path}")
+    print(f"  spamguard account teach {name} --config {path}    (from what is filed there)")
 
 
 # ---- check, list
@@ -255,6 +266,71 @@ def _accounts(options: argparse.Namespace, name: str | None = None) -> Sequence[
     raise UsageError(f"{path} has no account{f' {name}' if name else ''}{known}")
 
 
+# ---- teach
+
+_MAX_TAUGHT = 1000  # of each class
+
+
+@command(
+    "account teach",
+    "teach what was filed there before: the newest 1,000 of each class, of ham what was read",
+    _NAME,
+    arguments.DRY_RUN,
+    arguments.JSON,
+)
+def teach(options: argparse.Namespace) -> int:
+    from spamguard.cli.teach import teach_filed
+    from spamguard.imap.connection import connect
+    from spamguard.imap.status import AccountStatus, read_status
+
+    (account,) = _accounts(options, options.name)
+    if read_status(options.state).get(account.name, AccountStatus()).moved:
+        raise UsageError(f"{account.name}: spamguard has moved mail there, which must not teach")
+    with connect(account) as connection:
+        filed = _find_filed(account, connection)
+        counts = Counter[str]()
+        for folder, uids in filed:
+            counts[folder.role.label] += len(uids)
+        values: dict[str, Any] = {"taught": counts, "known": 0, "taken_back": 0}
+        if not options.dry_run:
+            messages = common.progress(_fetch(connection, filed), counts.total())
+            with common.open_filter(options) as spam_filter:
+                values = teach_filed(spam_filter, account.name, counts, messages)
+                spam_filter.settle_if_due()
+    texts = [f"{common.count_text(n)} as {label}" for label, n in values["taught"].items() if n]
+    verb = "would teach" if options.dry_run else "taught"
+    text = f"{account.name}: {verb} {', '.join(texts) or 'nothing'}"
+    text += f" ({values['known']:,} already known)" if values["known"] else ""
+    common.print_answer(options, text, values)
+    return 0
+
+
+def _find_filed(account: Account, connection: Connection) -> list[tuple[AccountFolder, list[int]]]:
+    """The folders of classes, each with UIDs, newest first; ham comes last, and wins."""
+    from spamguard.folders.roles import HAM_ROLE, FolderKind
+    from spamguard.imap.folders import account_folders
+
+    found = account_folders(account, connection.list_folders())
+    folders = [folder for folder in found if folder.role.kind is FolderKind.CLASS]
+    left, filed = dict.fromkeys((folder.role.label for folder in folders), _MAX_TAUGHT), []
+    for folder in sorted(folders, key=lambda each: each.role == HAM_ROLE):
+        connection.select(folder.raw)
+        uids = connection.search("SEEN UNDELETED" if folder.role == HAM_ROLE else "UNDELETED")
+        filed.append((folder, uids[::-1][: left[folder.role.label]]))
+        left[folder.role.label] -= len(filed[-1][1])
+    return filed
+
+
+def _fetch(
+    connection: Connection, filed: Iterable[tuple[AccountFolder, list[int]]]
+) -> Iterator[SourceMessage]:
+    for folder, uids in filed:
+        connection.select(folder.raw)
+        for uid in uids:
+            if raw := connection.fetch_message(uid):
+                yield SourceMessage(f"{folder.raw} {uid}", raw, folder.role.label)
+
+
 # ---- remove, login
 
 
@@ -267,7 +343,7 @@ def remove(options: argparse.Namespace) -> int:
     if not gone:
         raise UsageError(f"{path} has no account {options.name}")
     others = [each for each in entries if each not in gone]
-    mail_servers.write_text(path, edit_yaml(text, values | {"accounts": others or None}))
+    _write(path, edit_yaml(text, values | {"accounts": others or None}))
     if state.exists() and Path(options.name).name == options.name:
         _forget(state / _SECRETS / options.name, state)
     print(f"{options.name} is out of {path}; what was learnt from it stays")

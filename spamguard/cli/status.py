@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 _MISSING_REMEDY = (
-    "teach what people have filed (teach-folders), or let answering teach (answered_is_ham)"
+    "teach what people have filed (teach-folders, account teach), or let answering teach "
+    "(answered_is_ham)"
 )
 _MAX_USERS = 20  # in the text; JSON has all
 _DAY_SECONDS = 86_400
