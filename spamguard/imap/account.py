@@ -28,6 +28,7 @@ from spamguard.config.accounts import Account, Mode, UnreadMoves
 from spamguard.errors import SpamguardError
 from spamguard.imap.connection import (
     MAX_MESSAGE_BYTES,
+    SILENCE_SECONDS,
     Connection,
     FetchedMessage,
     ImapError,
@@ -86,6 +87,8 @@ class AccountWatch:
     ----------
     due
         When `step` is to be called again, by the monotonic clock, if no socket is readable before.
+    silence
+        How many seconds the server may keep silent.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class AccountWatch:
         self.account = account
         self.records = Records(directory / f"{quote(account.name, safe='@')}.sqlite")
         self.due = 0.0
+        self.silence = SILENCE_SECONDS
         self.status = AccountStatus(mode=account.mode)
         self._ask, self._tell, self._recent = ask, tell, recent
         self._wire = threading.Lock()
@@ -204,7 +208,7 @@ class AccountWatch:
             return
         self._disconnect()
         for _ in range(2):
-            self._connections.append(connect(self.account))
+            self._connections.append(connect(self.account, self.silence))
         self._poll_at = self._relist_at = 0.0
         self.status.connected_since = int(time.time())
 
