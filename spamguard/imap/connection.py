@@ -290,7 +290,8 @@ class Connection:
             raw = name.decode("ascii", "ignore") if isinstance(name, bytes) else str(name)
             attributes = {flag.decode("ascii", "replace").lower() for flag in flags}
             known = [use for use in _SPECIAL_USES if use in attributes]
-            if attributes & {"\\noselect", "\\nonexistent"} or _as_bytes(name) != raw.encode():
+            is_sound = raw.isprintable() and _as_bytes(name) == raw.encode()
+            if attributes & {"\\noselect", "\\nonexistent"} or not is_sound:
                 continue
             folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), " ".join(known)))
         return folders
@@ -331,11 +332,13 @@ class Connection:
         with self._command():
             self.folder = None
             answer = self._client.select_folder(raw, readonly)
+            if not 0 < answer.get(b"UIDVALIDITY", 0) < 1 << 32:
+                raise ImapError(f"{self._where}: {raw}: no UIDVALIDITY")
             self.folder = raw, not readonly
         self.changed = False
         flags = answer.get(b"PERMANENTFLAGS", ())
         return Selected(
-            answer.get(b"UIDVALIDITY", 0),
+            answer[b"UIDVALIDITY"],
             answer.get(b"UIDNEXT", 0),
             answer[b"EXISTS"],
             frozenset(flag.decode("ascii", "replace").lower() for flag in flags),
@@ -351,10 +354,14 @@ class Connection:
                 (line,) = self._client._raw_command_untagged(
                     b"SEARCH", [b"RETURN (ALL)", *words], response_name="ESEARCH"
                 )
-                return _expand_set(line or b"")
-            lines = self._client._raw_command_untagged(b"SEARCH", words)
-            numbers = b" ".join(line for line in lines if line)
-            return sorted({int(word) for word in numbers.partition(b"(")[0].split()})
+                found = _expand_set(line or b"")
+            else:
+                lines = self._client._raw_command_untagged(b"SEARCH", words)
+                numbers = b" ".join(line for line in lines if line)
+                found = sorted({int(word) for word in numbers.partition(b"(")[0].split()})
+            if found and not 0 < found[0] <= found[-1] < 1 << 32:
+                raise ValueError("no UID")
+            return found
 
     def fetch(self, uids: Collection[int], items: str) -> dict[int, FetchedMessage]:
         """What the server says about messages; answers about others are left out."""
@@ -413,9 +420,15 @@ class Connection:
 
     def remove(self, uid: int) -> None:
         """Remove one message of the open folder, which lies in another one."""
+        if "UIDPLUS" not in self.capabilities:
+            raise ImapError(f"{self._where}: one message alone cannot be removed")
         self.add_flags(uid, ["\\Deleted"])
-        with self._command():
-            self._client.uid_expunge([uid])
+        try:
+            with self._command():
+                self._client.uid_expunge([uid])
+        except ImapError:  # Proton announces it, and refuses
+            self.capabilities -= {"UIDPLUS"}
+            raise
 
     def add_flags(self, uid: int, flags: Iterable[str]) -> None:
         with self._command():
@@ -428,9 +441,14 @@ class Connection:
         if "IDLE" not in self.capabilities:
             return False
         with self._command():
-            self._client.idle()
+            imap = self._client._imap
+            tag = self._client._idle_tag = imap._command("IDLE")
+            while imap._get_response() is not None:  # IMAPClient bears nothing before the "+"
+                if imap.tagged_commands[tag]:
+                    self.capabilities -= {"IDLE"}
+                    return False
             self.is_idle = True
-        return self._has_pending()
+        return self.changed or self._has_pending()
 
     def end_idle(self) -> None:
         """End it, and read what was told: `changed` says whether that is anything."""
@@ -464,6 +482,8 @@ class Connection:
             with _errors(self._where, refused=refused, lost=lost):
                 yield
                 told = client._imap.untagged_responses
+                if "THROTTLED" in told:  # with OK, and half an answer or none
+                    raise ImapError(f"{self._where}: asks for a pause (THROTTLED)", lost=True)
                 self.changed |= not told.keys().isdisjoint(("EXISTS", "EXPUNGE", "VANISHED"))
         except ImapError as error:
             if error.lost:
