@@ -219,7 +219,8 @@ class _Session:
                 told = self.sync()
             if told:
                 self.say("TOLD", told)
-        self.server.commands.append(self.lines.readline().decode().strip())
+        if line := self.lines.readline().decode().strip():
+            self.server.commands.append(line)
         self.say("DONE", f"{tag} OK done\r\n".encode())
 
     def sync(self) -> bytes:
@@ -268,7 +269,7 @@ class _Session:
 
     def name(self, name: str) -> bytes:
         if self.ways.literals:
-            return b"{%d}\r\n%b" % (len(name), name.encode())
+            return b"{%d}\r\n%b" % (len(name.encode()), name.encode())
         return '"{}"'.format(re.sub(r'(["\\])', r"\\\1", name)).encode()
 
     def do_examine(self, words: list[str]) -> bytes | None:

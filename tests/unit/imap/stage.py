@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,3 +83,17 @@ def look(watch: AccountWatch) -> None:
         watch._poll_at = 0.0
         watch.step()
     assert watch.status.trouble == ""
+
+
+def fails(watch: AccountWatch) -> str:
+    """What is wrong, once it was tried twice."""
+    for _ in range(2):
+        watch._poll_at = 0.0
+        watch.step()
+    return watch.status.trouble
+
+
+def once(command: str, answer: bytes | None) -> Callable[[str, bytes], bytes | None]:
+    """The first answer to such a command is another one."""
+    left = [answer]
+    return lambda asked, usual: left.pop() if asked == command and left else usual
