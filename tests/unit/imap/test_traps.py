@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spamguard.config.accounts import PRESETS, Mode
+from spamguard.config.accounts import Mode, providers
 from tests.support import scripted_imap
 from tests.support.scripted_imap import Ways
 from tests.support.waiting import eventually
@@ -76,7 +76,7 @@ def test_refused_login_is_told_with_the_remedy_and_tried_thrice_an_hour(tmp_path
         watch.step()
         assert watch.status.trouble == (
             f"127.0.0.1:{server.port} refuses the login: LOGIN failed: Basic authentication is "
-            f"disabled.: {PRESETS['microsoft'].refusal}"
+            f"disabled.: {providers()['microsoft'].refusal}"
         )
         assert 1199.0 < watch.due - time.monotonic() <= 1200.0
 
