@@ -25,6 +25,7 @@ from spamguard.doctor.accounts import check_account
 from tests.e2e import daemon, dovecot
 from tests.e2e.daemon import COMMAND, ENVIRONMENT
 from tests.e2e.dovecot import Dovecot
+from tests.e2e.moving import all_seen
 from tests.e2e.ports import free_port
 from tests.e2e.test_readme import block
 from tests.support.waiting import COMMAND_SECONDS, eventually
@@ -165,6 +166,7 @@ def test_from_nothing_to_the_first_verdict_as_the_page_says(
             client.append("INBOX", "", "", MESSAGE.replace(b"hello", b"new"))
             (line,) = running.lines("verdict=unsure")
             eventually(lambda: says() == (1, 0))
+            all_seen(tmp_path / "state" / "accounts", Path("anna@example.org"), 1)
             client.select("INBOX")
             client.uid("MOVE", "2", "Junk")
         running.lines("lesson user=anna@example.org from='INBOX' to='Junk' class=spam")
