@@ -22,6 +22,7 @@ from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
 from spamguard.imap import judge
 from spamguard.imap.account import AccountWatch, RecentMessages
+from spamguard.imap.judge import Answer
 from spamguard.imap.mailboxes import ImapMailboxes
 from spamguard.imap.status import AccountStatus, write_status
 from spamguard.log import WarnOnce
@@ -33,13 +34,24 @@ _STATUS_SECONDS = 5.0
 
 
 class Hub:
-    """The accounts of a state directory; the caller closes them."""
+    """The accounts of a state directory; the caller closes them.
 
-    def __init__(self, state: Path, accounts: Sequence[Account]) -> None:
+    Parameters
+    ----------
+    ask
+        Judges a message of a user; None: the daemon's own door does.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        accounts: Sequence[Account],
+        ask: Callable[[bytes, str], Answer] | None = None,
+    ) -> None:
         self._state, self._accounts = state, accounts
         directory = state / ACCOUNTS_DIRECTORY
         directory.mkdir(mode=0o700, exist_ok=True)
-        ask = partial(judge.ask, state / ACCOUNTS_DOOR)
+        ask = ask or partial(judge.ask, state / ACCOUNTS_DOOR)
         recent = RecentMessages()
         self.watches = [
             AccountWatch(account, directory, ask, self._tell, recent) for account in accounts

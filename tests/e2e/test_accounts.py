@@ -19,7 +19,7 @@ NAME = "anna@example.net"
 
 
 def ready(state: Path) -> None:
-    eventually(lambda: (state / "accounts" / "sightings.sqlite").exists(), "the watcher runs")
+    eventually((state / "accounts" / "sightings.sqlite").exists, "the watcher runs")
     eventually(lambda: NAME in read_status(state), "the status is known")
     eventually(lambda: read_status(state)[NAME].connected_since, "it is connected")
 
