@@ -2,7 +2,7 @@
 
 `Account` is an entry of `accounts` in the configuration. It names where its secret is; the secret
 itself is read by `Account.read_secret`, at each login, so that a new password needs no restart.
-`PRESETS` is what people would have to look up: servers, what a provider refuses and what helps.
+`providers` are those that are known: their servers, what they refuse and what helps.
 
 Every process imports this, so it must load neither pydantic nor a library of IMAP.
 """
@@ -13,14 +13,19 @@ import os
 import re
 import shlex
 import subprocess
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from spamguard.config import types
-from spamguard.config.types import MAPPING, pattern_option
+from spamguard.config.types import MAPPING, Option, pattern_option
+from spamguard.config.values import describe_value
 from spamguard.errors import SecretError, error_text
 
 _SECONDS = 60.0  # that a command may take
@@ -53,103 +58,40 @@ class UnreadMoves(StrEnum):
 # ---- providers
 
 
-class Preset(NamedTuple):
-    """A provider.
-
-    Parameters
-    ----------
-    domains : of addresses that it serves.
-    refusal : what helps when it refuses the password.
-    filters : its own filter, which moves mail, too; "" where it moves none once it is delivered.
-    takes_passwords : else only tokens (`oauth`).
-    daily_bytes : what it lets one fetch on a day; 0: not known.
-    token_url, device_url, scope : where tokens come from.
-    """
+class Provider(NamedTuple):
+    """What people would have to look up (`providers.toml`)."""
 
     server: str = ""
-    domains: tuple[str, ...] = ()
-    refusal: str = "check the user and the password, and whether IMAP is switched on there"
-    filters: str = ""
-    takes_passwords: bool = True
-    daily_bytes: int = 0
+    domains: Sequence[str] = ()  # of addresses
+    refusal: str = ""  # what helps when it refuses the password
+    filters: str = ""  # its own filter, which moves mail after it was delivered
+    takes_passwords: bool = True  # else tokens only
+    daily_bytes: int = 0  # that one may fetch; 0: not known
     token_url: str = ""
     device_url: str = ""
     scope: str = ""
 
 
-_MICROSOFT = "https://login.microsoftonline.com/common/oauth2/v2.0"
-PRESETS = {
-    "gmail": Preset(
-        "imap.gmail.com",
-        ("gmail.com", "googlemail.com"),
-        "Google takes app passwords only: switch on 2-Step Verification, then make one at "
-        "https://myaccount.google.com/apppasswords",
-        "Gmail files mail into Spam itself, sometimes after delivery, and counts a move to Spam "
-        "as a report",
-        daily_bytes=2_500_000_000,
-        token_url="https://oauth2.googleapis.com/token",  # noqa: S106  no password
-        scope="https://mail.google.com/",
-    ),
-    "microsoft": Preset(
-        "outlook.office365.com",
-        ("outlook.com", "hotmail.com", "live.com", "msn.com", "office365.com"),
-        'Microsoft has switched passwords off for IMAP ("Basic authentication is disabled"): '
-        "use a token, by `spamguard account add ADDRESS --client-id ID`",
-        "Microsoft files mail into Junk itself, also after delivery (zero-hour purge)",
-        takes_passwords=False,
-        token_url=f"{_MICROSOFT}/token",
-        device_url=f"{_MICROSOFT}/devicecode",
-        scope="https://outlook.office.com/IMAP.AccessAsUser.All offline_access",
-    ),
-    "icloud": Preset(
-        "imap.mail.me.com",
-        ("icloud.com", "me.com", "mac.com"),
-        "Apple takes app-specific passwords only: make one at https://account.apple.com, "
-        "Sign-In and Security",
-    ),
-    "fastmail": Preset(
-        "imap.fastmail.com",
-        ("fastmail.com", "fastmail.fm"),
-        "Fastmail takes app passwords only: make one with access to IMAP in Settings, Privacy & "
-        "Security, Manage app passwords",
-    ),
-    "gmx": Preset(
-        "imap.gmx.net",
-        ("gmx.de", "gmx.net", "gmx.at", "gmx.ch"),
-        "switch on IMAP at gmx.net: E-Mail, Settings, POP3/IMAP; with two-factor login make an "
-        "application-specific password",
-    ),
-    "gmx-com": Preset(
-        "imap.gmx.com",
-        ("gmx.com", "gmx.us"),
-        "switch on IMAP at gmx.com: E-Mail, Settings, POP3 & IMAP",
-    ),
-    "web.de": Preset(
-        "imap.web.de",
-        ("web.de",),
-        "switch on IMAP at web.de: E-Mail, Settings, POP3/IMAP; with two-factor login make an "
-        "application-specific password",
-    ),
-    "yahoo": Preset(
-        "imap.mail.yahoo.com",
-        ("yahoo.com", "yahoo.de", "yahoo.co.uk", "ymail.com", "aol.com"),
-        "Yahoo takes app passwords only: make one in Account Security, Generate app password",
-    ),
-    "other": Preset(),
-}
+@cache
+def providers() -> dict[str, Provider]:
+    """All providers by name; `other` is none of them."""
+    text = files("spamguard.config").joinpath("providers.toml").read_text("utf-8")
+    return {name: Provider(**values) for name, values in tomllib.loads(text).items()}
 
 
 def find_preset(address: str, server: str = "") -> str:
     """The name of the provider of an address, as far as its domain or its server tells."""
-    domain = address.rpartition("@")[2].lower()
-    return next(
-        (
-            name
-            for name, each in PRESETS.items()
-            if domain in each.domains or (server and server.lower() == each.server)
-        ),
-        "other",
-    )
+    domain, server = address.rpartition("@")[2].lower(), server.lower()
+    for name, each in providers().items():
+        if domain in each.domains or (server and server == each.server):
+            return name
+    return "other"
+
+
+def _check_preset(value: object) -> str:
+    if isinstance(value, str) and value in providers():
+        return value
+    raise ValueError(f"expected one of {', '.join(providers())}, found {describe_value(value)}")
 
 
 # ---- types of the options
@@ -165,7 +107,7 @@ Port = Annotated[int, types.integer_option(0, 65535)]
 AccountTlsOption = Annotated[AccountTls, types.enum_option(AccountTls)]
 ModeOption = Annotated[Mode, types.enum_option(Mode)]
 UnreadMovesOption = Annotated[UnreadMoves, types.enum_option(UnreadMoves)]
-PresetName = Annotated[str, pattern_option("|".join(PRESETS), f"one of {', '.join(PRESETS)}")]
+PresetName = Annotated[str, Option(_check_preset, {"type": "string"})]
 
 
 # ---- the options
@@ -192,7 +134,7 @@ class Account:
     server: Annotated[types.Host, "The IMAP server: a host name or an IP address"]
     user: Annotated[types.PersonName, "Name to log in with, most often the address"]
     password_file: Annotated[
-        types.SecretFile | None, "File whose first line is the password; null: none"
+        types.AbsolutePath | None, "File whose first line is the password; null: none"
     ] = None
     password_command: Annotated[
         Command | None, "Command whose first line of output is the password; null: none"
@@ -224,9 +166,9 @@ class Account:
         return self.port or (993 if self.tls is AccountTls.TLS else 143)
 
     @property
-    def provider(self) -> Preset:
+    def provider(self) -> Provider:
         """What is known of the provider."""
-        return PRESETS[self.preset]
+        return providers()[self.preset]
 
     def read_secret(self) -> str:
         """Return the password, or with `oauth` an access token; SecretError: there is none."""
@@ -272,6 +214,8 @@ def check_account(account: Account) -> None:
     if len(given) != 1:
         found = " and ".join(given) or "none"
         raise ValueError(f"expected one of {', '.join(ways)}, found {found}")
+    if account.password_file is not None:  # here, as without it another thing would be wrong, too
+        types.check_secret_file(str(account.password_file))
     is_here = account.server == "localhost" or re.fullmatch(r"127\.[0-9.]+|::1", account.server)
     if account.tls is AccountTls.NONE and not is_here:
         raise ValueError(

@@ -286,7 +286,7 @@ def check_file(value: object) -> Path:
     return path
 
 
-def _check_secret_file(value: object) -> Path:
+def check_secret_file(value: object) -> Path:
     """A file that only its owner and group can read, with a line in it."""
     path = check_file(value)
     with path.open("rb") as file:
@@ -327,7 +327,7 @@ _PATH_SCHEMA = _text_schema("/.*")
 
 AbsolutePath = Annotated[Path, Option(_check_path, _PATH_SCHEMA, str)]
 ReadableFile = Annotated[Path, Option(check_file, _PATH_SCHEMA, str)]
-SecretFile = Annotated[Path, Option(_check_secret_file, _PATH_SCHEMA, str)]
+SecretFile = Annotated[Path, Option(check_secret_file, _PATH_SCHEMA, str)]
 SocketPath = Annotated[Path, Option(_check_socket_path, _PATH_SCHEMA, str)]
 MaildirPattern = Annotated[
     str,

@@ -28,6 +28,7 @@ from spamguard.config.accounts import Account, Mode, UnreadMoves
 from spamguard.errors import SpamguardError
 from spamguard.imap.connection import (
     MAX_MESSAGE_BYTES,
+    SILENCE_SECONDS,
     Connection,
     FetchedMessage,
     ImapError,
@@ -36,7 +37,7 @@ from spamguard.imap.connection import (
 )
 from spamguard.imap.folders import MAX_FOLDERS, account_folders, find_junk
 from spamguard.imap.judge import Answer, NoVerdictError
-from spamguard.imap.records import FolderRow, Found, Intent, Records
+from spamguard.imap.records import FolderRow, Found, Intent, Records, Waiting
 from spamguard.imap.status import AccountStatus
 from spamguard.log import WarnOnce
 
@@ -86,6 +87,8 @@ class AccountWatch:
     ----------
     due
         When `step` is to be called again, by the monotonic clock, if no socket is readable before.
+    silence
+        How many seconds the server may keep silent.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class AccountWatch:
         self.account = account
         self.records = Records(directory / f"{quote(account.name, safe='@')}.sqlite")
         self.due = 0.0
+        self.silence = SILENCE_SECONDS
         self.status = AccountStatus(mode=account.mode)
         self._ask, self._tell, self._recent = ask, tell, recent
         self._wire = threading.Lock()
@@ -109,6 +113,7 @@ class AccountWatch:
         self._dirty: set[int] = set()
         self._unread: set[int] = set()  # folders of messages that could not be read
         self._statuses: dict[int, str] = {}  # of folders, noted once they were looked at
+        self._shut: set[int] = set()  # folders that cannot be opened
         self._poll_at = self._relist_at = 0.0
         self._failures = 0
         self._tries: dict[str, int] = {}
@@ -131,7 +136,8 @@ class AccountWatch:
     @property
     def is_listed(self) -> bool:
         """Whether it is known what lies where."""
-        return bool(self._folders) and all(row.uidvalidity for row in self._folders.values())
+        rows = self._folders.values()
+        return bool(rows) and all(row.uidvalidity or row.id in self._shut for row in rows)
 
     # ---- a step
 
@@ -141,7 +147,9 @@ class AccountWatch:
         with self._wire:
             try:
                 pause = self._step()
-                self._failures, self.status.trouble = 0, ""
+                self.status.trouble = ""
+                if time.time() - self.status.connected_since > _RETRY_SECONDS[1]:
+                    self._failures = 0  # else it hangs up at once, each time
                 self._warnings.clear("account")
             except ImapError as error:
                 if error.refused:
@@ -174,6 +182,7 @@ class AccountWatch:
             connection.end_idle()
             if connection.changed and connection.folder:
                 self._mark_dirty(connection.folder[0])
+            connection.changed = False
         now = time.monotonic()
         if now >= self._relist_at:
             self._list_folders()
@@ -208,7 +217,7 @@ class AccountWatch:
             return
         self._disconnect()
         for _ in range(2):
-            self._connections.append(connect(self.account))
+            self._connections.append(connect(self.account, self.silence))
         self._poll_at = self._relist_at = 0.0
         self.status.connected_since = int(time.time())
 
@@ -225,7 +234,14 @@ class AccountWatch:
         if connection.folder == (folder.raw, writes) and folder.uidvalidity:
             connection.noop()  # until then the server may hide what came
             return connection, folder.uidvalidity
-        selected = connection.select(folder.raw, readonly=not writes)
+        try:
+            selected = connection.select(folder.raw, readonly=not writes)
+        except ImapError as error:
+            if error.lost or not writes:
+                raise
+            text = "%s: %s: nothing is moved or flagged there"
+            self._warnings.warn("writes", text, self.account.name, error)
+            selected = connection.select(folder.raw)
         if folder.is_inbox:
             self._keywords = selected.keywords
         return connection, selected.uidvalidity
@@ -273,7 +289,8 @@ class AccountWatch:
     def _look(self) -> None:
         """Bring the records of folders up to date in which something may have changed."""
         was_listed = self.is_listed
-        # INBOX last: what was moved there from elsewhere is known by then.
+        # INBOX last: what was moved there from elsewhere is known by then. But where folders are
+        # labels, what came is new there, whatever else is on it.
         for row in sorted(self._dirty, key=self._folders_key):
             self._dirty.discard(row)
             if row not in self._folders:
@@ -284,6 +301,7 @@ class AccountWatch:
                 if error.lost:
                     self._dirty.add(row)
                     raise
+                self._shut.add(row)
                 raw = self._folders[row].raw
                 self._warnings.warn(raw, "%s: %s: %s", self.account.name, raw, error)
                 self._relist_at = min(self._relist_at, time.monotonic() + 60.0)
@@ -292,7 +310,8 @@ class AccountWatch:
 
     def _folders_key(self, number: int) -> tuple[bool, int]:
         row = self._folders.get(number)
-        return row is not None and row.is_inbox, number
+        has_labels = self.records.fact("names") == "X-GM-MSGID"
+        return row is not None and row.is_inbox is not has_labels, number
 
     def _look_at(self, folder: FolderRow) -> None:
         connection, uidvalidity = self._open(folder)
@@ -321,6 +340,8 @@ class AccountWatch:
             if (text := "S" * (uid not in unseen) + "T" * (uid in deleted)) != before.get(uid, "")
         }
         known = before.keys() | found.keys()
+        if set(present) - known:  # what was left out is asked for again
+            self.records.set_status(folder, "")
         touched = self.records.update(
             folder,
             uidvalidity,
@@ -351,13 +372,12 @@ class AccountWatch:
             return False
         connection, _ = self._open(inbox)
         target = next((row for row in self._folders.values() if row.raw == self._junk), None)
-        moves = self.account.mode is Mode.MOVE and target is not None and connection.can_move
+        writes = bool(connection.folder and connection.folder[1])
+        moves = writes and self.account.mode is Mode.MOVE and connection.can_move
         for message in waiting[:_BATCH]:
-            raw = self._fetch(connection, message.uid)
+            raw = self._fetch_new(connection, message)
             if raw is None:
                 self._dirty.add(inbox.id)
-                if self._count_try(message.name):
-                    self.records.set_judged(message.name, b"", b"", None, is_spam=False)
                 continue
             digest = _hash(raw)
             answer = Answer()
@@ -378,10 +398,21 @@ class AccountWatch:
             self._recent.put(self.account.name, message.name, raw)
             if intent is not None and target is not None:
                 self._move(connection, intent, target)
-            elif self.account.mode is Mode.FLAG and answer.field:
+            elif writes and self.account.mode is Mode.FLAG and answer.field:
                 self._flag(connection, message.uid, answer)
         self._tell_folders([inbox.id])
         return len(waiting) > _BATCH
+
+    def _fetch_new(self, connection: Connection, message: Waiting) -> bytes | None:
+        try:
+            raw = self._fetch(connection, message.uid)
+        except ImapError as error:
+            if error.lost and self._count_try(message.name):  # perhaps by this very message
+                self.records.set_judged(message.name, b"", b"", None, is_spam=False)
+            raise
+        if raw is None and self._count_try(message.name):
+            self.records.set_judged(message.name, b"", b"", None, is_spam=False)
+        return raw
 
     def _count_try(self, name: str) -> bool:
         """Whether a message was tried often enough."""
@@ -469,7 +500,8 @@ class AccountWatch:
             finally:
                 if raw is None:
                     self._unread.add(folder.id)
-                self.due = time.monotonic() + _LINGER_SECONDS
+                if self._connections:
+                    self.due = time.monotonic() + _LINGER_SECONDS
                 self._wire.release()
         if raw is None:
             raise FileNotFoundError(2, "no such message", name)

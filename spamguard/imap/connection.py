@@ -14,6 +14,7 @@ from __future__ import annotations
 import imaplib
 import re
 import select
+import socket
 import ssl
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -36,9 +37,11 @@ MAX_MESSAGE_BYTES = 20 << 20
 """As much of a message as is ever fetched."""
 FETCH_UIDS = 500  # messages of one command
 _MAX_MESSAGES = 1_000_000  # of a folder
-_MAX_ANSWER_BYTES = 64 << 20  # of one command; `imaplib` bounds a line (1 MB)
-_COMMAND_SECONDS = 120.0  # for a whole answer
-_SILENT_SECONDS = 45.0  # between two pieces of it
+_MAX_ANSWER_BYTES = 64 << 20  # of one command
+_MAX_LINE_BYTES = 8 << 20
+SILENCE_SECONDS = 45.0
+"""Between two pieces of an answer; all of it may take three times as long."""
+_GOODBYE_SECONDS = 5.0
 _MAX_TEXT = 300  # characters of what a server says
 
 
@@ -73,6 +76,7 @@ class Selected(NamedTuple):
     uidnext: int
     exists: int
     keywords: frozenset[str]  # that may be set; "\\*" stands for any
+    known: frozenset[str]  # flags of messages there, also where none may be set
 
 
 class FetchedMessage(NamedTuple):
@@ -93,37 +97,73 @@ class FetchedMessage(NamedTuple):
 
 
 class _BoundedReader:
-    """Mixed into the classes of `imaplib`: what a server may make us read for one command."""
+    """Mixed into the classes of `imaplib`: what a server may make us read for one command.
 
-    deadline = float("inf")
-    left = _MAX_ANSWER_BYTES
+    It reads the socket itself: a buffered file would wait for the rest of a line without end, and
+    what lies in its buffer cannot be seen.
+    """
 
-    def allow(self, seconds: float = _COMMAND_SECONDS) -> None:
+    def __init__(self, silence: float, *arguments: Any) -> None:
+        self._silence = silence
+        self.allow()
+        super().__init__(*arguments)
+
+    @property
+    def sock(self) -> socket.socket:
+        return self._sock
+
+    @sock.setter
+    def sock(self, sock: socket.socket) -> None:
+        # What was sent before TLS begins does not count.
+        self._sock, self.unread = sock, bytearray()
+        # IMAPClient sends the end of a line apart: it would wait for an acknowledgement.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def allow(self, seconds: float = 0.0) -> None:
         """Begin with another command."""
-        self.deadline, self.left = time.monotonic() + seconds, _MAX_ANSWER_BYTES
+        self._ends_at = time.monotonic() + (seconds or 3 * self._silence)
+        self._left = _MAX_ANSWER_BYTES
+
+    def send(self, data: bytes) -> None:
+        self._sock.settimeout(self._patience())
+        super().send(data)  # type: ignore[misc]
 
     def read(self, size: int) -> bytes:
         if size > MAX_MESSAGE_BYTES:
             raise imaplib.IMAP4.abort(f"a literal of {size} bytes")
-        pieces = []
-        while size > 0:
-            piece: bytes = super().read(min(size, 1 << 16))  # type: ignore[misc]
-            if not piece:
-                raise imaplib.IMAP4.abort("socket error: EOF")
-            self._count(len(piece))
-            pieces.append(piece)
-            size -= len(piece)
-        return b"".join(pieces)
+        while len(self.unread) < size:
+            self._fill()
+        return self._take(size)
 
     def readline(self) -> bytes:
-        line: bytes = super().readline()  # type: ignore[misc]
-        self._count(len(line) + 100)  # an object for each
-        return line
+        searched = 0
+        while (end := self.unread.find(b"\n", searched)) < 0:
+            searched = len(self.unread)
+            if searched > _MAX_LINE_BYTES:
+                raise imaplib.IMAP4.abort("a line without end")
+            self._fill()
+        self._left -= 100  # an object for each
+        return self._take(end + 1)
 
-    def _count(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0 or time.monotonic() > self.deadline:
+    def _fill(self) -> None:
+        self._sock.settimeout(self._patience())
+        piece = self._sock.recv(1 << 16)
+        if not piece:
+            raise imaplib.IMAP4.abort("socket error: EOF")
+        self.unread += piece
+        self._left -= len(piece)
+
+    def _take(self, size: int) -> bytes:
+        with memoryview(self.unread) as view:
+            taken = bytes(view[:size])
+        del self.unread[:size]
+        return taken
+
+    def _patience(self) -> float:
+        left = self._ends_at - time.monotonic()
+        if self._left < 0 or left <= 0:
             raise imaplib.IMAP4.abort("an answer without end")
+        return min(self._silence, left)
 
 
 class _PlainStream(_BoundedReader, imapclient.imap4.IMAP4WithTimeout):  # type: ignore[misc]
@@ -136,9 +176,10 @@ class _TlsStream(_BoundedReader, IMAP4_TLS):  # type: ignore[misc]
 
 class _Client(imapclient.IMAPClient):  # type: ignore[misc]
     def _create_IMAP4(self) -> Any:  # noqa: N802  IMAPClient's
+        silence = self._timeout.read
         if self.ssl:
-            return _TlsStream(self.host, self.port, self.ssl_context, _SILENT_SECONDS)
-        return _PlainStream(self.host, self.port, _SILENT_SECONDS)
+            return _TlsStream(silence, self.host, self.port, self.ssl_context, silence)
+        return _PlainStream(silence, self.host, self.port, silence)
 
 
 @cache
@@ -149,7 +190,7 @@ def _tls_context() -> ssl.SSLContext:  # one for all: each has its own copy of t
 # ---- the connection
 
 
-def connect(account: Account) -> Connection:
+def connect(account: Account, silence: float = SILENCE_SECONDS) -> Connection:
     """Connect and log in. ImapError, SecretError."""
     secret = account.read_secret()
     where = f"{account.server}:{account.usual_port}"
@@ -159,7 +200,7 @@ def connect(account: Account) -> Connection:
             account.usual_port,
             ssl=account.tls is AccountTls.TLS,
             ssl_context=_tls_context() if account.tls is AccountTls.TLS else None,
-            timeout=_SILENT_SECONDS,
+            timeout=silence,
         )
     client._imap.debug = 0  # IMAPClient formats every line for its log
     client.folder_encode = False
@@ -224,9 +265,10 @@ class Connection:
         client, self.closed = self._client, True
         self._client = None
         if client is not None:
-            client._imap.deadline = time.monotonic() + 5.0
+            client._imap.allow(_GOODBYE_SECONDS)
             with suppress(Exception):
-                client.socket().settimeout(5.0)
+                if self.is_idle:
+                    client.idle_done()
                 client.logout()
             with suppress(Exception):
                 client.shutdown()
@@ -249,7 +291,8 @@ class Connection:
             raw = name.decode("ascii", "ignore") if isinstance(name, bytes) else str(name)
             attributes = {flag.decode("ascii", "replace").lower() for flag in flags}
             known = [use for use in _SPECIAL_USES if use in attributes]
-            if attributes & {"\\noselect", "\\nonexistent"} or _as_bytes(name) != raw.encode():
+            is_sound = raw.isprintable() and _as_bytes(name) == raw.encode()
+            if attributes & {"\\noselect", "\\nonexistent"} or not is_sound:
                 continue
             folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), " ".join(known)))
         return folders
@@ -268,8 +311,8 @@ class Connection:
                 lines = self._client._raw_command_untagged(
                     b"LIST", arguments, uid=False, response_name="STATUS"
                 )
-                for line in lines:
-                    name, values = parse_response([line])
+                for pieces in _whole_lines(lines):
+                    name, values = parse_response(pieces)
                     numbers = dict(zip(values[::2], values[1::2], strict=True))
                     found[_as_bytes(name).decode()] = tuple(
                         int(numbers.get(item.encode(), 0)) for item in items
@@ -290,14 +333,18 @@ class Connection:
         with self._command():
             self.folder = None
             answer = self._client.select_folder(raw, readonly)
+            if not 0 < answer.get(b"UIDVALIDITY", 0) < 1 << 32:
+                raise ImapError(f"{self._where}: {raw}: no UIDVALIDITY")
             self.folder = raw, not readonly
         self.changed = False
-        flags = answer.get(b"PERMANENTFLAGS", ())
         return Selected(
-            answer.get(b"UIDVALIDITY", 0),
+            answer[b"UIDVALIDITY"],
             answer.get(b"UIDNEXT", 0),
             answer[b"EXISTS"],
-            frozenset(flag.decode("ascii", "replace").lower() for flag in flags),
+            *(
+                frozenset(flag.decode("ascii", "replace").lower() for flag in answer.get(name, ()))
+                for name in (b"PERMANENTFLAGS", b"FLAGS")
+            ),
         )
 
     # ---- messages of the open folder
@@ -310,10 +357,14 @@ class Connection:
                 (line,) = self._client._raw_command_untagged(
                     b"SEARCH", [b"RETURN (ALL)", *words], response_name="ESEARCH"
                 )
-                return _expand_set(line or b"")
-            lines = self._client._raw_command_untagged(b"SEARCH", words)
-            numbers = b" ".join(line for line in lines if line)
-            return sorted({int(word) for word in numbers.partition(b"(")[0].split()})
+                found = _expand_set(line or b"")
+            else:
+                lines = self._client._raw_command_untagged(b"SEARCH", words)
+                numbers = b" ".join(line for line in lines if line)
+                found = sorted({int(word) for word in numbers.partition(b"(")[0].split()})
+            if found and not 0 < found[0] <= found[-1] < 1 << 32:
+                raise ValueError("no UID")
+            return found
 
     def fetch(self, uids: Collection[int], items: str) -> dict[int, FetchedMessage]:
         """What the server says about messages; answers about others are left out."""
@@ -372,9 +423,15 @@ class Connection:
 
     def remove(self, uid: int) -> None:
         """Remove one message of the open folder, which lies in another one."""
+        if "UIDPLUS" not in self.capabilities:
+            raise ImapError(f"{self._where}: one message alone cannot be removed")
         self.add_flags(uid, ["\\Deleted"])
-        with self._command():
-            self._client.uid_expunge([uid])
+        try:
+            with self._command():
+                self._client.uid_expunge([uid])
+        except ImapError:  # Proton announces it, and refuses
+            self.capabilities -= {"UIDPLUS"}
+            raise
 
     def add_flags(self, uid: int, flags: Iterable[str]) -> None:
         with self._command():
@@ -387,9 +444,14 @@ class Connection:
         if "IDLE" not in self.capabilities:
             return False
         with self._command():
-            self._client.idle()
+            imap = self._client._imap
+            tag = self._client._idle_tag = imap._command("IDLE")
+            while imap._get_response() is not None:  # IMAPClient bears nothing before the "+"
+                if imap.tagged_commands[tag]:
+                    self.capabilities -= {"IDLE"}
+                    return False
             self.is_idle = True
-        return self._has_pending()
+        return self.changed or self._has_pending()
 
     def end_idle(self) -> None:
         """End it, and read what was told: `changed` says whether that is anything."""
@@ -405,23 +467,12 @@ class Connection:
 
     def _has_pending(self) -> bool:
         """Whether more has been read from the socket than was looked at: no poll tells of that."""
-        imap, stream = self._client._imap, self._client.socket()
-        if getattr(imap, "_readbuf", None):  # from Python 3.14 on
-            return True
-        if isinstance(stream, ssl.SSLSocket) and stream.pending():
+        imap = self._client._imap
+        if imap.unread or (isinstance(imap.sock, ssl.SSLSocket) and imap.sock.pending()):
             return True
         poller = select.poll()
-        poller.register(stream, select.POLLIN)
-        if poller.poll(0):
-            return True
-        buffered = getattr(imap, "_file", None) or imap.file
-        try:
-            stream.settimeout(0)
-            return bool(buffered.peek(1))
-        except OSError:
-            return False
-        finally:
-            stream.settimeout(_SILENT_SECONDS)
+        poller.register(imap.sock, select.POLLIN)
+        return bool(poller.poll(0))
 
     @contextmanager
     def _command(self, *, refused: bool = False, lost: bool = False) -> Iterator[None]:
@@ -434,6 +485,8 @@ class Connection:
             with _errors(self._where, refused=refused, lost=lost):
                 yield
                 told = client._imap.untagged_responses
+                if "THROTTLED" in told:  # with OK, and half an answer or none
+                    raise ImapError(f"{self._where}: asks for a pause (THROTTLED)", lost=True)
                 self.changed |= not told.keys().isdisjoint(("EXISTS", "EXPUNGE", "VANISHED"))
         except ImapError as error:
             if error.lost:
@@ -462,6 +515,8 @@ def _errors(where: str, *, refused: bool = False, lost: bool = False) -> Iterato
         raise
     except LoginError as error:
         raise ImapError(f"{where} refuses the login: {_plain(error)}", refused=True) from error
+    except imaplib.IMAP4.readonly as error:
+        raise ImapError(f"{where}: {_plain(error)}") from error
     except imaplib.IMAP4.abort as error:
         raise ImapError(f"{where}: the connection was lost: {_plain(error)}", lost=True) from error
     except imaplib.IMAP4.error as error:
@@ -520,16 +575,20 @@ def _expand_set(line: bytes) -> list[int]:
     return sorted(set(chain.from_iterable(ranges)))
 
 
-def _fetched_messages(lines: Iterable[Any]) -> Iterator[FetchedMessage]:
+def _whole_lines(lines: Iterable[Any]) -> Iterator[list[Any]]:
     """The answers, from pieces as `imaplib` has them: a text before each literal, and the rest."""
-    text, literals = b"", list[bytes]()
+    pieces = []
     for piece in lines:
-        if isinstance(piece, tuple):
-            text += piece[0]
-            literals.append(piece[1])
-        elif piece is not None:
-            yield FetchedMessage(text + piece, literals)
-            text, literals = b"", []
+        pieces += [] if piece is None else [piece]
+        if pieces and not isinstance(piece, tuple):
+            yield pieces
+            pieces = []
+
+
+def _fetched_messages(lines: Iterable[Any]) -> Iterator[FetchedMessage]:
+    for pieces in _whole_lines(lines):
+        literals = [each[1] for each in pieces[:-1]]
+        yield FetchedMessage(b"".join([*(each[0] for each in pieces[:-1]), pieces[-1]]), literals)
 
 
 def batches(uids: Sequence[int]) -> Iterator[list[int]]:

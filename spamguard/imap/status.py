@@ -7,6 +7,7 @@ from pathlib import Path
 
 from spamguard.config.options import ACCOUNTS_DIRECTORY
 from spamguard.status_file import StatusFile
+from spamguard.times import local_time
 
 
 @dataclass
@@ -38,6 +39,18 @@ class AccountStatus:
     waiting: int = 0
     disagreed: int = 0
     trouble: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it in one line, for people."""
+        since = f"connected since {local_time(self.connected_since)}"
+        texts = [self.mode, since if self.connected_since else "not connected"]
+        if self.last_change:
+            texts.append(f"last change {local_time(self.last_change)}")
+        texts.append(f"{self.judged:,} judged ({self.spam:,} spam), {self.moved:,} moved")
+        texts += [f"{self.disagreed:,} that lie elsewhere than we say"] * bool(self.disagreed)
+        texts += [f"{self.waiting:,} to be judged"] * bool(self.waiting)
+        return ", ".join([*texts, self.trouble] if self.trouble else texts)
 
 
 _FILE = StatusFile("status.json", dict[str, AccountStatus])
