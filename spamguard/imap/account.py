@@ -230,7 +230,14 @@ class AccountWatch:
         if connection.folder == (folder.raw, writes) and folder.uidvalidity:
             connection.noop()  # until then the server may hide what came
             return connection, folder.uidvalidity
-        selected = connection.select(folder.raw, readonly=not writes)
+        try:
+            selected = connection.select(folder.raw, readonly=not writes)
+        except ImapError as error:
+            if error.lost or not writes:
+                raise
+            text = "%s: %s: nothing is moved or flagged there"
+            self._warnings.warn("writes", text, self.account.name, error)
+            selected = connection.select(folder.raw)
         if folder.is_inbox:
             self._keywords = selected.keywords
         return connection, selected.uidvalidity
@@ -357,7 +364,8 @@ class AccountWatch:
             return False
         connection, _ = self._open(inbox)
         target = next((row for row in self._folders.values() if row.raw == self._junk), None)
-        moves = self.account.mode is Mode.MOVE and target is not None and connection.can_move
+        writes = bool(connection.folder and connection.folder[1])
+        moves = writes and self.account.mode is Mode.MOVE and connection.can_move
         for message in waiting[:_BATCH]:
             raw = self._fetch_new(connection, message)
             if raw is None:
@@ -382,7 +390,7 @@ class AccountWatch:
             self._recent.put(self.account.name, message.name, raw)
             if intent is not None and target is not None:
                 self._move(connection, intent, target)
-            elif self.account.mode is Mode.FLAG and answer.field:
+            elif writes and self.account.mode is Mode.FLAG and answer.field:
                 self._flag(connection, message.uid, answer)
         self._tell_folders([inbox.id])
         return len(waiting) > _BATCH

@@ -515,6 +515,8 @@ def _errors(where: str, *, refused: bool = False, lost: bool = False) -> Iterato
         raise
     except LoginError as error:
         raise ImapError(f"{where} refuses the login: {_plain(error)}", refused=True) from error
+    except imaplib.IMAP4.readonly as error:
+        raise ImapError(f"{where}: {_plain(error)}") from error
     except imaplib.IMAP4.abort as error:
         raise ImapError(f"{where}: the connection was lost: {_plain(error)}", lost=True) from error
     except imaplib.IMAP4.error as error:

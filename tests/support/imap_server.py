@@ -9,10 +9,12 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from spamguard.config.accounts import Account, AccountTls, Mode
 
@@ -58,18 +60,11 @@ class ImapServer:
     def port(self) -> int:
         return int(self._listening.getsockname()[1])
 
-    def account(self, user: str, mode: Mode = Mode.MOVE, name: str = "") -> Account:
+    def account(self, user: str, mode: Mode = Mode.MOVE, **options: Any) -> Account:
         password = Path(self._place, "password")
         password.write_text("anything\n")
-        return Account(
-            name or user,
-            "127.0.0.1",
-            user,
-            password,
-            port=self.port,
-            tls=AccountTls.NONE,
-            mode=mode,
-        )
+        values = {"port": self.port, "tls": AccountTls.NONE, "mode": mode, **options}
+        return Account(user, "127.0.0.1", user, password, **values)
 
     def _accept(self) -> None:
         while True:
@@ -130,9 +125,9 @@ class ImapServer:
                         continue
                     ours.sendall(line)
                     if self.cuts(self.commands[-1]):
-                        with suppress(TimeoutError, OSError):  # what it does, it has done
-                            ours.settimeout(1.0)
-                            answers.peek(1)
+                        time.sleep(0.1)  # what it does, it has done
+                        process.terminate()
+                        process.wait()
                         client.shutdown(socket.SHUT_RDWR)
                         return
         finally:
