@@ -17,7 +17,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from hashlib import blake2b
@@ -234,14 +235,11 @@ class AccountWatch:
         if connection.folder == (folder.raw, writes) and folder.uidvalidity:
             connection.noop()  # until then the server may hide what came
             return connection, folder.uidvalidity
-        try:
-            selected = connection.select(folder.raw, readonly=not writes)
-        except ImapError as error:
-            if error.lost or not writes:
-                raise
-            text = "%s: %s: nothing is moved or flagged there"
-            self._warnings.warn("writes", text, self.account.name, error)
-            selected = connection.select(folder.raw)
+        selected = None
+        if writes:
+            with self._warning("nothing is moved or flagged"):
+                selected = connection.select(folder.raw, readonly=False)
+        selected = selected or connection.select(folder.raw)
         if folder.is_inbox:
             self._keywords = selected.keywords
         return connection, selected.uidvalidity
@@ -421,15 +419,8 @@ class AccountWatch:
 
     def _move(self, connection: Connection, intent: Intent, target: FolderRow) -> None:
         self._dirty.update((intent.source, intent.target))
-        try:
+        with self._warning(f"spam cannot be moved to {target.raw}"):
             connection.move(intent.uid, target.raw)
-        except ImapError as error:
-            if error.lost:
-                raise
-            text = "%s: spam cannot be moved to %s: %s"
-            self._warnings.warn("move", text, self.account.name, target.raw, error)
-        else:
-            self._warnings.clear("move")
 
     def _settle(self, intent: Intent) -> None:
         """End a move of ours, by where the message lies now that both folders were looked at."""
@@ -440,13 +431,8 @@ class AccountWatch:
         if intent.target in places and places.get(intent.source) == intent.uid:
             # It was copied, and we got no further.
             connection, _ = self._open(self._folders[intent.source])
-            try:
+            with self._warning("a copy of spam stays in INBOX"):
                 connection.remove(intent.uid)
-            except ImapError as error:
-                if error.lost:
-                    raise
-                text = "%s: a copy of spam stays in INBOX: %s"
-                self._warnings.warn("copy", text, self.account.name, error)
             self._dirty.add(intent.source)
         if not settled:
             _log.info("%s: a message that was to be moved stays where it is", self.account.name)
@@ -458,12 +444,19 @@ class AccountWatch:
         wanted = "$Junk" if answer.is_spam else "$NotJunk"
         if answer.label == "unsure" or not self._keywords & {"\\*", wanted.lower()}:
             return
-        try:
+        with self._warning("cannot be flagged"):
             connection.add_flags(uid, [wanted])
+
+    @contextmanager
+    def _warning(self, text: str) -> Iterator[None]:
+        """Go on if the server refuses something, and tell, once until it accepts."""
+        try:
+            yield
+            self._warnings.clear(text)
         except ImapError as error:
             if error.lost:
                 raise
-            self._warnings.warn("flag", "%s: cannot be flagged: %s", self.account.name, error)
+            self._warnings.warn(text, "%s: %s: %s", self.account.name, text, error)
 
     def _refresh_status(self) -> None:
         for name in ("judged", "spam", "moved"):
