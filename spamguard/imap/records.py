@@ -252,6 +252,14 @@ class Records(ClosedOnExit):
                     "UPDATE places SET flags = ? WHERE folder = ? AND uid = ?",
                     (flags[uid], folder.id, uid),
                 )
+            if folder.is_inbox and gone:  # what went before it was judged is as if it had been
+                new = "SELECT p.folder FROM messages m JOIN places p USING (name) WHERE m.state = 1"
+                touched.update(row[0] for row in execute(new))
+                execute(
+                    "UPDATE messages SET state = 2 WHERE state = 1 "
+                    "AND name NOT IN (SELECT name FROM places WHERE folder = ?)",
+                    (folder.id,),
+                )
             execute("UPDATE folders SET uidvalidity = ? WHERE id = ?", (uidvalidity, folder.id))
         return touched
 
@@ -308,16 +316,24 @@ class Records(ClosedOnExit):
         )
         return (FolderRow(*rows[0][:6]), rows[0][6], rows[0][7]) if rows else None
 
-    def note_read(self, name: str, digest: bytes) -> set[int]:
-        """A message was read to be shown; the folders in which that shows something else."""
-        rows = self._query("SELECT state, folder FROM messages WHERE name = ?", name)
-        self._write(
-            ("UPDATE messages SET hash = ?, state = 2 WHERE name = ? AND state > 1", (digest, name))
-        )
-        if not rows or rows[0][0] != State.MOVED:
-            return set()
-        lies = self._query("SELECT folder FROM places WHERE name = ?", name)
-        return {rows[0][1], *(row[0] for row in lies)}
+    def note_read(self, name: str, digest: bytes) -> bool:
+        """A message was read to be shown; whether it will be wanted elsewhere, too."""
+        self._write(("UPDATE messages SET hash = ? WHERE name = ? AND state > 1", (digest, name)))
+        return bool(self._query("SELECT 1 FROM messages WHERE name = ? AND state = 3", name))
+
+    def note_known(self, folder: FolderRow) -> set[int]:
+        """What was read in a folder is known there; the folders that show something else now."""
+        with self._lock:
+            touched = self._query(
+                "SELECT DISTINCT p.folder FROM messages m JOIN places p ON p.name = m.name "
+                "WHERE m.state = 3 AND m.hash IS NOT NULL AND m.folder = ?",
+                folder.id,
+            )
+            if not touched:
+                return set()
+            change = "UPDATE messages SET state = 2 WHERE state = 3 AND hash IS NOT NULL "
+            self._write((change + "AND folder = ?", (folder.id,)))
+        return {folder.id, *(row[0] for row in touched)}
 
     # ---- judging and moving
 

@@ -235,6 +235,7 @@ def test_cut_after_any_command(capability):
             cut.begun = True
             here.step(4)
             cut.begun, number = False, cut.seen
+            here.step()
             inbox, junk = here.lying(), here.lying(".Junk")
             outcomes.add((*inbox, "|", *junk))
             assert here.watch.records.intents() == []
