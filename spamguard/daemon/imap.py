@@ -27,7 +27,10 @@ from spamguard.imap.hub import Hub
 
 _log = logging.getLogger("spamguard.imap")
 
-_SYSTEM = ("/usr", "/lib", "/lib64", "/etc", "/run", "/proc", "/dev")  # what every program reads
+_SYSTEM = (  # what every program reads, names of servers included
+    *("/usr", "/lib", "/lib64", "/etc", "/proc/self", "/dev/null", "/dev/urandom"),
+    *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/nscd"),
+)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -96,6 +96,7 @@ class Desk:
             ) as file:
                 raw = file.read()
             found[raw.split(b"Subject: ")[1].split(b"\r\n")[0].decode()] = raw
+        self.mailboxes.wait_for_changes(0.001)  # as the watcher does when it has noted all this
         return found
 
     def counts(self, directory: str = "") -> int:
