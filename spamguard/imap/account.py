@@ -37,7 +37,7 @@ from spamguard.imap.connection import (
     connect,
 )
 from spamguard.imap.folders import MAX_FOLDERS, account_folders, find_junk
-from spamguard.imap.judge import Answer, NoVerdictError
+from spamguard.imap.judge import NO_VERDICT, Answer, NoVerdictError
 from spamguard.imap.records import FolderRow, Found, Intent, Records, Waiting
 from spamguard.imap.status import AccountStatus
 from spamguard.log import WarnOnce
@@ -387,7 +387,7 @@ class AccountWatch:
                 self._dirty.add(inbox.id)
                 continue
             digest = _hash(raw)
-            answer = Answer()
+            answer = NO_VERDICT
             if not self.records.is_judged(digest):
                 try:
                     answer = self._ask(raw, self.account.name)
@@ -398,9 +398,7 @@ class AccountWatch:
             intent = None
             if answer.is_spam and moves and target is not None:
                 intent = Intent(message.name, inbox.id, message.uid, target.id)
-            self.records.set_judged(
-                message.name, digest, answer.field, intent, is_spam=answer.is_spam
-            )
+            self.records.set_judged(message.name, digest, answer, intent)
             self._tries.pop(message.name, None)
             self._recent.put(self.account.name, message.name, raw)
             if intent is not None and target is not None:
@@ -415,10 +413,10 @@ class AccountWatch:
             raw = self._fetch(connection, message.uid)
         except ImapError as error:
             if error.lost and self._count_try(message.name):  # perhaps by this very message
-                self.records.set_judged(message.name, b"", b"", None, is_spam=False)
+                self.records.set_judged(message.name)
             raise
         if raw is None and self._count_try(message.name):
-            self.records.set_judged(message.name, b"", b"", None, is_spam=False)
+            self.records.set_judged(message.name)
         return raw
 
     def _count_try(self, name: str) -> bool:

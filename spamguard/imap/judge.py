@@ -30,6 +30,9 @@ class Answer(NamedTuple):
     label: str = ""
 
 
+NO_VERDICT = Answer()
+
+
 def ask(door: Path, raw: bytes, user: str) -> Answer:
     """Have a user's message judged. NoVerdictError."""
     head = f"HEADERS SPAMC/1.5\r\nUser: {user}\r\nContent-length: {len(raw)}\r\n\r\n"
@@ -50,6 +53,6 @@ def ask(door: Path, raw: bytes, user: str) -> Answer:
     field = _OURS.search(content)
     # Our fields come before all others: one further down is the message's own.
     if field is None or content[: field.start()].count(b"\n") > 2:
-        return Answer()
+        return NO_VERDICT
     label = _LABEL.match(field[0])
     return Answer(field[0], b"Spam: True" in first, label[1].decode() if label else "")
