@@ -17,7 +17,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from hashlib import blake2b
@@ -194,22 +195,23 @@ class AccountWatch:
         if now >= self._poll_at:
             self._poll()
             self._poll_at = now + POLL_SECONDS
-        intents = self.records.intents()
-        self._dirty.update(number for each in intents for number in (each.source, each.target))
-        self._look()
-        for intent in intents:
-            self._settle(intent)
+        self._look_and_settle()
         waits = self._judge()
         if self._dirty:  # after our own moves
-            self._look()
-            for intent in self.records.intents():
-                self._settle(intent)
+            self._look_and_settle()
         unread, self._unread = self._unread, set()
         self._tell_folders(unread)
         self._refresh_status()
         if waits:
             return 0.0
         return min(self._wait(), max(0.0, self._poll_at - time.monotonic()))
+
+    def _look_and_settle(self) -> None:
+        intents = self.records.intents()
+        self._dirty.update(number for each in intents for number in (each.source, each.target))
+        self._look()
+        for intent in intents:
+            self._settle(intent)
 
     def _mark_dirty(self, raw: str) -> None:
         self._dirty.update(row.id for row in self._folders.values() if row.raw == raw)
@@ -238,14 +240,11 @@ class AccountWatch:
         if connection.folder == (folder.raw, writes) and folder.uidvalidity:
             connection.noop()  # until then the server may hide what came
             return connection, folder.uidvalidity
-        try:
-            selected = connection.select(folder.raw, readonly=not writes)
-        except ImapError as error:
-            if error.lost or not writes:
-                raise
-            text = "%s: %s: nothing is moved or flagged there"
-            self._warnings.warn("writes", text, self.account.name, error)
-            selected = connection.select(folder.raw)
+        selected = None
+        if writes:
+            with self._warning("nothing is moved or flagged"):
+                selected = connection.select(folder.raw, readonly=False)
+        selected = selected or connection.select(folder.raw)
         if folder.is_inbox:
             self._keywords = selected.keywords
         return connection, selected.uidvalidity
@@ -374,7 +373,10 @@ class AccountWatch:
         waiting = self.records.waiting(inbox, _BATCH + 1) if inbox and inbox.uidvalidity else []
         if inbox is None or not waiting:
             return False
-        connection, _ = self._open(inbox)
+        connection, uidvalidity = self._open(inbox)
+        if uidvalidity != inbox.uidvalidity:  # these UIDs are of other messages now
+            self._dirty.add(inbox.id)
+            return False
         target = next((row for row in self._folders.values() if row.raw == self._junk), None)
         writes = bool(connection.folder and connection.folder[1])
         moves = writes and self.account.mode is Mode.MOVE and connection.can_move
@@ -425,15 +427,8 @@ class AccountWatch:
 
     def _move(self, connection: Connection, intent: Intent, target: FolderRow) -> None:
         self._dirty.update((intent.source, intent.target))
-        try:
+        with self._warning(f"spam cannot be moved to {target.raw}"):
             connection.move(intent.uid, target.raw)
-        except ImapError as error:
-            if error.lost:
-                raise
-            text = "%s: spam cannot be moved to %s: %s"
-            self._warnings.warn("move", text, self.account.name, target.raw, error)
-        else:
-            self._warnings.clear("move")
 
     def _settle(self, intent: Intent) -> None:
         """End a move of ours, by where the message lies now that both folders were looked at."""
@@ -443,14 +438,11 @@ class AccountWatch:
         settled = intent.target in places or intent.source not in places
         if intent.target in places and places.get(intent.source) == intent.uid:
             # It was copied, and we got no further.
-            connection, _ = self._open(self._folders[intent.source])
-            try:
-                connection.remove(intent.uid)
-            except ImapError as error:
-                if error.lost:
-                    raise
-                text = "%s: a copy of spam stays in INBOX: %s"
-                self._warnings.warn("copy", text, self.account.name, error)
+            source = self._folders[intent.source]
+            connection, uidvalidity = self._open(source)
+            if uidvalidity == source.uidvalidity:
+                with self._warning("a copy of spam stays in INBOX"):
+                    connection.remove(intent.uid)
             self._dirty.add(intent.source)
         if not settled:
             _log.info("%s: a message that was to be moved stays where it is", self.account.name)
@@ -462,12 +454,19 @@ class AccountWatch:
         wanted = "$Junk" if answer.is_spam else "$NotJunk"
         if answer.label == "unsure" or not self._keywords & {"\\*", wanted.lower()}:
             return
-        try:
+        with self._warning("cannot be flagged"):
             connection.add_flags(uid, [wanted])
+
+    @contextmanager
+    def _warning(self, text: str) -> Iterator[None]:
+        """Go on if the server refuses something, and tell, once until it accepts."""
+        try:
+            yield
+            self._warnings.clear(text)
         except ImapError as error:
             if error.lost:
                 raise
-            self._warnings.warn("flag", "%s: cannot be flagged: %s", self.account.name, error)
+            self._warnings.warn(text, "%s: %s: %s", self.account.name, text, error)
 
     def _refresh_status(self) -> None:
         for name in ("judged", "spam", "moved"):
@@ -504,6 +503,7 @@ class AccountWatch:
             finally:
                 if raw is None:
                     self._unread.add(folder.id)
+                    self.records.note_unread(name)
                 if self._connections:
                     self.due = time.monotonic() + _LINGER_SECONDS
                 self._wire.release()
