@@ -133,7 +133,8 @@ class AccountWatch:
 
     def sockets(self) -> list[int]:
         """The sockets on which the server may tell of something."""
-        return [each.fileno() for each in list(self._connections) if each.is_idle]
+        found = [each.fileno() for each in list(self._connections) if each.is_idle]
+        return [number for number in found if number >= 0]
 
     @property
     def is_listed(self) -> bool:
