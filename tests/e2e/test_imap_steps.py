@@ -254,3 +254,15 @@ def test_new_mail_after_a_restart_without_changes(desk: Desk, proxy: imap_proxy.
     desk.step_while_due()
     assert len(desk.watch.sockets()) == 2
     assert ("anna", 'EXAMINE "INBOX"') in proxy.commands
+
+
+def test_a_connection_that_is_lost_during_the_login(
+    desk: Desk, proxy: imap_proxy.ImapProxy
+) -> None:
+    proxy.cut_all("anna")
+    proxy.cut_after("anna", 1)
+    desk.step(2)
+    assert proxy.cuts == 1
+    assert desk.watch.due < time.monotonic() + 100  # not as long as after a refusal
+    desk.step()
+    assert desk.watch.status.trouble == ""
