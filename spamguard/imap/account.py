@@ -487,7 +487,7 @@ class AccountWatch:
         raw = self._recent.take(self.account.name, name)
         if raw is None:
             if not self._wire.acquire(timeout=10.0):
-                self._unread.add(folder.id)
+                self._note_unread(folder, name)
                 raise BlockingIOError(11, "the server takes long", self.account.name)
             try:
                 if not self._connections:
@@ -501,7 +501,7 @@ class AccountWatch:
                 raise OSError(5, str(error), name) from error
             finally:
                 if raw is None:
-                    self._unread.add(folder.id)
+                    self._note_unread(folder, name)
                 if self._connections:
                     self.due = time.monotonic() + _LINGER_SECONDS
                 self._wire.release()
@@ -511,6 +511,10 @@ class AccountWatch:
             self._recent.put(self.account.name, name, raw)
         # A first line that begins with a blank would become the tail of our field.
         return ours + b"\r\n" + raw if ours and raw[:1] not in (b" ", b"\t") else raw
+
+    def _note_unread(self, folder: FolderRow, name: str) -> None:
+        self._unread.add(folder.id)
+        self.records.note_unread(name)
 
     def note_known(self, folder: FolderRow) -> None:
         """The watcher knows what was shown in a folder: what was read there and has been moved on

@@ -511,6 +511,9 @@ def _errors(where: str, *, refused: bool = False, lost: bool = False) -> Iterato
     except ImapError:
         raise
     except LoginError as error:
+        if "socket error" in str(error):  # IMAPClient makes a refusal of that
+            text = f"{where}: the connection was lost: {_plain(error)}"
+            raise ImapError(text, lost=True) from error
         raise ImapError(f"{where} refuses the login: {_plain(error)}", refused=True) from error
     except imaplib.IMAP4.readonly as error:
         raise ImapError(f"{where}: {_plain(error)}") from error

@@ -208,7 +208,8 @@ class Records(ClosedOnExit):
         )
         lost = folder.uidvalidity not in (0, uidvalidity)
         # Where all UIDs are others and hardly a name is known, names are not what they were.
-        is_first = not folder.uidvalidity or (lost and unknown > max(20, len(found) // 10))
+        are_others = unknown > max(20, 0.9 * len(names))
+        is_first = not folder.uidvalidity or (lost and are_others)
         touched = {folder.id} if gone or flags else set[int]()
         with self._lock, self._database.transaction():
             execute = self._database.execute
@@ -323,6 +324,10 @@ class Records(ClosedOnExit):
         """A message was read to be shown; whether it will be wanted elsewhere, too."""
         self._write(("UPDATE messages SET hash = ? WHERE name = ? AND state > 1", (digest, name)))
         return bool(self._query("SELECT 1 FROM messages WHERE name = ? AND state = 3", name))
+
+    def note_unread(self, name: str) -> None:
+        """A message could not be read: if it was before, a watcher that was killed has read it."""
+        self._write(("UPDATE messages SET hash = NULL WHERE name = ? AND state = 3", (name,)))
 
     def note_known(self, folder: FolderRow) -> set[int]:
         """What was read in a folder is known there; the folders that show something else now."""
