@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamguard.errors import SpamguardError
+from spamguard.process import short_path
 
 _SECONDS = 60.0
 _MAX_ANSWER_BYTES = 4 << 20  # the message's header section is part of it
@@ -40,7 +41,8 @@ def ask(door: Path, raw: bytes, user: str) -> Answer:
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_SECONDS)
-            connection.connect(str(door))
+            with short_path(door.parent) as directory:
+                connection.connect(str(directory / door.name))
             connection.sendall(head.encode() + raw)
             connection.shutdown(socket.SHUT_WR)
             while (piece := connection.recv(1 << 16)) and len(answer) < _MAX_ANSWER_BYTES:
