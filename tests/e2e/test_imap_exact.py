@@ -44,7 +44,7 @@ pytestmark = [needs_dovecot, pytest.mark.slow]
 USERS = ("anna", "ben", "carl")
 MESSAGES = int(os.environ.get("SPAMGUARD_CHAOS_ACCOUNTS", "24"))  # of each account
 CUTS = 1 + MESSAGES // 50  # of each account and phase
-KILLS = 2 + MESSAGES // 200  # of each process and phase
+KILLS = 1 + MESSAGES // 150  # of each process and phase
 SECONDS = 60.0 + MESSAGES
 CLASSES = {"INBOX": "ham", "Archive": "ham", "Junk": "spam", "Trash": ""}
 TARGETS = {  # where a message goes from each folder; "": it is expunged
@@ -203,16 +203,20 @@ class Trouble:
                 self.kills += 1
 
     def _cut(self, user: str) -> None:
-        """After the first command from now on, then after the second, and so on; each time wait
-        until the account was in step again, since a connection is made anew at once only then.
+        """After the first command from now on, then after the second, and so on; each time once
+        the account is in step again, since a connection is made anew at once only then.
         """
         for number in range(1, CUTS + 1):
-            self._proxy.cut_after(user, number)
-            until = time.monotonic() + 5.0
-            while self._proxy.is_armed(user) and time.monotonic() < until:
-                time.sleep(0.02)
-            while not self._proxy.is_idle(user) and time.monotonic() < until + 20.0:
-                time.sleep(0.02)
+            _wait(lambda: self._proxy.is_idle(user), 20.0)
+            self._proxy.cut_after(user, number if self._proxy.is_idle(user) else 0)
+            _wait(lambda: not self._proxy.is_armed(user), 5.0)
+            self._proxy.cut_after(user, 0)
+
+
+def _wait(check: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not check() and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 @dataclass
@@ -228,6 +232,7 @@ class Scene:
     def rest(self, what: str) -> None:
         """Wait until all accounts are in step, all is judged and the truth is learnt."""
         for person in self.people:  # a new connection asks for the state of every folder
+            eventually(lambda name=person.name: self.proxy.is_idle(name), f"{what}: idle", SECONDS)
             self.proxy.cut_all(person.name)
         eventually(lambda: not self._open(), f"{what}: all is judged", SECONDS)
         for person in self.people:
