@@ -108,6 +108,7 @@ class Database:
         fill: Callable[[sqlite3.Connection], object] = lambda _: None,
         *,
         durable: bool = True,
+        shared: bool = False,
     ) -> Self:
         """Open the file; make it, with mode 0600, when there is none.
 
@@ -120,6 +121,8 @@ class Database:
         durable
             Whether what is committed survives a power cut (SQLite: synchronous FULL). Without it a
             power cut may cost the last transactions, never the file (NORMAL, with a WAL).
+        shared
+            Threads may share it, if the caller lets one at a time use it.
         """
         with schema.errors(path), as_directory_owner(path.parent):
             if not path.exists():
@@ -131,7 +134,8 @@ class Database:
                     with suppress(FileExistsError):  # another process has made it meanwhile
                         path.hardlink_to(draft)
                 sync_directory(path.parent)
-            database = cls(path, schema, open_database(path, schema.busy_seconds))
+            opened = open_database(path, schema.busy_seconds, shared=shared)
+            database = cls(path, schema, opened)
             try:
                 if database.pragma("application_id") != schema.application_id:
                     problem = f"it is not a spamguard {schema.kind} file: {schema.foreign_remedy}"
@@ -245,13 +249,14 @@ def _fill_file(draft: Path, schema: Schema, fill: Callable[[sqlite3.Connection],
 # ---- files whose schema is not looked at
 
 
-def open_database(path: Path, busy_seconds: float) -> sqlite3.Connection:
+def open_database(path: Path, busy_seconds: float, *, shared: bool = False) -> sqlite3.Connection:
     """Open an existing file only: SQLite would create one with the wrong permissions."""
     return sqlite3.connect(
         f"file:{quote(os.fsencode(path.absolute()))}?mode=rw",
         uri=True,
         timeout=busy_seconds,
         isolation_level=None,
+        check_same_thread=not shared,
     )
 
 

@@ -81,6 +81,10 @@ class MailboxesError(SpamguardError):
     """No mailbox can be reached for now: the mailbox broker is not there, or refuses."""
 
 
+class SecretError(SpamguardError):
+    """The password or token of an account cannot be had."""
+
+
 class QuarantineError(SpamguardError):
     """The message is not in the quarantine, or cannot be taken out of it now."""
 

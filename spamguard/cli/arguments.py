@@ -45,6 +45,7 @@ GROUPS = {
         "check": "run",
         "status": "status",
         "doctor": "run",
+        "account": "account",
     },
     "teach it": {
         "learn": "teach",
@@ -88,7 +89,7 @@ options below may also stand behind the command."""
 
 _EPILOG = """exit status:
   0    done
-  1    judge: at least one message is unwanted; doctor: something failed
+  1    judge: at least one message is unwanted; doctor, account check: something failed
        quarantine release: a recipient has not got a message; token revoke: there is no such token
   2    an error, told in one line on standard error
   3    judge: at least one message is unsure, none is unwanted

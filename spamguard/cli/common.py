@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from spamguard.config.options import Settings
+    from spamguard.doctor import Step
     from spamguard.engine.filter import Filter
     from spamguard.proxy.history import HistoryRow
     from spamguard.proxy.history_search import HistorySearch
@@ -377,9 +378,18 @@ def sender_text(author: str, sender: str) -> str:
 # ---- answers
 
 
+_OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
+
+
 def print_answer(options: argparse.Namespace, text: str, values: object) -> None:
     """Print the answer: the text for people, or the values as JSON."""
     print(to_json(values) if options.json else text)
+
+
+def print_step(step: Step) -> None:
+    """One thing that was looked at, with the remedy if it failed."""
+    line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
+    print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
 
 
 def to_json(values: object, indent: int | None = None) -> str:

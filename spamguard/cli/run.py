@@ -32,7 +32,6 @@ from spamguard.cli import arguments, common, status
 from spamguard.cli.arguments import argument, command, flag
 from spamguard.config import types
 from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
-from spamguard.log import printable
 from spamguard.storage import LEDGER_FILE, account_owner, directory_owner
 
 if TYPE_CHECKING:
@@ -277,7 +276,6 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
 # ---- doctor
 
 
-_OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 _POLL_SECONDS = 0.1
 
 
@@ -334,8 +332,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         for step in running:
             steps.append(step)
             if not options.json:
-                line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
-                print(printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
+                common.print_step(step)
     passed = all(step.outcome != "failed" for step in steps)
     if options.json:
         print(common.to_json({"ok": passed, "steps": [step._asdict() for step in steps]}))
@@ -344,6 +341,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 def _all_steps(options: argparse.Namespace) -> Generator[Step]:
     from spamguard import doctor
+    from spamguard.config.options import ACCOUNTS_SIGHTINGS
     from spamguard.daemon import startup
     from spamguard.doctor import proof
     from spamguard.engine import snapshot
@@ -355,6 +353,8 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
     if len(first) > 1:  # else the daemon does not answer this user either
         yield from _daemon_steps(settings, state)
         yield from doctor.check_watcher(state, expected=bool(settings and settings.watch))
+        if settings and settings.accounts:
+            yield from doctor.check_watcher(state / ACCOUNTS_SIGHTINGS, expected=True)
     yield doctor.check_file_events()
     yield doctor.check_dovecot(settings)
     if settings:
@@ -364,6 +364,7 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
             except StartError as error:
                 yield doctor.failed("mailboxes", str(error), "")
         yield from doctor.check_next_hops(settings)
+        yield from _account_steps(settings)
     try:
         with common.open_filter(options, must_exist=True) as spam_filter:
             if (loss := spam_filter.find_loss()) is not None:
@@ -422,6 +423,18 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
             yield doctor.failed("daemon", detail, remedy)
         elif not problems:
             yield doctor.ok("daemon", f"pid {daemon['pid']}, ready")
+
+
+def _account_steps(settings: Settings) -> Iterator[Step]:
+    if settings.accounts:
+        from spamguard.daemon.status import ask_daemon
+        from spamguard.doctor.accounts import check_account, check_status
+
+        is_running = ask_daemon(settings.state) is not None
+        for account in settings.accounts:
+            yield from check_account(account)
+            if is_running:
+                yield check_status(account, settings.state)
 
 
 def _mailbox_steps(

@@ -117,13 +117,7 @@ def run_setup(options: argparse.Namespace) -> int:
     old = read(path) if path.exists() else None
     answers = _ask(options, old)
     if is_root := os.geteuid() == 0:
-        try:
-            pwd.getpwnam(ACCOUNT)
-        except KeyError:
-            raise UsageError(
-                f"there is no account {ACCOUNT!r} for the daemon: make it with "
-                f"`useradd --system --home-dir /var/lib/spamguard {ACCOUNT}`"
-            ) from None
+        find_account(ACCOUNT)
     text = make_config(path, old, answers, is_root=is_root)
     if answers.position == "milter" and old and any(door.rules for door in old.listeners):
         print("The rules of the listener go: a milter has its own.\n")
@@ -150,6 +144,17 @@ def run_setup(options: argparse.Namespace) -> int:
         status = int(doctor.run(doctor))
     _show_next_steps(path, settings, applied=options.apply)
     return status
+
+
+def find_account(name: str) -> pwd.struct_passwd:
+    """The account of the daemon; UsageError: there is none."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise UsageError(
+            f"there is no account {name!r} for the daemon: make it with "
+            f"`useradd --system --home-dir /var/lib/spamguard {name}`"
+        ) from None
 
 
 # ---- the answers
@@ -267,7 +272,7 @@ def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Set
             return read(Path(file.name))
         except ConfigError as error:
             problems = (problem.replace(file.name, str(path)) for problem in error.problems)
-            text = "what setup would write has mistakes, and nothing was changed:"
+            text = "what would be written has mistakes, and nothing was changed:"
             raise ConfigError(text, *problems) from error
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 _MISSING_REMEDY = (
-    "teach what people have filed (teach-folders), or let answering teach (answered_is_ham)"
+    "teach what people have filed (teach-folders, account teach), or let answering teach "
+    "(answered_is_ham)"
 )
 _MAX_USERS = 20  # in the text; JSON has all
 _DAY_SECONDS = 86_400
@@ -88,7 +89,8 @@ def run_status(options: argparse.Namespace) -> int:
             "unsettled": known.unsettled,
             "bytes": {"ledger": known.ledger_bytes, "tables": known.tables_bytes},
             **user_values(spam_filter),
-            "daemon": daemon_values(spam_filter.directory),
+            "daemon": (daemon := daemon_values(spam_filter.directory)),
+            "accounts": account_values(spam_filter.directory, daemon),
             "shared": shared_values(spam_filter),
         }
     common.print_answer(options, "" if options.json else _status_text(values), values)
@@ -105,6 +107,7 @@ def _status_text(values: dict[str, Any]) -> str:
     keeping += f" (keep: {keep})" if keep else ""  # as the running daemon says it
     if kept["aged"]:
         keeping += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
+    accounts = [f"{name}: {row['text']}" for name, row in values["accounts"].items()]
     shared = []
     if values["shared"]:
         shared = [f"{values['shared']['position']:,} of {values['shared']['last']:,} events"]
@@ -124,7 +127,8 @@ def _status_text(values: dict[str, Any]) -> str:
         f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
         f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
         f"kept       {keeping}",
-        f"watcher    {watching}",
+        *([f"watcher    {watching}"] if watcher or not accounts else []),
+        *(f"{'' if n else 'accounts':11}{printable(line)}" for n, line in enumerate(accounts)),
         *daemon_lines(values["daemon"]),
         *(f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(shared)),
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
@@ -161,6 +165,7 @@ def _status_text(values: dict[str, Any]) -> str:
 
 def user_values(spam_filter: Filter) -> dict[str, Any]:
     """The users, by the time of their last move; the watcher, if there ever was one; warnings."""
+    from spamguard.config.options import ACCOUNTS_SIGHTINGS
     from spamguard.learning import status_files
 
     ledger = spam_filter.ledger.users
@@ -180,16 +185,19 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
         "mailboxes": watcher.mailboxes,
     }
     warnings = []
-    if watcher and not watcher.is_alive(now):
-        warnings.append(
-            f"no watcher has been seen since {local_time(watcher.seen)}: "
-            "moving mail teaches nothing until the daemon runs again"
-        )
-    for trouble in watcher.troubles if watcher else ():
-        if now - trouble.since >= _OVERDUE_SECONDS:
-            warnings.append(f"since {local_time(trouble.since)}: {trouble.text}")
-    dropped = status_files.read_dropped(spam_filter.directory)
-    for user, refused in (*(watcher.refused.items() if watcher else ()), *dropped.items()):
+    refusals = [*status_files.read_dropped(spam_filter.directory).items()]
+    of_accounts = status_files.read_watcher_status(spam_filter.directory / ACCOUNTS_SIGHTINGS)
+    for each in filter(None, (watcher, of_accounts)):
+        if not each.is_alive(now):
+            warnings.append(
+                f"no watcher has been seen since {local_time(each.seen)}: "
+                "moving mail teaches nothing until the daemon runs again"
+            )
+        for trouble in each.troubles:
+            if now - trouble.since >= _OVERDUE_SECONDS:
+                warnings.append(f"since {local_time(trouble.since)}: {trouble.text}")
+        refusals += each.refused.items()
+    for user, refused in refusals:
         if now - refused.last < _DAY_SECONDS:
             warnings.append(
                 f"{user or arguments.SITE}: {refused.number:,} lessons of {refused.day} were "
@@ -197,6 +205,15 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
                 f"{refused.why}"
             )
     return {"users": users, "watcher": watcher_values, "warnings": warnings}
+
+
+def account_values(state: Path, daemon: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """How the accounts of the running daemon are, by name, as far as it has said so."""
+    from spamguard.imap.status import read_status
+
+    known = read_status(state)
+    names = [name for name in (daemon or {}).get("accounts", ()) if name in known]
+    return {name: {**asdict(known[name]), "text": known[name].text} for name in names}
 
 
 # ---- the running daemon

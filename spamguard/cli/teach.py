@@ -462,33 +462,41 @@ def _count_lessons(
 def _teach_mailbox(
     spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
 ) -> dict[str, Any]:
-    """Teach a mailbox; return the numbers of messages taught, known before, and taken back."""
+    messages = (
+        SourceMessage(lesson.file.name, stored.raw, lesson.label)
+        for lesson, stored in _read_lessons(reader, mailbox, filed, spam_filter.unwanted)
+    )
+    return teach_filed(spam_filter, mailbox.user, {each.label for each in filed}, messages)
+
+
+def teach_filed(
+    spam_filter: Filter, user: str, labels: Iterable[str], messages: Iterable[SourceMessage]
+) -> dict[str, Any]:
+    """Teach what a user has filed; return the numbers of messages taught, known before, and taken
+    back.
+    """
     from spamguard.engine.prepare import extract_examples, group_by_class
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
     from spamguard.learning.undo import reextract_votes
 
     service, ledger = LessonService(spam_filter), spam_filter.ledger
-    for label in sorted({message.label for message in filed}):
+    for label in sorted(labels):
         service.open_class(label, NewClass.CREATE)
     learnt: Counter[str] = Counter()
     unchanged = n_retracted = 0
-    messages = (
-        SourceMessage(lesson.file.name, stored.raw, lesson.label)
-        for lesson, stored in _read_lessons(reader, mailbox, filed, spam_filter.unwanted)
-    )
     for batch in batches(extract_examples(spam_filter.key, messages)):
         # The class of an old vote weighs more than the folder.
-        renewed = reextract_votes(spam_filter, [each.example for each in batch], mailbox.user)
-        standings = ledger.users.find_standings(renewed, mailbox.user)
+        renewed = reextract_votes(spam_filter, [each.example for each in batch], user)
+        standings = ledger.users.find_standings(renewed, user)
         learnt.update(str(standing.user_label) for standing in standings.values())
-        votes = [ledger.get_vote(each.example.digest, mailbox.user) for each in batch]
+        votes = [ledger.get_vote(each.example.digest, user) for each in batch]
         retracted = {vote.digest for vote in votes if vote and vote.is_retraction}
         n_retracted += len(retracted)
         done = {*renewed, *retracted}
         for label, examples in group_by_class(batch).items():
             lessons = [example for example in examples if example.digest not in done]
             # without a quota: the administrator asks for all of it
-            outcomes = service.submit(lessons, label, mailbox.user, Origin.FILED)
+            outcomes = service.submit(lessons, label, user, Origin.FILED)
             learnt[label] += outcomes.count(LessonOutcome.LEARNT)
             unchanged += outcomes.count(LessonOutcome.UNCHANGED)
     return {"taught": dict(sorted(learnt.items())), "known": unchanged, "taken_back": n_retracted}

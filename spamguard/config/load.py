@@ -165,7 +165,8 @@ def _examine(
     if isinstance(value, dict):
         if "state" not in value:
             problems.append(((), "expected the key 'state', the directory of the filter"))
-        has_doors, has_state = any(map(value.get, ("listeners", "scanners"))), "state" in value
+        has_doors = any(map(value.get, ("listeners", "scanners", "accounts")))
+        has_state = "state" in value
     wrong: set[KeyPath] = set()
     while True:
         if isinstance(value, dict):
@@ -194,7 +195,7 @@ def _examine(
                 return problems, None
             wrong |= set(map(path_in_file, _take_out(places, value)))
     if not has_doors:
-        problems.append(((), "expected the key 'listeners', or 'scanners'"))
+        problems.append(((), "expected the key 'listeners', 'scanners' or 'accounts'"))
     contradictions = list(schema.find_contradictions(settings))
     if find_classes and has_state:
         contradictions += schema.unknown_classes(settings, find_classes(settings.state))

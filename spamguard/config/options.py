@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from spamguard.config import types
+from spamguard.config.accounts import Account, check_account
 from spamguard.config.shared import SharedSettings, check_driver
 from spamguard.config.types import (
     AT_LEAST_ONE,
@@ -41,10 +42,19 @@ from spamguard.config.values import (
 )
 from spamguard.users import LESSON_SPOOL
 
+ACCOUNTS_DIRECTORY = "imap"
+"""In the state directory: the files of the process that speaks IMAP."""
+ACCOUNTS_DOOR = Path(ACCOUNTS_DIRECTORY, "door.sock")
+"""The socket, below the state directory, at which it has mail judged."""
+ACCOUNTS_SOCKET = Path(ACCOUNTS_DIRECTORY, "mailboxes.sock")
+"""The socket at which it shows the accounts as mailboxes."""
+ACCOUNTS_SIGHTINGS = "accounts"
+"""In the state directory: what the watcher of folders knows of accounts."""
+
 __all__ = [
-    "Action", "DigestPeriod", "Endpoint", "HostPort", "OddBytes", "OnError", "Position", "Protocol",
-    "SharedSettings", "TeachSettings", "TeachingUser", "Tls", "Watch", "parse_endpoint",
-    "parse_scanner",
+    "Account", "Action", "DigestPeriod", "Endpoint", "HostPort", "OddBytes", "OnError", "Position",
+    "Protocol", "SharedSettings", "TeachSettings", "TeachingUser", "Tls", "Watch",
+    "parse_endpoint", "parse_scanner",
 ]  # fmt: skip
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
@@ -444,6 +454,10 @@ class Settings:
         tuple[Annotated[Watch, Shorthand("maildir")], ...],
         "Maildirs in which moves teach: a path, or a mapping with details",
     ] = ()
+    accounts: Annotated[
+        tuple[Annotated[Account, Checked(check_account)], ...],
+        "Mail that is reached by IMAP only; `spamguard account add` writes these",
+    ] = ()
     watch_socket: Annotated[
         types.SocketPath | None,
         "Socket of the mailbox broker (`spamguard open-mailboxes`); null: none, the daemon "
@@ -497,7 +511,14 @@ class Settings:
     @property
     def doors(self) -> tuple[Listener | Scanner, ...]:
         """All that listens in the workers, in the order of their sockets."""
-        return self.listeners + self.scanners
+        return self.listeners + self.scanner_doors
+
+    @property
+    def scanner_doors(self) -> tuple[Scanner, ...]:
+        """The `scanners`, and the door at which mail of `accounts` is judged."""
+        own = Endpoint(Protocol.SPAMD, path=self.state / ACCOUNTS_DOOR)
+        door = Scanner(listen=own, on_error=OnError.DEFER)
+        return (*self.scanners, door) if self.accounts else self.scanners
 
     @property
     def believed_servers(self) -> tuple[str, ...]:

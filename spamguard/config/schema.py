@@ -161,8 +161,16 @@ def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
                 (*path, "next_hop"),
                 f"mail would come back: {target} is where this daemon listens",
             )
+    yield from _same_names(settings)
     if settings.web is not None:
         yield from _web_problems(settings.web, has_next_hop=bool(settings.listeners))
+
+
+def _same_names(settings: Settings) -> Iterator[ConfigProblem]:
+    names = [account.name for account in settings.accounts]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            yield ("accounts", number, "name"), f"there are two accounts {name}"
 
 
 def _doors(settings: Settings) -> Iterator[tuple[KeyPath, Listener | Scanner]]:
@@ -276,3 +284,6 @@ def _taught_classes(settings: Settings) -> Iterator[tuple[str, str]]:
     for watch in settings.watch:
         for pattern, label in watch.folders:
             yield f"{watch.maildir}: folders: {pattern}", label
+    for account in settings.accounts:
+        for pattern, label in account.folders:
+            yield f"{account.name}: folders: {pattern}", label

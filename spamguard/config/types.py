@@ -158,7 +158,7 @@ def _text_schema(pattern: str) -> JsonSchema:
     return {"type": "string", "pattern": f"^({pattern})$"}
 
 
-def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
+def enum_option(kind: type[StrEnum], unset: str = "") -> Option:
     """One of some words; the word `unset` stands for None."""
     names = [*filter(None, [unset]), *(member.value for member in kind)]
 
@@ -225,7 +225,7 @@ def _check_flag(value: object) -> bool:
     raise _mismatch("true or false", value)
 
 
-_integer_option = partial(_number_option, int, "a whole number")
+integer_option = partial(_number_option, int, "a whole number")
 _probability_option = partial(_number_option, float, "a probability", example=" such as 0.95")
 _DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
 _KEPT_SCHEMA = _text_schema(values.KEPT_PATTERN) | {"type": ["integer", "string"], "minimum": 1000}
@@ -239,20 +239,20 @@ KeptLessons = Annotated[
     values.KeptLessons,
     Option(values.parse_kept_lessons, _KEPT_SCHEMA, lambda value: value.number or str(value)),
 ]
-Count = Annotated[int, _integer_option(1, 1_000_000)]
-HourOfDay = Annotated[int, _integer_option(0, 23)]
-DailyLimit = Annotated[int, _integer_option(0, 1_000_000)]
-Processes = Annotated[int, _integer_option(0, 1024)]
+Count = Annotated[int, integer_option(1, 1_000_000)]
+HourOfDay = Annotated[int, integer_option(0, 23)]
+DailyLimit = Annotated[int, integer_option(0, 1_000_000)]
+Processes = Annotated[int, integer_option(0, 1024)]
 Flag = Annotated[bool, Option(_check_flag, {"type": "boolean"})]
 Probability = Annotated[float, _probability_option(0, 1)]
 SpamThreshold = Annotated[float, _probability_option(0.5, 0.999999)]  # some mail must be spam
-Position = Annotated[values.Position, _enum_option(values.Position)]
-Tls = Annotated[values.Tls, _enum_option(values.Tls)]
-Action = Annotated[values.Action, _enum_option(values.Action)]
-OnError = Annotated[values.OnError, _enum_option(values.OnError)]
-OddBytes = Annotated[values.OddBytes | None, _enum_option(values.OddBytes, "auto")]
-DigestPeriod = Annotated[values.DigestPeriod | None, _enum_option(values.DigestPeriod, "none")]
-TeachingUser = Annotated[values.TeachingUser, _enum_option(values.TeachingUser)]
+Position = Annotated[values.Position, enum_option(values.Position)]
+Tls = Annotated[values.Tls, enum_option(values.Tls)]
+Action = Annotated[values.Action, enum_option(values.Action)]
+OnError = Annotated[values.OnError, enum_option(values.OnError)]
+OddBytes = Annotated[values.OddBytes | None, enum_option(values.OddBytes, "auto")]
+DigestPeriod = Annotated[values.DigestPeriod | None, enum_option(values.DigestPeriod, "none")]
+TeachingUser = Annotated[values.TeachingUser, enum_option(values.TeachingUser)]
 
 
 # ---- paths
@@ -287,7 +287,7 @@ def check_file(value: object) -> Path:
     return path
 
 
-def _check_secret_file(value: object) -> Path:
+def check_secret_file(value: object) -> Path:
     """A file that only its owner and group can read, with a line in it."""
     path = check_file(value)
     with path.open("rb") as file:
@@ -328,7 +328,7 @@ _PATH_SCHEMA = _text_schema("/.*")
 
 AbsolutePath = Annotated[Path, Option(_check_path, _PATH_SCHEMA, str)]
 ReadableFile = Annotated[Path, Option(check_file, _PATH_SCHEMA, str)]
-SecretFile = Annotated[Path, Option(_check_secret_file, _PATH_SCHEMA, str)]
+SecretFile = Annotated[Path, Option(check_secret_file, _PATH_SCHEMA, str)]
 SocketPath = Annotated[Path, Option(_check_socket_path, _PATH_SCHEMA, str)]
 MaildirPattern = Annotated[
     str,
@@ -415,6 +415,9 @@ Networks = tuple[
 Host = Annotated[
     str,
     Option(_check_host, _text_schema(rf"{_HOST_NAME}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")),
+]
+FileName = Annotated[
+    str, pattern_option(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "a name without /", empty=True)
 ]
 ServerName = Annotated[str, pattern_option(_HOST_NAME, "a host name")]
 HostName = Annotated[str, pattern_option(_HOST_NAME, "a host name", empty=True)]

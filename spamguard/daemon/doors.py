@@ -85,7 +85,7 @@ def open_doors(
         count = partial(counters.add_seconds, RECEIVE_STAGE)
         doors.append(open_door(listener, proxy, [listening], spool, name, count))
     first = len(settings.listeners)
-    for scanner, listening in zip(settings.scanners, sockets[first:], strict=True):
+    for scanner, listening in zip(settings.scanner_doors, sockets[first:], strict=True):
         judge = _judge_of(pool, settings, context, scanner)
         service = ScanService(scanner, judge, lessons, machine)
         doors.append(open_scanner(service, [listening], spool))

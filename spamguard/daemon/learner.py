@@ -19,14 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from math import inf
 
-from spamguard.config.options import Settings, TeachSettings
+from spamguard.config.options import ACCOUNTS_SIGHTINGS, ACCOUNTS_SOCKET, Settings, TeachSettings
 from spamguard.daemon.children import Channel, Message, service_context
 from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders import broker
+from spamguard.folders.roles import DovecotSettings
 from spamguard.folders.watcher import Watcher
 from spamguard.learning.lessons import Learner
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
@@ -48,6 +50,9 @@ def main(arguments: Sequence[str]) -> int:
         threads = []
         if settings.watch:
             watch = partial(_watch_folders, settings, channel)
+            threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
+        if settings.accounts:
+            watch = partial(_watch_accounts, settings, channel)
             threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
         if settings.accepts_lessons:
             learn = partial(_learn_lessons, settings, channel)
@@ -88,6 +93,33 @@ def _watch_folders(settings: Settings, channel: Channel) -> Iterator[None]:
         while True:
             watcher.run_once(inf)
             channel.send(Message(task="folders"))
+            yield
+
+
+def _watch_accounts(settings: Settings, channel: Channel) -> Iterator[None]:
+    """Watch the accounts like Maildirs of another state directory, with the same filter."""
+    apart = replace(
+        settings,
+        state=settings.state / ACCOUNTS_SIGHTINGS,
+        watch=broker.account_watches(settings.accounts),
+    )
+    apart.state.mkdir(mode=0o700, exist_ok=True)
+    with (
+        Filter.open(settings.state) as spam_filter,
+        closing(broker.RemoteMailboxes(settings.state / ACCOUNTS_SOCKET, apart.watch)) as mailboxes,
+        closing(
+            Watcher(
+                spam_filter,
+                apart,
+                mailboxes,
+                channel.request_settling,
+                dovecot=DovecotSettings(),
+            )
+        ) as watcher,
+    ):
+        while True:
+            watcher.run_once(inf)
+            channel.send(Message(task="moves"))
             yield
 
 

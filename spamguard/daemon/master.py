@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from spamguard import __version__, log, native, process
-from spamguard.config.options import Settings
+from spamguard.config.options import ACCOUNTS_DOOR, Settings
 from spamguard.counters import Counters, DaemonReport
 from spamguard.daemon import startup, status
 from spamguard.daemon.children import Policy, Service
@@ -54,6 +54,8 @@ _TASKS = {
     # Many lessons, and a long look at many mailboxes, delay heartbeats.
     "lessons": (150.0, "lessons: nobody learns them"),
     "folders": (150.0, "folders: nobody watches them"),
+    "moves": (150.0, "accounts: nobody learns from moves there"),
+    "accounts": (150.0, "accounts: nobody looks after them"),
 }
 """The tasks of other processes: for how long each may be silent, and what that means."""
 
@@ -86,7 +88,14 @@ class Master:
         self._assembly, self._drain_seconds = assembly, drain_seconds
         self._selector = selectors.DefaultSelector()
         self._began = 0
-        self._workers, self._learner, self._web, self._courier, self._settler = self._services = [
+        (
+            self._workers,
+            self._learner,
+            self._web,
+            self._courier,
+            self._settler,
+            self._imap,
+        ) = self._services = [
             Service(name, f"spamguard.daemon.{module}", self._selector, policy)
             for name, module, policy in (
                 ("worker", "worker", _WORKER_POLICY),
@@ -94,6 +103,7 @@ class Master:
                 ("web process", "web", Policy()),
                 ("courier", "courier", Policy()),
                 ("trainer", "settle", Policy(once=True)),
+                ("IMAP client", "imap", Policy()),
             )
         ]
         self._status_socket = StatusSocket(self._selector, self._describe)
@@ -127,12 +137,13 @@ class Master:
                 wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
             )
             try:
-                self._open_sockets(settings)
+                self._open_sockets(settings, below_state=False)
             except StartError as error:
                 # A second daemon meets its addresses first; another port would not help there.
                 raise status.explain_start_error(settings.state, error) from error
             startup.drop_privileges(settings)
             startup.check_program()
+            self._open_sockets(settings)
             self._state_lock = status.StateLock(settings.state)
             stack.callback(self._state_lock.release)
             _log.info("spamguard %s (kernel: %s)", __version__, native.implementation())
@@ -192,12 +203,14 @@ class Master:
 
     # ---- settings
 
-    def _open_sockets(self, settings: Settings) -> None:
-        """Listen where the settings say.
+    def _open_sockets(self, settings: Settings, *, below_state: bool = True) -> None:
+        """Listen where the settings say; in the state directory only once it is there and ours.
 
         A socket that they no longer name is retired: it stays open until its workers drain.
         """
-        endpoints = [door.listen for door in settings.doors]
+        own = settings.state / ACCOUNTS_DOOR
+        listens = [door.listen for door in settings.doors]
+        endpoints = [each for each in listens if below_state or each.path != own]
         if not self._sockets:
             self._retired_sockets = startup.take_inherited(os.environ)
             startup.check_inherited(self._retired_sockets, endpoints)
@@ -222,12 +235,18 @@ class Master:
             [self._assembly],
             [each.fileno() for each in listening],
         )
-        teaching = {"folders": settings.watch, "lessons": settings.accepts_lessons}
+        teaching = {
+            "folders": settings.watch,
+            "moves": settings.accounts,
+            "lessons": settings.accepts_lessons,
+        }
         tasks = [task for task, is_configured in teaching.items() if is_configured]
         self._learner.begin(settings, bool(tasks), tasks=tasks)
         page = ["page"] if settings.web else []
         self._web.begin(settings, bool(settings.web or settings.metrics), tasks=page)
         self._courier.begin(settings, bool(settings.shared))
+        accounts = ["accounts"] if settings.accounts else []
+        self._imap.begin(settings, bool(settings.accounts), tasks=accounts)
 
     def _reload(self) -> None:
         """Take on new settings, or keep the old ones if the new ones cannot be used."""

@@ -288,7 +288,8 @@ def required_files(settings: Settings) -> list[Path]:
     files = [file for tls in certificates if tls for file in (tls.certificate, tls.key)]
     if shared := settings.shared:
         files += filter(None, (shared.password_file, shared.tls.ca))
-    return files + [scanner.password_file for scanner in settings.scanners if scanner.password_file]
+    files += [scanner.password_file for scanner in settings.scanners if scanner.password_file]
+    return files + [account.password_file for account in settings.accounts if account.password_file]
 
 
 def find_unreadable(files: Iterable[Path]) -> list[str]:

@@ -177,6 +177,7 @@ def describe_daemon(settings: Settings, report: DaemonReport) -> dict[str, objec
             for listener in settings.listeners
         ],
         "keep": settings.keep and str(settings.keep),
+        "accounts": [account.name for account in settings.accounts],
         "scanners": [str(scanner.listen) for scanner in settings.scanners],
         "metrics": settings.metrics and str(settings.metrics),
         "web": settings.web and {"listen": str(settings.web), "page": settings.web.page_url},

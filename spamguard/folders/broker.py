@@ -23,10 +23,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import ValidationError, convert
 
+from spamguard.config.accounts import Account, Mode
 from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
 from spamguard.folders.maildir import (
@@ -37,6 +38,7 @@ from spamguard.folders.maildir import (
     Mailbox,
     MessageFile,
 )
+from spamguard.process import short_path
 
 MAX_REQUEST_BYTES = 32 << 10  # a path, a directory and a name, and then some
 MAX_ANSWER_BYTES = 512 << 20  # some millions of names
@@ -52,6 +54,19 @@ def fingerprint_watches(watches: Iterable[Watch]) -> str:
     """Hash what both sides must mean alike: the watches in their order, and the protocol."""
     line = pack_line(_PROTOCOL_VERSION, *((watch.maildir, watch.user) for watch in watches))
     return hashlib.blake2b(line, digest_size=16).hexdigest()
+
+
+def account_watches(accounts: Sequence[Account]) -> tuple[Watch, ...]:
+    """What an entry of `watch` would say of each account."""
+    return tuple(
+        Watch(
+            account.name,
+            account.name,
+            account.folders,
+            we_file=account.mode is Mode.MOVE,
+        )
+        for account in accounts
+    )
 
 
 def pack_line(*values: object) -> bytes:
@@ -98,12 +113,45 @@ MAX_WAIT_SECONDS = 5.0  # for changes, in one request: a client that has gone sh
 _SEND_TIMEOUT = 60  # seconds that a client may take for a piece of an answer
 
 
+class Mailboxes(Protocol):
+    """Users' mail, read only. An OSError concerns only what a method was asked about;
+    MailboxesError: nothing can be reached now.
+    """
+
+    def find_mailboxes(self) -> list[Mailbox]:
+        """All mailboxes that are there. From now on `wait_for_changes` reports new ones."""
+
+    def unreadable_directories(self) -> dict[str, str]:
+        """What could not be looked at, and why: mailboxes, or directories above them."""
+
+    def list_folders(self, mailbox: Mailbox) -> list[Folder]:
+        """All folders of a mailbox. From now on `wait_for_changes` reports changes in them.
+
+        FileNotFoundError: the mailbox is gone.
+        """
+
+    def list_files(self, folder: Folder) -> dict[str, list[str]]:
+        """Names of a folder's messages by part. FileNotFoundError: the folder is gone."""
+
+    def open_file(self, folder: Folder, file: MessageFile) -> int:
+        """A descriptor to read one message from; the caller closes it.
+
+        FileNotFoundError: the message is not there any more.
+        """
+
+    def wait_for_changes(self, timeout: float) -> Changes:
+        """What may have changed since the last call; waits at most so many seconds for it."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class BrokerSession:
     """The server's side of one connection. The caller closes the mailboxes, and gives them to no
     other session, because each change is reported once.
     """
 
-    def __init__(self, channel: socket.socket, mailboxes: LocalMailboxes) -> None:
+    def __init__(self, channel: socket.socket, mailboxes: Mailboxes) -> None:
         channel.settimeout(None)
         # Of socket(7): seconds and microseconds.
         timeout = struct.pack("ll", _SEND_TIMEOUT, 0)
@@ -246,7 +294,8 @@ class RemoteMailboxes:
         self._channel, self._missed_changes = socket.socket(socket.AF_UNIX), True
         self._channel.settimeout(_GREETING_TIMEOUT)
         try:
-            self._channel.connect(str(self._path))
+            with short_path(self._path.parent) as directory:
+                self._channel.connect(str(directory / self._path.name))
         except OSError as error:
             raise self._disconnect(error.strerror or str(error)) from error
         try:
@@ -303,8 +352,6 @@ class RemoteMailboxes:
 
 
 # ---- either way
-
-Mailboxes = LocalMailboxes | RemoteMailboxes
 
 
 def make_mailboxes(

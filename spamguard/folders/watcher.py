@@ -27,6 +27,7 @@ from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders.broker import Mailboxes
 from spamguard.folders.maildir import CLOSED_WARNING, Changes, Folder, Mailbox
 from spamguard.folders.roles import (
+    DovecotSettings,
     FolderKind,
     find_obstacles,
     find_unmatched_watches,
@@ -73,6 +74,7 @@ class Watcher:
         mailboxes: Mailboxes,
         settle: Callable[[], object],  # called now and then when lessons wait for it
         debounce: float = DEBOUNCE_SECONDS,
+        dovecot: DovecotSettings | None = None,  # None: ask this machine's
     ) -> None:
         self._settings = settings
         self._debounce = debounce
@@ -87,7 +89,7 @@ class Watcher:
         )
         self._lessons = LessonService(spam_filter, settle)
         self._reextractor = Reextractor(spam_filter, self._sightings, self._reader)
-        dovecot = read_dovecot()
+        dovecot = read_dovecot() if dovecot is None else dovecot
         for obstacle in find_obstacles(dovecot, settings, mailboxes):
             _log.info("%s", obstacle)
         self._rules = watch_rules(settings, dovecot.special_uses)

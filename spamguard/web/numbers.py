@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamguard import __version__
-from spamguard.config.options import Settings
+from spamguard.config.options import ACCOUNTS_SIGHTINGS, Settings
 from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
 from spamguard.engine import snapshot
 from spamguard.engine.policy import UNSURE, missing_lessons
+from spamguard.imap.status import read_status
 from spamguard.learning.status_files import read_watcher_status
 from spamguard.proxy.history import NOT_SCANNED
 from spamguard.proxy.history_search import HistoryFilter
@@ -210,7 +212,9 @@ def check_daemon(
             [*report.stuck, *report.missing_scorers],
         ),
         PartHealth("Other processes", "all have been heard lately", report.absent),
-        *([_check_folders(settings)] if settings.watch else ()),
+        *([_check_folders(settings.state)] if settings.watch else ()),
+        *([_check_folders(settings.state / ACCOUNTS_SIGHTINGS)] if settings.accounts else ()),
+        *_check_accounts(settings),
         *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
         PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
         *([_check_shared(settings)] if settings.shared else ()),
@@ -229,8 +233,8 @@ def check_daemon(
     )
 
 
-def _check_folders(settings: Settings) -> PartHealth:
-    status, now = read_watcher_status(settings.state), time.time()
+def _check_folders(place: Path) -> PartHealth:
+    status, now = read_watcher_status(place), time.time()
     if status is None:
         return PartHealth("Folders", "no watcher has been seen yet")
     lasting = [
@@ -240,6 +244,16 @@ def _check_folders(settings: Settings) -> PartHealth:
     ]
     detail = f"mailboxes watched: {status.mailboxes:,}, last"
     return PartHealth("Folders", detail, lasting, status.seen)
+
+
+def _check_accounts(settings: Settings) -> Iterator[PartHealth]:
+    statuses = read_status(settings.state) if settings.accounts else {}
+    for account in settings.accounts:
+        if status := statuses.get(account.name):
+            trouble = [f"account {account.name}: {status.trouble}"] * bool(status.trouble)
+            yield PartHealth(f"Account {account.name}", status.text, trouble)
+        else:
+            yield PartHealth(f"Account {account.name}", f"{account.mode}, not looked at yet")
 
 
 def _check_shared(settings: Settings) -> PartHealth:

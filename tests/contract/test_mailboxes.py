@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from spamguard import process
+from spamguard.config.accounts import Mode
 from spamguard.config.options import Watch
 from spamguard.folders import broker, changes
 from spamguard.folders.broker import BrokerSession, Mailboxes, RemoteMailboxes
@@ -26,8 +28,14 @@ from spamguard.folders.maildir import (
     Mailbox,
     MessageFile,
     iter_files,
+    parse_file_name,
 )
+from spamguard.imap.hub import Hub
+from spamguard.imap.judge import Answer
+from spamguard.imap.mailboxes import ImapMailboxes
+from tests.support import imap_server
 from tests.support.disks import mounted, needs_disks
+from tests.support.waiting import eventually
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 
 pytestmark = pytest.mark.slow  # waits for seconds
@@ -70,12 +78,41 @@ def served(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[Remot
         yield stack.enter_context(closing(RemoteMailboxes(path, told)))
 
 
+@contextmanager
+def by_imap(*patterns: Watch | str | Path) -> Iterator[ImapMailboxes]:
+    """The same Maildirs, as accounts of an IMAP server; all that comes is ham."""
+    with local(*patterns, notify=False) as found:
+        boxes = {mailbox.user: Path(mailbox.path) for mailbox in found.find_mailboxes()}
+    with imap_server.serving(boxes) as server, TemporaryDirectory() as state:
+        accounts = [server.account(user, Mode.LOOK) for user in boxes]
+        with closing(Hub(Path(state), accounts, lambda raw, user: Answer())) as hub:
+            thread = threading.Thread(target=hub.run, args=(lambda: None,))
+            thread.start()
+            try:
+                mailboxes = hub.open_mailboxes()
+                eventually(lambda: all(watch.is_listed for watch in hub.watches))
+                yield mailboxes
+            finally:
+                hub.stop()
+                thread.join()
+
+
 WAYS: dict[str, Opened] = {"itself": local, "served": served}
+ALL_WAYS = {**WAYS, "by IMAP": by_imap}
 
 
 @pytest.fixture(params=WAYS)
 def opened(request: pytest.FixtureRequest) -> Opened:
+    """Maildirs of this machine: what is said of paths, links and files holds for these."""
     return WAYS[request.param]
+
+
+@pytest.fixture(params=ALL_WAYS)
+def anyhow(request: pytest.FixtureRequest) -> Opened:
+    """Whatever the mailboxes are."""
+    if request.param == "by IMAP" and shutil.which("dovecot") is None:
+        pytest.skip("needs Dovecot: apt-get install dovecot-imapd")
+    return ALL_WAYS[request.param]
 
 
 def everything(mailboxes: Mailboxes) -> dict[str, list[str]]:
@@ -142,11 +179,55 @@ def test_brackets_of_a_pattern_are_letters(opened, tmp_path):
         assert [mailbox.user for mailbox in mailboxes.find_mailboxes()] == ["[a]b"]
 
 
-def test_folders_side_by_side_and_within_one_another(opened, tmp_path):
+def test_what_comes_and_goes_is_told_listed_and_opened(anyhow, tmp_path):
+    box = maildir(tmp_path / "anna", ".Junk")
+    raw = b"Subject: one\n\nhello\n"
+    with anyhow(tmp_path / "*") as mailboxes:
+        assert everything(mailboxes) == {"anna": ["", ".Junk"]}
+        (mailbox,) = mailboxes.find_mailboxes()
+        inbox, junk = Folder(mailbox), Folder(mailbox, ".Junk")
+        drained(mailboxes, True)
+        message, listed = deliver(box, raw, "cur"), list[MessageFile]()
+        while not listed:
+            assert inbox in told(mailboxes).folders
+            listed = list(iter_files(mailboxes.list_files(inbox)))
+        assert content(mailboxes, inbox, listed[0]).replace(b"\r", b"") == raw
+        assert list(iter_files(mailboxes.list_files(junk))) == []
+        base = parse_file_name(listed[0].name)
+        drained(mailboxes, True)
+        move(message, box / ".Junk")
+        found = set[Folder]()
+        while found != {inbox, junk}:
+            found |= told(mailboxes).folders
+        assert list(iter_files(mailboxes.list_files(inbox))) == []
+        (file,) = iter_files(mailboxes.list_files(junk))
+        assert parse_file_name(file.name) == base
+        assert content(mailboxes, junk, file).replace(b"\r", b"") == raw
+        with pytest.raises(FileNotFoundError):
+            mailboxes.open_file(inbox, listed[0])
+
+
+def test_nobody_gets_to_what_is_not_served(anyhow, tmp_path):
+    box = maildir(tmp_path / "mail" / "anna")
+    file = MessageFile("cur", deliver(maildir(tmp_path / "other"), b"secret", "cur").name)
+    with anyhow(tmp_path / "mail/*") as mailboxes:
+        (mailbox,) = mailboxes.find_mailboxes()
+        others = (mailbox._replace(path=str(tmp_path / "other")), mailbox._replace(watch=5))
+        for folder in (*map(Folder, others), Folder(mailbox, "../other"), Folder(mailbox, "None")):
+            for ask in (mailboxes.list_files, lambda each: mailboxes.open_file(each, file)):
+                with pytest.raises(FileNotFoundError):
+                    ask(folder)
+        for name in (file.name, "../../../other/cur/" + file.name, ""):
+            with pytest.raises(OSError, match=r"."):
+                mailboxes.open_file(Folder(mailbox), MessageFile("cur", name))
+        assert box.exists()
+
+
+def test_folders_side_by_side_and_within_one_another(anyhow, tmp_path):
     maildir(tmp_path / "anna", ".Junk", ".Archive.2024")
-    maildir(tmp_path / "ben", "Junk", "Lists/Python", "Lists/cur/no")
+    maildir(tmp_path / "ben", "Junk", "Lists", "Lists/Python", "Lists/cur/no")
     (tmp_path / "anna" / "sieve").mkdir()
-    with opened(tmp_path / "*") as mailboxes:
+    with anyhow(tmp_path / "*") as mailboxes:
         assert everything(mailboxes) == {
             "anna": ["", ".Archive.2024", ".Junk"],
             "ben": ["", "Junk", "Lists", "Lists/Python"],

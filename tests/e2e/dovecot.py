@@ -35,7 +35,7 @@ default_internal_user = dovecot
 default_login_user = dovenull
 passdb {{
   driver = static
-  args = nopassword=y
+  args = {password}
 }}
 userdb {{
   driver = static
@@ -107,9 +107,11 @@ class Dovecot:
 
 
 @contextmanager
-def running(extra: str | Callable[[Path], str] = "") -> Iterator[Dovecot]:
+def running(
+    extra: str | Callable[[Path], str] = "", *, password: str = "nopassword=y"
+) -> Iterator[Dovecot]:
     """A Dovecot that accepts mail for every user. extra: more settings, or a function that makes
-    them from its directory.
+    them from its directory. password: for all users, as in password=geheim.
     """
     with open_directory() as root:
         dovecot = Dovecot(root, free_port(), free_port())
@@ -119,7 +121,12 @@ def running(extra: str | Callable[[Path], str] = "") -> Iterator[Dovecot]:
             shutil.chown(root / "mail", "nobody")
         uid, gid = (65534, 65534) if os.getuid() == 0 else (os.getuid(), os.getgid())
         text = _CONFIGURATION.format(
-            root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port
+            root=root,
+            uid=uid,
+            gid=gid,
+            lmtp_port=dovecot.lmtp_port,
+            imap_port=dovecot.imap_port,
+            password=password,
         )
         text += extra if isinstance(extra, str) else extra(root)
         (root / "dovecot.conf").write_text(text)

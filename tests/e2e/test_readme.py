@@ -54,6 +54,7 @@ AS_ROOT = ["install", "start", "dovecot", "postfix", "prove"]  # Postfix and Dov
 AS_ROOT += ["debian package", "container"]  # steps of test_debian_package, test_container
 AS_ROOT += [f"shared {step}" for step in ("database", "first node", "other nodes")]
 OTHERS = [
+    "accounts",
     "first command",
     "test command",
     "other tests",

@@ -45,6 +45,7 @@ ROOMS = (
     "proxy",
     "servers",
     "folders",
+    "imap",
     "shared",
     "web",
     "daemon",

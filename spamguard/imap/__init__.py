@@ -1,0 +1,8 @@
+"""Mail that is reached by IMAP (RFC 3501, 9051): an account is one more kind of mailbox.
+
+`connection` speaks to a server and knows nothing of us. `folders` gives its folders names and
+roles. `records` is a file for each account: which message lies where, what we know of it, and what
+we were about to do. `account` keeps one account in step: it looks, judges and moves. `mailboxes`
+shows all accounts as `folders.broker.Mailboxes`, and `hub` runs them. Nothing here takes a message
+apart.
+"""
