@@ -260,6 +260,8 @@ class AccountWatch:
         found = account_folders(self.account, listed)
         self._junk = find_junk(found, listed)
         watched = [each for each in found if each.is_watched]
+        if not any(each.directory == "" for each in found):  # each server has it: half an answer
+            raise ImapError("the server lists no INBOX", lost=True)
         watched.sort(key=lambda each: (each.role.label == "", each.directory))
         if self.records.set_folders(watched[:MAX_FOLDERS]):
             self._tell(self, None)
@@ -297,7 +299,7 @@ class AccountWatch:
                     raise
                 self._shut.add(row)
                 raw = self._folders[row].raw
-                self._warnings.warn(raw, "%s: %s: %s", self.account.name, raw, error)
+                self._warnings.warn("folder", "%s: %s: %s", self.account.name, raw, error)
                 self._relist_at = min(self._relist_at, time.monotonic() + 60.0)
         if self.is_listed and not was_listed:
             self._tell(self, None)

@@ -12,6 +12,7 @@ apart from the next answer.
 from __future__ import annotations
 
 import imaplib
+import logging
 import re
 import select
 import socket
@@ -37,12 +38,12 @@ MAX_MESSAGE_BYTES = 20 << 20
 """As much of a message as is ever fetched."""
 FETCH_UIDS = 500  # messages of one command
 _MAX_MESSAGES = 1_000_000  # of a folder
-_MAX_ANSWER_BYTES = 64 << 20  # of one command
+_MAX_ANSWER_BYTES = 32 << 20  # of one command
 _MAX_LINE_BYTES = 8 << 20
 SILENCE_SECONDS = 45.0
 """Between two pieces of an answer; all of it may take three times as long."""
-_GOODBYE_SECONDS = 5.0
 _MAX_TEXT = 300  # characters of what a server says
+logging.getLogger("imapclient").setLevel(logging.WARNING)  # it tells of every connection
 
 
 class ImapError(SpamguardError):
@@ -119,9 +120,9 @@ class _BoundedReader:
         # IMAPClient sends the end of a line apart: it would wait for an acknowledgement.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def allow(self, seconds: float = 0.0) -> None:
+    def allow(self, silences: float = 3.0) -> None:
         """Begin with another command."""
-        self._ends_at = time.monotonic() + (seconds or 3 * self._silence)
+        self._ends_at = time.monotonic() + silences * self._silence
         self._left = _MAX_ANSWER_BYTES
 
     def send(self, data: bytes) -> None:
@@ -265,7 +266,7 @@ class Connection:
         client, self.closed = self._client, True
         self._client = None
         if client is not None:
-            client._imap.allow(_GOODBYE_SECONDS)
+            client._imap.allow(0.1)
             with suppress(Exception):
                 if self.is_idle:
                     client.idle_done()

@@ -23,6 +23,9 @@ _GMAIL = {"INBOX": "", "[Gmail]/Spam": r"\Junk", "[Gmail]/All Mail": r"\All", "W
 _EXCHANGE = {"INBOX": "", "Junk Email": "", "Sent Items": "", "Calendar": ""}
 
 
+Change = Callable[[str, bytes], bytes | Iterator[bytes] | None]
+
+
 @dataclass(frozen=True)
 class Ways:
     """How a server behaves.
@@ -99,7 +102,7 @@ class ScriptedImap:
         self.folders = {name: Folder(use) for name, use in ways.folders}
         self.commands: list[str] = []
         self.logins = self.open = self.most = 0
-        self.change: Callable[[str, bytes], bytes | None] = lambda command, answer: answer
+        self.change: Change = lambda command, answer: answer
         self.lock = threading.RLock()
         self._listening, self._tls = listening, tls
         self._ids = count(1)
@@ -192,7 +195,8 @@ class _Session:
         if changed is None:
             self.client.shutdown(socket.SHUT_RDWR)
             raise OSError
-        self.client.sendall(changed)
+        for piece in [changed] if isinstance(changed, bytes) else changed:
+            self.client.sendall(piece)
 
     def command(self, tag: str, verb: str, words: list[str]) -> None:
         whole = " ".join((verb, *words))

@@ -37,7 +37,7 @@ def judge(raw: bytes, user: str) -> Answer:
     return Answer(f"X-Spamguard: {label};".encode(), is_spam, label)
 
 
-def account(server: ScriptedImap, directory: Path, **options: object) -> Account:
+def account(where: ScriptedImap, directory: Path, **options: object) -> Account:
     password = directory / "password"
     password.write_text("secret\n")
     values: dict[str, object] = {
@@ -45,7 +45,7 @@ def account(server: ScriptedImap, directory: Path, **options: object) -> Account
         "server": "127.0.0.1",
         "user": "anna",
         "password_file": password,
-        "port": server.port,
+        "port": where.port,
         "tls": AccountTls.NONE,
         "mode": Mode.MOVE,
     }
