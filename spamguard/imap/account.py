@@ -47,6 +47,7 @@ RENEW_SECONDS = 540.0  # of an IDLE: some servers hang up before 10 minutes
 POLL_SECONDS = 300.0  # between two looks at all folders
 _RELIST_SECONDS = 1800.0  # between two lists of folders
 _LINGER_SECONDS = 2.0  # until IDLE after a message was read: the next one may follow
+_PORTION = 5000  # messages that are written down at once when a folder is first listed
 _BATCH = 20  # messages that are judged in a step
 _MAX_TRIES = 5  # to judge one message
 _RETRY_SECONDS = (1.0, 60.0, 120.0, 300.0, 900.0, 3600.0)  # after a connection was lost
@@ -321,31 +322,33 @@ class AccountWatch:
                 self._dirty.update(self._folders)
                 folder = self._folders[folder.id]
             self.records.set_fact("names", item or "-")
-        same = uidvalidity == folder.uidvalidity
-        before = self.records.uids(folder) if same else {}
-        present = connection.search("ALL")
+        listed, present = self.records.uids(folder), connection.search("ALL")
         unseen, deleted = set(connection.search("UNSEEN")), set(connection.search("DELETED"))
-        found: dict[int, Found] = {}
-        for batch in batches([uid for uid in present if uid not in before]):
-            items = f"UID INTERNALDATE {item}" if item else f"UID {_FINGERPRINT}"
-            answers = connection.fetch(batch, items)
-            found.update({uid: _name(answer, item) for uid, answer in answers.items()})
+
+        def flags_of(uid: int) -> str:
+            return "S" * (uid not in unseen) + "T" * (uid in deleted)
+
+        before = listed if uidvalidity == folder.uidvalidity else {}
+        gone = listed.keys() - (before.keys() & set(present))
         flags = {
             uid: text
-            for uid in present
-            if (text := "S" * (uid not in unseen) + "T" * (uid in deleted)) != before.get(uid, "")
+            for uid, known in before.items()
+            if uid not in gone and (text := flags_of(uid)) != known
         }
-        known = before.keys() | found.keys()
-        if set(present) - known:  # what was left out is asked for again
+        new = [uid for uid in present if uid not in before]
+        found, missing = dict[int, Found](), len(new)
+        for batch in batches(new):
+            items = f"UID INTERNALDATE {item}" if item else f"UID {_FINGERPRINT}"
+            answers = connection.fetch(batch, items)
+            missing -= len(answers)
+            found.update({uid: _name(answer, item) for uid, answer in answers.items()})
+            flags.update({uid: flags_of(uid) for uid in answers})
+            if not folder.uidvalidity and len(found) >= _PORTION:
+                self.records.update(folder, 0, found, gone, flags, self._added)
+                found, flags, gone = {}, {}, set()
+        if missing:  # what was left out is asked for again
             self.records.set_status(folder, "")
-        touched = self.records.update(
-            folder,
-            uidvalidity,
-            found,
-            before.keys() - set(present),
-            {uid: text for uid, text in flags.items() if uid in known},
-            self._added,
-        )
+        touched = self.records.update(folder, uidvalidity, found, gone, flags, self._added)
         self._take_folders()
         if touched:
             self.status.last_change = int(time.time())

@@ -37,7 +37,7 @@ from spamguard.log import printable
 MAX_MESSAGE_BYTES = 20 << 20
 """As much of a message as is ever fetched."""
 FETCH_UIDS = 500  # messages of one command
-_MAX_MESSAGES = 1_000_000  # of a folder
+_MAX_MESSAGES = 200_000  # of a folder
 _MAX_ANSWER_BYTES = 32 << 20  # of one command
 _MAX_LINE_BYTES = 8 << 20
 SILENCE_SECONDS = 45.0
@@ -365,6 +365,8 @@ class Connection:
                 found = sorted({int(word) for word in numbers.partition(b"(")[0].split()})
             if found and not 0 < found[0] <= found[-1] < 1 << 32:
                 raise ValueError("no UID")
+            if len(found) > _MAX_MESSAGES:
+                raise ImapError(f"{self._where}: more messages than a folder may have")
             return found
 
     def fetch(self, uids: Collection[int], items: str) -> dict[int, FetchedMessage]:
@@ -563,7 +565,7 @@ def _tells_change(told: object) -> bool:
 
 
 def _expand_set(line: bytes) -> list[int]:
-    """The UIDs of an ESEARCH answer: (TAG "a") UID ALL 2:4,7. ValueError: there are too many."""
+    """The UIDs of an ESEARCH answer: (TAG "a") UID ALL 2:4,7; of too many, one more than enough."""
     found = re.search(rb"\bALL ([0-9:,]+)", line)
     ranges, count = [], 0
     for piece in found[1].split(b",") if found else ():
@@ -572,8 +574,8 @@ def _expand_set(line: bytes) -> list[int]:
         ranges.append(range(low, high + 1))
         count += len(ranges[-1])
         if count > _MAX_MESSAGES:
-            raise ValueError("more messages than a folder may have")
-    return sorted(set(chain.from_iterable(ranges)))
+            break
+    return sorted(set(islice(chain.from_iterable(ranges), _MAX_MESSAGES + 1)))
 
 
 def _whole_lines(lines: Iterable[Any]) -> Iterator[list[Any]]:

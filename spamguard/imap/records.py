@@ -194,6 +194,8 @@ class Records(ClosedOnExit):
 
         Parameters
         ----------
+        uidvalidity
+            0: more is to come.
         found
             Messages that are new there, by UID.
         flags
@@ -210,8 +212,6 @@ class Records(ClosedOnExit):
         now = int(time.time())
         with self._lock, self._database.transaction():
             execute = self._database.execute
-            if lost:
-                execute("DELETE FROM places WHERE folder = ?", (folder.id,))
             for uid in gone:
                 execute("DELETE FROM places WHERE folder = ? AND uid = ?", (folder.id, uid))
             for uid, each in sorted(found.items()):
