@@ -15,7 +15,7 @@ import getpass
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,14 +147,14 @@ def _ask_entry(options: argparse.Namespace, state: Path) -> dict[str, Any]:
     """The entry of the configuration; it says where the secret will be."""
     if options.address is None and not sys.stdin.isatty():
         options.wrong_usage("the following arguments are required: ADDRESS")
-    address = options.address or input("Mail address: ").strip()
+    address = options.address or _answer("Mail address: ")
     server = options.server or providers()[find_preset(address)].server
     if not ACCOUNT_NAME.fullmatch(address) or not (server or "@" in address):
         raise UsageError(f"{address!r} is no mail address such as anna@example.org")
     if not server:
         server = f"imap.{address.rpartition('@')[2]}"
         if sys.stdin.isatty():
-            server = input(f"IMAP server [{server}]: ").strip() or server
+            server = _answer(f"IMAP server [{server}]: ") or server
     preset, file = find_preset(address, server), str(state / _SECRETS / address)
     entry = {"name": address, "server": server, "user": options.login or address}
     entry |= {"port": options.port, "tls": options.tls, "preset": preset, "mode": str(Mode.LOOK)}
@@ -168,11 +168,19 @@ def _ask_entry(options: argparse.Namespace, state: Path) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if value not in (None, "other")}
 
 
+def _answer(title: str, ask: Callable[[str], str] = input) -> str:
+    try:
+        return ask(title).strip()
+    except EOFError:
+        raise UsageError("no answer came, and nothing was changed") from None
+
+
 def _ask_password(entry: Mapping[str, Any]) -> str:
     if sys.stdin.isatty():
         if preset := entry.get("preset"):
             print(f"{providers()[preset].refusal}.")
-        password = getpass.getpass(f"Password of {entry['user']} at {entry['server']}: ")
+        title = f"Password of {entry['user']} at {entry['server']}: "
+        password = _answer(title, getpass.getpass)
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
@@ -200,13 +208,13 @@ def _show_next_steps(path: Path, state: Path, name: str) -> None:
     from spamguard.daemon.status import ask_daemon
 
     print(f"\nwrote {path}: {name}, mode look. Next:")
+    print(f"  spamguard account teach {name} --config {path}    (from what is filed there)")
     if daemon := ask_daemon(state):
         print(f"  kill -HUP {daemon['pid']}, or systemctl reload spamguard")
     elif path == common.SERVICE_CONFIG:
         print("  systemctl enable --now spamguard")
     else:
         print(f"  spamguard run --config {path}")
-    print(f"  spamguard account teach {name} --config {path}    (from what is filed there)")
 
 
 # ---- check, list

@@ -112,6 +112,8 @@ class AccountWatch:
         self._junk = ""
         self._folders: dict[int, FolderRow] = {}
         self._dirty: set[int] = set()
+        self._unread: set[int] = set()  # folders of messages that could not be read
+        self._statuses: dict[int, str] = {}  # of folders, noted once they were looked at
         self._shut: set[int] = set()  # folders that cannot be opened
         self._poll_at = self._relist_at = 0.0
         self._failures = 0
@@ -199,6 +201,8 @@ class AccountWatch:
             self._look()
             for intent in self.records.intents():
                 self._settle(intent)
+        unread, self._unread = self._unread, set()
+        self._tell_folders(unread)
         self._refresh_status()
         if waits:
             return 0.0
@@ -247,9 +251,12 @@ class AccountWatch:
         """Let the server tell of changes; in how many seconds to look again without that."""
         junk = next((row for row in self._folders.values() if row.raw == self._junk), None)
         if junk is not None:
+            if self._connections[1].folder != (junk.raw, False):
+                self._dirty.add(junk.id)  # nobody told what came there meanwhile
+                return 0.0
             self._open(junk)
-        told = [each.idle() for each in self._connections if each.folder]
-        if any(told):
+        # What was told by the way is not told again in IDLE.
+        if any(each.changed or each.idle() for each in self._connections if each.folder):
             return 0.0
         idle = all(each.is_idle for each in self._connections if each.folder)
         return RENEW_SECONDS if idle else 60.0
@@ -279,8 +286,7 @@ class AccountWatch:
             status = " ".join(map(str, statuses.get(row.raw, ())))
             if not row.uidvalidity or not status or status != row.status:
                 self._dirty.add(row.id)
-                self.records.set_status(row, status)
-        self._take_folders()
+                self._statuses[row.id] = status
         self.records.forget_old()
 
     def _look(self) -> None:
@@ -342,13 +348,15 @@ class AccountWatch:
             answers = connection.fetch(batch, items)
             missing -= len(answers)
             found.update({uid: _name(answer, item) for uid, answer in answers.items()})
-            flags.update({uid: flags_of(uid) for uid in answers})
+            flags.update({uid: text for uid in answers if (text := flags_of(uid))})
             if not folder.uidvalidity and len(found) >= _PORTION:
                 self.records.update(folder, 0, found, gone, flags, self._added)
                 found, flags, gone = {}, {}, set()
         if missing:  # what was left out is asked for again
-            self.records.set_status(folder, "")
+            self._statuses[folder.id] = ""
         touched = self.records.update(folder, uidvalidity, found, gone, flags, self._added)
+        if folder.id in self._statuses:
+            self.records.set_status(folder, self._statuses.pop(folder.id))
         self._take_folders()
         if touched:
             self.status.last_change = int(time.time())
@@ -482,6 +490,7 @@ class AccountWatch:
         raw = self._recent.take(self.account.name, name)
         if raw is None:
             if not self._wire.acquire(timeout=10.0):
+                self._unread.add(folder.id)
                 raise BlockingIOError(11, "the server takes long", self.account.name)
             try:
                 if not self._connections:
@@ -494,15 +503,23 @@ class AccountWatch:
             except ImapError as error:
                 raise OSError(5, str(error), name) from error
             finally:
+                if raw is None:
+                    self._unread.add(folder.id)
                 if self._connections:
                     self.due = time.monotonic() + _LINGER_SECONDS
                 self._wire.release()
         if raw is None:
             raise FileNotFoundError(2, "no such message", name)
-        if touched := self.records.note_read(name, _hash(raw)):
-            self._tell_folders(touched)
+        if self.records.note_read(name, _hash(raw)):
+            self._recent.put(self.account.name, name, raw)
         # A first line that begins with a blank would become the tail of our field.
         return ours + b"\r\n" + raw if ours and raw[:1] not in (b" ", b"\t") else raw
+
+    def note_known(self, folder: FolderRow) -> None:
+        """The watcher knows what was shown in a folder: what was read there and has been moved on
+        is shown where it is now.
+        """
+        self._tell_folders(self.records.note_known(folder))
 
     def _fetch(self, connection: Connection, uid: int) -> bytes | None:
         today, fetched = int(time.time() // 86_400), self._fetched

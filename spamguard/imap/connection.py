@@ -14,7 +14,6 @@ from __future__ import annotations
 import imaplib
 import logging
 import re
-import select
 import socket
 import ssl
 import time
@@ -471,11 +470,7 @@ class Connection:
     def _has_pending(self) -> bool:
         """Whether more has been read from the socket than was looked at: no poll tells of that."""
         imap = self._client._imap
-        if imap.unread or (isinstance(imap.sock, ssl.SSLSocket) and imap.sock.pending()):
-            return True
-        poller = select.poll()
-        poller.register(imap.sock, select.POLLIN)
-        return bool(poller.poll(0))
+        return bool(imap.unread or (isinstance(imap.sock, ssl.SSLSocket) and imap.sock.pending()))
 
     @contextmanager
     def _command(self, *, refused: bool = False, lost: bool = False) -> Iterator[None]:

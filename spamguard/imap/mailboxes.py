@@ -24,6 +24,7 @@ class ImapMailboxes:
         self._watches = watches
         self._changed = threading.Condition()
         self._changes = Changes()
+        self._listed: set[tuple[AccountWatch, FolderRow]] = set()
 
     def find_mailboxes(self) -> list[Mailbox]:
         return [self._mailbox(watch) for watch in self._watches]
@@ -42,6 +43,7 @@ class ImapMailboxes:
         watch, row = self._find(folder)
         hide = watch.hides_unread and row.label not in ("", "ham")
         shown = watch.records.shown(row, hide_unread=hide)
+        self._listed.add((watch, row))
         return {"new": [], "cur": [f"{name}:2,{flags}" for name, flags in shown]}
 
     def open_file(self, folder: Folder, file: MessageFile) -> int:
@@ -52,6 +54,10 @@ class ImapMailboxes:
         return _seal(watch.read(row, name.base))
 
     def wait_for_changes(self, timeout: float) -> Changes:
+        if timeout:  # the watcher rests: it has written down all that was listed
+            listed, self._listed = self._listed, set()
+            for watch, row in listed:
+                watch.note_known(row)
         with self._changed:
             if self._changes == Changes():
                 self._changed.wait(timeout)

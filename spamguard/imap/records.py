@@ -203,61 +203,71 @@ class Records(ClosedOnExit):
         added
             What came to the server before is old, wherever it appears.
         """
-        touched = {folder.id} if gone or flags else set[int]()
+        names = {each.name for each in found.values()}
+        unknown = sum(
+            not self._query("SELECT 1 FROM messages WHERE name = ?", each) for each in names
+        )
+        lost = folder.uidvalidity not in (0, uidvalidity)
         # Where all UIDs are others and hardly a name is known, names are not what they were.
-        unknown = {each.name for each in found.values()} - self._known(found.values())
-        lost = bool(folder.uidvalidity) and folder.uidvalidity != uidvalidity
-        is_first = not folder.uidvalidity or (lost and len(unknown) > max(20, len(found) // 10))
-        labels = {row.id: row.label for row in self.folders()}
-        now = int(time.time())
+        is_first = not folder.uidvalidity or (lost and unknown > max(20, len(found) // 10))
+        touched = {folder.id} if gone or flags else set[int]()
         with self._lock, self._database.transaction():
             execute = self._database.execute
-            for uid in gone:
-                execute("DELETE FROM places WHERE folder = ? AND uid = ?", (folder.id, uid))
+            self._database.executemany(
+                "DELETE FROM places WHERE folder = ? AND uid = ?",
+                [(folder.id, uid) for uid in gone],
+            )
             for uid, each in sorted(found.items()):
-                name, copied = each.name, False
-                if execute(
-                    "SELECT 1 FROM places WHERE name = ? AND folder = ?", (name, folder.id)
-                ).fetchone():
-                    name, copied = f"{name}~{uid}", True
-                row = execute(
-                    "SELECT state, folder FROM messages WHERE name = ?", (name,)
-                ).fetchone()
-                if row is None:
-                    is_old = is_first or (0 < each.came < added)
-                    state = State.SHOWN if not folder.is_inbox else State.NEW
-                    state = State.OLD if is_old and not copied else state
-                    execute(
-                        "INSERT INTO messages (name, state, folder, seen) VALUES (?, ?, ?, ?)",
-                        (name, state, folder.id, now),
-                    )
-                    touched |= {folder.id} if state is State.SHOWN else set()
-                elif row[0] == State.OLD and row[1] != folder.id and not is_first:
-                    # Which folder it came from matters only where coming teaches.
-                    moved = bool(folder.label) and row[1] in labels
-                    state = State.MOVED if moved else State.OLD
-                    execute(
-                        "UPDATE messages SET state = ?, folder = ? WHERE name = ?",
-                        (state, row[1] if moved else folder.id, name),
-                    )
-                    touched |= {row[1]} if moved else set()
-                else:
-                    touched.add(folder.id)
+                touched |= self._take_in(folder, uid, each, added, is_first=is_first)
+            self._database.executemany(
+                "UPDATE places SET flags = ? WHERE folder = ? AND uid = ?",
+                [(text, folder.id, uid) for uid, text in flags.items()],
+            )
+            if folder.is_inbox and gone:  # what went before it was judged is as if it had been
+                new = "SELECT p.folder FROM messages m JOIN places p USING (name) WHERE m.state = 1"
+                touched.update(row[0] for row in execute(new))
                 execute(
-                    "INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)",
-                    (folder.id, uid, name, flags.get(uid, "")),
-                )
-            for uid in flags.keys() - found.keys():
-                execute(
-                    "UPDATE places SET flags = ? WHERE folder = ? AND uid = ?",
-                    (flags[uid], folder.id, uid),
+                    "UPDATE messages SET state = 2 WHERE state = 1 "
+                    "AND name NOT IN (SELECT name FROM places WHERE folder = ?)",
+                    (folder.id,),
                 )
             execute("UPDATE folders SET uidvalidity = ? WHERE id = ?", (uidvalidity, folder.id))
         return touched
 
-    def _known(self, found: Iterable[Found]) -> set[str]:
-        select = "SELECT 1 FROM messages WHERE name = ?"
-        return {each.name for each in found if self._query(select, each.name)}
+    def _take_in(
+        self, folder: FolderRow, uid: int, found: Found, added: float, *, is_first: bool
+    ) -> set[int]:
+        """Note a message that is new in a folder; the folders that show something else then."""
+        execute, name = self._database.execute, found.name
+        twin = "SELECT 1 FROM places WHERE name = ? AND folder = ?"
+        if is_copy := execute(twin, (name, folder.id)).fetchone() is not None:
+            name = f"{name}~{uid}"
+        execute(
+            "INSERT OR REPLACE INTO places (folder, uid, name) VALUES (?, ?, ?)",
+            (folder.id, uid, name),
+        )
+        select = (
+            "SELECT state, folder, folder IN (SELECT id FROM folders) FROM messages WHERE name = ?"
+        )
+        state, origin, is_watched = execute(select, (name,)).fetchone() or (None, 0, False)
+        if state is None:
+            is_old = (is_first or 0 < found.came < added) and not is_copy
+            state = State.OLD if is_old else State.NEW if folder.is_inbox else State.SHOWN
+            execute(
+                "INSERT INTO messages (name, state, folder, seen) VALUES (?, ?, ?, ?)",
+                (name, state, folder.id, int(time.time())),
+            )
+            return {folder.id} if state is State.SHOWN else set()
+        if state != State.OLD:
+            return {folder.id}
+        if is_first or origin == folder.id:
+            return set()
+        # Which folder it came from matters only where coming teaches.
+        if folder.label and is_watched:
+            execute("UPDATE messages SET state = 3 WHERE name = ?", (name,))
+            return {origin}
+        execute("UPDATE messages SET folder = ? WHERE name = ?", (folder.id, name))
+        return set()
 
     def forget_old(self) -> None:
         """Forget messages that have lain nowhere for long."""
@@ -308,16 +318,24 @@ class Records(ClosedOnExit):
         )
         return (FolderRow(*rows[0][:6]), rows[0][6], rows[0][7]) if rows else None
 
-    def note_read(self, name: str, digest: bytes) -> set[int]:
-        """A message was read to be shown; the folders in which that shows something else."""
-        rows = self._query("SELECT state, folder FROM messages WHERE name = ?", name)
-        self._write(
-            ("UPDATE messages SET hash = ?, state = 2 WHERE name = ? AND state > 1", (digest, name))
-        )
-        if not rows or rows[0][0] != State.MOVED:
-            return set()
-        lies = self._query("SELECT folder FROM places WHERE name = ?", name)
-        return {rows[0][1], *(row[0] for row in lies)}
+    def note_read(self, name: str, digest: bytes) -> bool:
+        """A message was read to be shown; whether it will be wanted elsewhere, too."""
+        self._write(("UPDATE messages SET hash = ? WHERE name = ? AND state > 1", (digest, name)))
+        return bool(self._query("SELECT 1 FROM messages WHERE name = ? AND state = 3", name))
+
+    def note_known(self, folder: FolderRow) -> set[int]:
+        """What was read in a folder is known there; the folders that show something else now."""
+        with self._lock:
+            touched = self._query(
+                "SELECT DISTINCT p.folder FROM messages m JOIN places p ON p.name = m.name "
+                "WHERE m.state = 3 AND m.hash IS NOT NULL AND m.folder = ?",
+                folder.id,
+            )
+            if not touched:
+                return set()
+            change = "UPDATE messages SET state = 2 WHERE state = 3 AND hash IS NOT NULL "
+            self._write((change + "AND folder = ?", (folder.id,)))
+        return {folder.id, *(row[0] for row in touched)}
 
     # ---- judging and moving
 

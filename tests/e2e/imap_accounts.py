@@ -48,7 +48,9 @@ def account(where: Dovecot, directory: Path, name: str = "anna", **options: obje
 
 
 @contextmanager
-def running(state: Path, where: Dovecot, *names: str, mode: str = "move") -> Iterator[Daemon]:
+def running(
+    state: Path, where: Dovecot, *names: str, mode: str = "move", **options: str
+) -> Iterator[Daemon]:
     """The daemon with these people's accounts, and nothing else."""
     (state.parent / "password").touch(0o600)
     (state.parent / "password").write_text("anything\n")
@@ -63,6 +65,7 @@ def running(state: Path, where: Dovecot, *names: str, mode: str = "move") -> Ite
             "tls": "none",
             "mode": mode,
         }
+        | options
         for name in names
     ]
     settings = {"state": str(state), "metrics": f"127.0.0.1:{port}", "accounts": entries}

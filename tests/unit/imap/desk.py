@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -95,6 +96,7 @@ class Desk:
             ) as file:
                 raw = file.read()
             found[raw.split(b"Subject: ")[1].split(b"\r\n")[0].decode()] = raw
+        self.mailboxes.wait_for_changes(0.001)  # as the watcher does when it has noted all this
         return found
 
     def counts(self, directory: str = "") -> int:
@@ -103,7 +105,8 @@ class Desk:
         return len(self.mailboxes.list_files(Folder(mailbox, directory))["cur"])
 
     def uncertain(self) -> None:
-        """The server counts anew: UIDVALIDITY is another one in each folder."""
+        """The server counts anew: UIDVALIDITY, which is the time, is another one everywhere."""
+        time.sleep(1.1)
         for folder in ("", *FOLDERS):
             for file in (self.box / folder).glob("dovecot*"):
                 file.unlink()
