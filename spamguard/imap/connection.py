@@ -73,7 +73,6 @@ class Selected(NamedTuple):
     """What a folder is when it is opened."""
 
     uidvalidity: int
-    uidnext: int
     exists: int
     keywords: frozenset[str]  # that may be set; "\\*" stands for any
     known: frozenset[str]  # flags of messages there, also where none may be set
@@ -339,8 +338,7 @@ class Connection:
         self.changed = False
         return Selected(
             answer[b"UIDVALIDITY"],
-            answer.get(b"UIDNEXT", 0),
-            answer[b"EXISTS"],
+            answer.get(b"EXISTS", 0),
             *(
                 frozenset(flag.decode("ascii", "replace").lower() for flag in answer.get(name, ()))
                 for name in (b"PERMANENTFLAGS", b"FLAGS")

@@ -13,6 +13,7 @@ from tests.support.scripted_imap import Ways
 from tests.support.waiting import eventually
 from tests.unit.imap.stage import cheap, fails, letter, look, once, stage
 
+DISABLED = Ways(refuses=(("LOGIN", "LOGIN failed: Basic authentication is disabled."),))
 PROVIDERS = {
     "Gmail": scripted_imap.GMAIL,
     "iCloud": scripted_imap.ICLOUD,
@@ -72,7 +73,7 @@ def test_a_gmail_message_is_one_in_all_its_folders(tmp_path):
 
 
 def test_refused_login_is_told_with_the_remedy_and_tried_thrice_an_hour(tmp_path):
-    with stage(scripted_imap.DISABLED, tmp_path, preset="microsoft") as (server, watch):
+    with stage(DISABLED, tmp_path, preset="microsoft") as (server, watch):
         watch.step()
         assert watch.status.trouble == (
             f"127.0.0.1:{server.port} refuses the login: LOGIN failed: Basic authentication is "
@@ -86,7 +87,7 @@ def test_who_waits_for_a_message_does_not_hurry_the_next_try(tmp_path):
         look(watch)
         server.deliver(letter(1))
         look(watch)
-        server.ways = scripted_imap.DISABLED
+        server.ways = DISABLED
         server.hang_up()
         fails(watch)
         due, (inbox, *_) = watch.due, watch.folders()
@@ -230,7 +231,7 @@ def test_folder_that_goes_while_it_is_open_is_forgotten(tmp_path):
 
 
 def test_folder_that_cannot_be_opened_holds_nothing_up(tmp_path):
-    shut = (('EXAMINE "Calendar', "cannot be opened"), ("EXAMINE Calendar", "cannot be opened"))
+    shut = (("EXAMINE Calendar", "cannot be opened"),)
     ways = replace(scripted_imap.EXCHANGE, refuses=shut)
     with stage(ways, tmp_path) as (server, watch):
         look(watch)
