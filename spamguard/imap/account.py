@@ -17,7 +17,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from hashlib import blake2b
@@ -46,6 +47,7 @@ _log = logging.getLogger("spamguard.imap")
 RENEW_SECONDS = 540.0  # of an IDLE: some servers hang up before 10 minutes
 POLL_SECONDS = 300.0  # between two looks at all folders
 _RELIST_SECONDS = 1800.0  # between two lists of folders
+_SOON_SECONDS = 1.0  # after something was told while we were busy
 _LINGER_SECONDS = 2.0  # until IDLE after a message was read: the next one may follow
 _PORTION = 5000  # messages that are written down at once when a folder is first listed
 _BATCH = 20  # messages that are judged in a step
@@ -180,7 +182,10 @@ class AccountWatch:
     def _step(self) -> float:
         self._connect()
         for connection in self._connections:
-            connection.end_idle()
+            if connection.is_idle:
+                connection.end_idle()
+            elif connection.folder:
+                connection.noop()
             if connection.changed and connection.folder:
                 self._mark_dirty(connection.folder[0])
             connection.changed = False
@@ -235,31 +240,22 @@ class AccountWatch:
         if connection.folder == (folder.raw, writes) and folder.uidvalidity:
             connection.noop()  # until then the server may hide what came
             return connection, folder.uidvalidity
-        try:
-            selected = connection.select(folder.raw, readonly=not writes)
-        except ImapError as error:
-            if error.lost or not writes:
-                raise
-            text = "%s: %s: nothing is moved or flagged there"
-            self._warnings.warn("writes", text, self.account.name, error)
-            selected = connection.select(folder.raw)
+        selected = None
+        if writes:
+            with self._warning("nothing is moved or flagged"):
+                selected = connection.select(folder.raw, readonly=False)
+        selected = selected or connection.select(folder.raw)
         if folder.is_inbox:
             self._keywords = selected.keywords
         return connection, selected.uidvalidity
 
     def _wait(self) -> float:
         """Let the server tell of changes; in how many seconds to look again without that."""
-        junk = next((row for row in self._folders.values() if row.raw == self._junk), None)
-        if junk is not None:
-            if self._connections[1].folder != (junk.raw, False):
-                self._dirty.add(junk.id)  # nobody told what came there meanwhile
-                return 0.0
-            self._open(junk)
+        waiting = [each for each in self._connections if each.folder]
         # What was told by the way is not told again in IDLE.
-        if any(each.changed or each.idle() for each in self._connections if each.folder):
-            return 0.0
-        idle = all(each.is_idle for each in self._connections if each.folder)
-        return RENEW_SECONDS if idle else 60.0
+        if any(each.changed or each.idle() for each in waiting):
+            return _SOON_SECONDS
+        return RENEW_SECONDS if all(each.is_idle for each in waiting) else 60.0
 
     # ---- folders
 
@@ -292,8 +288,12 @@ class AccountWatch:
     def _look(self) -> None:
         """Bring the records of folders up to date in which something may have changed."""
         was_listed = self.is_listed
+        for connection, raw in zip(self._connections, ("INBOX", self._junk), strict=True):
+            if connection.folder is None or connection.folder[0].upper() != raw.upper():
+                self._mark_dirty(raw)  # nobody tells what happens there
         # INBOX last: what was moved there from elsewhere is known by then. But where folders are
         # labels, what came is new there, whatever else is on it.
+        # Of the others Junk, in which IDLE goes on.
         for row in sorted(self._dirty, key=self._folders_key):
             self._dirty.discard(row)
             if row not in self._folders:
@@ -311,10 +311,11 @@ class AccountWatch:
         if self.is_listed and not was_listed:
             self._tell(self, None)
 
-    def _folders_key(self, number: int) -> tuple[bool, int]:
+    def _folders_key(self, number: int) -> tuple[bool, bool, int]:
         row = self._folders.get(number)
         has_labels = self.records.fact("names") == "X-GM-MSGID"
-        return row is not None and row.is_inbox is not has_labels, number
+        is_junk = row is not None and row.raw == self._junk
+        return row is not None and row.is_inbox is not has_labels, is_junk, number
 
     def _look_at(self, folder: FolderRow) -> None:
         connection, uidvalidity = self._open(folder)
@@ -352,11 +353,11 @@ class AccountWatch:
             if not folder.uidvalidity and len(found) >= _PORTION:
                 self.records.update(folder, 0, found, gone, flags, self._added)
                 found, flags, gone = {}, {}, set()
-        if missing:  # what was left out is asked for again
-            self._statuses[folder.id] = ""
         touched = self.records.update(folder, uidvalidity, found, gone, flags, self._added)
-        if folder.id in self._statuses:
-            self.records.set_status(folder, self._statuses.pop(folder.id))
+        status = self._statuses.pop(folder.id, folder.status)
+        status = "" if missing else status  # what was left out is asked for again
+        if status != folder.status:
+            self.records.set_status(folder, status)
         self._take_folders()
         if touched:
             self.status.last_change = int(time.time())
@@ -426,15 +427,8 @@ class AccountWatch:
 
     def _move(self, connection: Connection, intent: Intent, target: FolderRow) -> None:
         self._dirty.update((intent.source, intent.target))
-        try:
+        with self._warning(f"spam cannot be moved to {target.raw}"):
             connection.move(intent.uid, target.raw)
-        except ImapError as error:
-            if error.lost:
-                raise
-            text = "%s: spam cannot be moved to %s: %s"
-            self._warnings.warn("move", text, self.account.name, target.raw, error)
-        else:
-            self._warnings.clear("move")
 
     def _settle(self, intent: Intent) -> None:
         """End a move of ours, by where the message lies now that both folders were looked at."""
@@ -445,13 +439,8 @@ class AccountWatch:
         if intent.target in places and places.get(intent.source) == intent.uid:
             # It was copied, and we got no further.
             connection, _ = self._open(self._folders[intent.source])
-            try:
+            with self._warning("a copy of spam stays in INBOX"):
                 connection.remove(intent.uid)
-            except ImapError as error:
-                if error.lost:
-                    raise
-                text = "%s: a copy of spam stays in INBOX: %s"
-                self._warnings.warn("copy", text, self.account.name, error)
             self._dirty.add(intent.source)
         if not settled:
             _log.info("%s: a message that was to be moved stays where it is", self.account.name)
@@ -463,12 +452,19 @@ class AccountWatch:
         wanted = "$Junk" if answer.is_spam else "$NotJunk"
         if answer.label == "unsure" or not self._keywords & {"\\*", wanted.lower()}:
             return
-        try:
+        with self._warning("cannot be flagged"):
             connection.add_flags(uid, [wanted])
+
+    @contextmanager
+    def _warning(self, text: str) -> Iterator[None]:
+        """Go on if the server refuses something, and tell, once until it accepts."""
+        try:
+            yield
+            self._warnings.clear(text)
         except ImapError as error:
             if error.lost:
                 raise
-            self._warnings.warn("flag", "%s: cannot be flagged: %s", self.account.name, error)
+            self._warnings.warn(text, "%s: %s: %s", self.account.name, text, error)
 
     def _refresh_status(self) -> None:
         for name in ("judged", "spam", "moved"):

@@ -360,3 +360,42 @@ def test_exact(state: Path, name: str, extra: str, unknown: Sequence[str]) -> No
         here.rest(f"{name} at last")
         moved = sum(read_status(state)[person.key].moved for person in here.people)
         print(f"{name}: {here.proxy.cuts} cuts, {moved} moves of ours, {len(votes(state))} lessons")
+
+
+READING = re.compile(
+    r"CAPABILITY|LOGIN|ID .*|NOOP|IDLE|DONE|LOGOUT|(LIST|STATUS|EXAMINE|UID SEARCH) .*|"
+    r"UID FETCH [\d,]+ \((?!.*BODY\[).*\)"
+)
+
+
+def test_look_leaves_no_trace(state: Path) -> None:
+    raws = _mail(MESSAGES)
+    with ExitStack() as stack:
+        server = stack.enter_context(imap_accounts.server())
+        proxy = stack.enter_context(imap_proxy.before(server.imap_port))
+        person = Person("anna", server)
+        person.deliver([Message(raw, "INBOX") for raw in raws[::2]])
+        through = replace(server, imap_port=proxy.port)
+        with imap_accounts.running(state, through, "anna", mode="look") as running:
+            running.lines("seen for the first time")
+            person.deliver([Message(raw, "INBOX") for raw in raws[1::2]])
+            with mail_program(server) as client:
+                before = _traces(client)
+                eventually(lambda: read_status(state)[person.key].judged == len(raws[1::2]))
+                assert _traces(client) == before
+            person.work(1, person.messages)
+            with mail_program(server) as client:
+                before = _traces(client)
+            taught = sum(each.said == "spam" for each in person.messages)
+            running.lines("class=spam", taught)  # other folders than Junk are polled
+            with mail_program(server) as client:
+                assert _traces(client) == before
+        assert person.mailboxes() == person.expected()
+        others = [command for _, command in proxy.commands if not READING.fullmatch(command)]
+        assert others == []
+        assert any("BODY.PEEK[]" in command for _, command in proxy.commands)
+
+
+def _traces(client: imaplib.IMAP4) -> list[object]:
+    items = "(MESSAGES RECENT UNSEEN UIDNEXT UIDVALIDITY HIGHESTMODSEQ)"
+    return [client.status(folder, items) for folder in CLASSES]

@@ -57,6 +57,7 @@ class LookingByImap(Looking):
             self._hub.watches[0].step()
             assert not self._hub.watches[0].status.trouble
             rest(self._watcher)
+            self._watcher.run_once(0.001)  # once it waits, what it has read is known
 
 
 @contextmanager
