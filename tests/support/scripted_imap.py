@@ -21,6 +21,7 @@ _WORDS = re.compile(r'"(?:\\.|[^"\\])*"|\([^)]*\)|[^ ]+')
 _USUAL = (("INBOX", ""), ("Junk", r"\Junk"), ("Archive", r"\Archive"), ("Sent", r"\Sent"))
 _GMAIL = (("INBOX", ""), ("[Gmail]/Spam", r"\Junk"), ("[Gmail]/All Mail", r"\All"), ("Work", ""))
 _EXCHANGE = (("INBOX", ""), ("Junk Email", ""), ("Sent Items", ""), ("Calendar", ""))
+_KNOWN = ("CAPABILITY", "LOGIN", "ID", "NOOP", "LOGOUT")
 Change = Callable[[str, bytes], bytes | Iterator[bytes] | None]
 
 
@@ -90,7 +91,6 @@ class ScriptedImap:
         return message
 
     def move(self, message: Message, source: str, target: str) -> None:
-        """As a mail program does it elsewhere."""
         with self.lock:
             lying = self.folders[source].messages.items()
             uid = next(uid for uid, (each, _) in lying if each is message)
@@ -165,7 +165,8 @@ class _Session:
     def command(self, tag: str, verb: str, words: list[str]) -> None:
         self.verb, whole = verb, " ".join(("" if self.is_named else "unnamed", verb, *words))
         refusal = next((said for what, said in self.ways.refuses if re.search(what, whole)), "")
-        method = getattr(self, "do_" + verb.lower().replace(" ", "_"), self.do_other)
+        same = {"EXAMINE": "SELECT", "UID COPY": "UID MOVE"}.get(verb, verb)
+        method = getattr(self, "do_" + same.lower().replace(" ", "_"), self.do_other)
         with self.server.lock:
             said = None if refusal else method(words)
             told = self.sync() if verb in ("NOOP", "UID MOVE", "UID EXPUNGE") else b""
@@ -197,9 +198,8 @@ class _Session:
         self.server.logins += self.verb == "LOGIN"
         self.server.most = max(self.server.most, self.server.open)
         known = self.ways.capabilities if self.is_known else "imap4rev1"
-        said = {"CAPABILITY": f"* CAPABILITY {known}\r\n", "ID": "* ID NIL\r\n"}
-        said |= {"LOGOUT": "* BYE bye\r\n", "LOGIN": "", "NOOP": ""}
-        return said[self.verb].encode() if self.verb in said else None
+        said = {"CAPABILITY": f"* CAPABILITY {known}\r\n", "LOGOUT": "* BYE bye\r\n"}
+        return said.get(self.verb, "").encode() if self.verb in _KNOWN else None
 
     def do_list(self, words: list[str]) -> bytes:
         told, tells = b"", "SPECIAL-USE" in self.ways.capabilities
@@ -223,7 +223,7 @@ class _Session:
             return b"{%d}\r\n%b" % (len(name.encode()), name.encode())
         return json.dumps(name).encode()
 
-    def do_examine(self, words: list[str]) -> bytes | None:
+    def do_select(self, words: list[str]) -> bytes | None:
         found = self.server.folders.get(words[0])
         if found is None:
             return None
@@ -231,8 +231,6 @@ class _Session:
         flags = b"* OK [PERMANENTFLAGS (\\Seen \\Deleted \\*)] any\r\n"
         number = b"* OK [UIDVALIDITY %d] is\r\n" % found.uidvalidity
         return (self.sync() or b"* 0 EXISTS\r\n") + flags + number
-
-    do_select = do_examine
 
     def do_uid_search(self, words: list[str]) -> bytes:
         ways = {"ALL": ("", False), "UNSEEN": (r"\Seen", False), "DELETED": (r"\Deleted", True)}
@@ -280,13 +278,10 @@ class _Session:
         target, uid = self.server.folders.get(words[1]), int(words[0])
         if target is None or uid not in self.folder.messages:
             return None
-        is_copied, folder = self.verb == "UID COPY", self.folder
-        new = target.put(folder.messages[uid][0], set()) if is_copied else 0
-        new = new or self.server.take(uid, folder, target)
+        copied = self.verb == "UID COPY" and target.put(self.folder.messages[uid][0], set())
+        new = copied or self.server.take(uid, self.folder, target)
         self.code = f"[COPYUID {target.uidvalidity * (not self.ways.chatter)} {uid} {new}] "
         return b""
-
-    do_uid_copy = do_uid_move
 
     def do_uid_expunge(self, words: list[str]) -> bytes:
         if r"\Deleted" in self.folder.messages.get(int(words[0]), ("", ""))[1]:
