@@ -134,7 +134,8 @@ class AccountWatch:
 
     def sockets(self) -> list[int]:
         """The sockets on which the server may tell of something."""
-        return [each.fileno() for each in list(self._connections) if each.is_idle]
+        found = [each.fileno() for each in list(self._connections) if each.is_idle]
+        return [number for number in found if number >= 0]
 
     @property
     def is_listed(self) -> bool:
@@ -196,22 +197,23 @@ class AccountWatch:
         if now >= self._poll_at:
             self._poll()
             self._poll_at = now + POLL_SECONDS
-        intents = self.records.intents()
-        self._dirty.update(number for each in intents for number in (each.source, each.target))
-        self._look()
-        for intent in intents:
-            self._settle(intent)
+        self._look_and_settle()
         waits = self._judge()
         if self._dirty:  # after our own moves
-            self._look()
-            for intent in self.records.intents():
-                self._settle(intent)
+            self._look_and_settle()
         unread, self._unread = self._unread, set()
         self._tell_folders(unread)
         self._refresh_status()
         if waits:
             return 0.0
         return min(self._wait(), max(0.0, self._poll_at - time.monotonic()))
+
+    def _look_and_settle(self) -> None:
+        intents = self.records.intents()
+        self._dirty.update(number for each in intents for number in (each.source, each.target))
+        self._look()
+        for intent in intents:
+            self._settle(intent)
 
     def _mark_dirty(self, raw: str) -> None:
         self._dirty.update(row.id for row in self._folders.values() if row.raw == raw)
@@ -376,7 +378,10 @@ class AccountWatch:
         waiting = self.records.waiting(inbox, _BATCH + 1) if inbox and inbox.uidvalidity else []
         if inbox is None or not waiting:
             return False
-        connection, _ = self._open(inbox)
+        connection, uidvalidity = self._open(inbox)
+        if uidvalidity != inbox.uidvalidity:  # these UIDs are of other messages now
+            self._dirty.add(inbox.id)
+            return False
         target = next((row for row in self._folders.values() if row.raw == self._junk), None)
         writes = bool(connection.folder and connection.folder[1])
         moves = writes and self.account.mode is Mode.MOVE and connection.can_move
@@ -438,9 +443,11 @@ class AccountWatch:
         settled = intent.target in places or intent.source not in places
         if intent.target in places and places.get(intent.source) == intent.uid:
             # It was copied, and we got no further.
-            connection, _ = self._open(self._folders[intent.source])
-            with self._warning("a copy of spam stays in INBOX"):
-                connection.remove(intent.uid)
+            source = self._folders[intent.source]
+            connection, uidvalidity = self._open(source)
+            if uidvalidity == source.uidvalidity:
+                with self._warning("a copy of spam stays in INBOX"):
+                    connection.remove(intent.uid)
             self._dirty.add(intent.source)
         if not settled:
             _log.info("%s: a message that was to be moved stays where it is", self.account.name)

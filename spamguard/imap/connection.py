@@ -273,7 +273,9 @@ class Connection:
                 client.shutdown()
 
     def fileno(self) -> int:
-        return int(self._client.socket().fileno())
+        """The socket's; -1 once it is closed, which another thread may do at any time."""
+        client = self._client
+        return -1 if client is None else int(client.socket().fileno())
 
     # ---- folders
 

@@ -59,15 +59,9 @@ def imap(server: Dovecot, user: str = "anna") -> Iterator[imaplib.IMAP4]:
 
 def account(tmp_path: Path, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     line = [*COMMAND, "account", *words, "--config", str(tmp_path / "spamguard.yaml")]
-    return subprocess.run(
-        [*line, "--state", str(tmp_path / "state")],
-        input=given,
-        env=ENVIRONMENT,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_SECONDS,
-    )
+    line += ["--state", str(tmp_path / "state")]
+    settings: Any = {"input": given, "env": ENVIRONMENT, "capture_output": True, "text": True}
+    return subprocess.run(line, check=False, timeout=COMMAND_SECONDS, **settings)
 
 
 def add(server: Dovecot, tmp_path: Path, *words: str, given: str = "geheim\n") -> Any:

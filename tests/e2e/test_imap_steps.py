@@ -21,12 +21,12 @@ from spamguard.imap.connection import ImapError
 from spamguard.imap.hub import Hub
 from spamguard.imap.judge import Answer, NoVerdictError
 from spamguard.imap.mailboxes import ImapMailboxes
-from tests.e2e import imap_accounts
+from tests.e2e import cyrus, imap_accounts
 from tests.e2e.imap_accounts import append
 from tests.e2e.moving import mail_program, move, needs_dovecot, sibling
 from tests.support import imap_proxy
 
-pytestmark = [needs_dovecot, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 class Desk:
@@ -57,25 +57,32 @@ class Desk:
         self.hub.close()
         self.hub = self._make(self)
 
-    def folder(self, mailboxes: ImapMailboxes, directory: str) -> Folder:
-        return Folder(mailboxes.find_mailboxes()[0], directory)
+    def folder(self, mailboxes: ImapMailboxes, name: str) -> Folder:
+        """A folder, whether dots or slashes part levels."""
+        folders = mailboxes.list_folders(mailboxes.find_mailboxes()[0])
+        return next(each for each in folders if each.directory.lstrip(".") == name)
 
-    def names(self, mailboxes: ImapMailboxes, directory: str) -> list[str]:
-        return mailboxes.list_files(self.folder(mailboxes, directory))["cur"]
+    def names(self, mailboxes: ImapMailboxes, name: str) -> list[str]:
+        return mailboxes.list_files(self.folder(mailboxes, name))["cur"]
 
-    def read(self, mailboxes: ImapMailboxes, directory: str) -> list[bytes]:
+    def read(self, mailboxes: ImapMailboxes, folder: str) -> list[bytes]:
         found = []
-        for name in self.names(mailboxes, directory):
+        for name in self.names(mailboxes, folder):
             file = MessageFile("cur", name)
-            descriptor = mailboxes.open_file(self.folder(mailboxes, directory), file)
+            descriptor = mailboxes.open_file(self.folder(mailboxes, folder), file)
             with os.fdopen(descriptor, "rb") as stream:
                 found.append(stream.read())
         return found
 
 
-@pytest.fixture
-def proxy() -> Iterator[imap_proxy.ImapProxy]:
-    with imap_accounts.server() as server, imap_proxy.before(server.imap_port) as made:
+@pytest.fixture(
+    params=[
+        pytest.param(imap_accounts.server, marks=needs_dovecot, id="Dovecot"),
+        pytest.param(cyrus.running, marks=cyrus.needs_cyrus, id="Cyrus"),
+    ]
+)
+def proxy(request: pytest.FixtureRequest) -> Iterator[imap_proxy.ImapProxy]:
+    with request.param() as server, imap_proxy.before(server.imap_port) as made:
         made.server = server  # type: ignore[attr-defined]
         yield made
 
@@ -118,10 +125,10 @@ def test_what_comes_into_junk_while_another_folder_is_read(desk: Desk) -> None:
         move(desk.client, 11, "INBOX", "Archive")
         desk.watch._poll_at = 0.0
         desk.step(2)
-        assert len(desk.read(mailboxes, ".Archive")) == 1  # Junk is not open now
+        assert len(desk.read(mailboxes, "Archive")) == 1  # Junk is not open now
         append(desk.client, sibling(12), folder="Junk")
         desk.step_while_due()
-        assert len(desk.names(mailboxes, ".Junk")) == 1
+        assert len(desk.names(mailboxes, "Junk")) == 1
 
 
 def test_killed_before_a_change_is_looked_at(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +154,7 @@ def test_old_mail_is_shown_where_it_was_until_the_watcher_has_noted_it(desk: Des
     for restart in (True, False):  # of this process; either time the watcher is killed
         with closing(desk.hub.open_mailboxes()) as mailboxes:
             assert desk.read(mailboxes, "") == [sibling(1)]
-            assert desk.names(mailboxes, ".Junk") == []
+            assert desk.names(mailboxes, "Junk") == []
         if restart:
             desk.restart()
             desk.step(2)
@@ -155,7 +162,7 @@ def test_old_mail_is_shown_where_it_was_until_the_watcher_has_noted_it(desk: Des
         assert len(desk.names(mailboxes, "")) == 1  # it is known there already
         mailboxes.wait_for_changes(0.01)
         assert desk.names(mailboxes, "") == []
-        assert desk.read(mailboxes, ".Junk") == [sibling(1)]
+        assert desk.read(mailboxes, "Junk") == [sibling(1)]
 
 
 def test_what_cannot_be_read_now_is_told_again(desk: Desk, proxy: imap_proxy.ImapProxy) -> None:
@@ -185,7 +192,7 @@ def test_no_body_is_fetched_twice(desk: Desk, proxy: imap_proxy.ImapProxy) -> No
         assert len(desk.read(mailboxes, "")) == 2
         mailboxes.wait_for_changes(0.01)
         desk.step()
-        assert desk.read(mailboxes, ".Junk") == [sibling(1)]
+        assert desk.read(mailboxes, "Junk") == [sibling(1)]
     fetched = [command for _, command in proxy.commands if "BODY.PEEK[]" in command]
     assert len(fetched) == 2
 
@@ -205,7 +212,7 @@ def test_mail_that_went_elsewhere_before_it_was_judged(desk: Desk) -> None:
     desk.step(2)
     assert desk.watch.status.waiting == 0
     with closing(desk.hub.open_mailboxes()) as mailboxes:
-        assert desk.read(mailboxes, ".Archive") == [sibling(11)]
+        assert desk.read(mailboxes, "Archive") == [sibling(11)]
 
 
 def test_new_mail_after_a_restart_without_changes(desk: Desk, proxy: imap_proxy.ImapProxy) -> None:

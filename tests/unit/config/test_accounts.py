@@ -68,21 +68,12 @@ def test_two_accounts_have_two_names(mistakes: Any) -> None:
     assert mistakes(accounts(entry, entry)) == ["4:6: there are two accounts anna"]
 
 
-@pytest.mark.parametrize(
-    ("address", "server", "preset"),
-    [
-        ("Anna@GoogleMail.com", "", "gmail"),
-        ("anna@firm.example", "IMAP.gmail.com", "gmail"),
-        ("anna@firm.example", "outlook.office365.com", "microsoft"),
-        ("anna@me.com", "", "icloud"),
-        ("anna@gmx.de", "", "gmx"),
-        ("anna@web.de", "", "web.de"),
-        ("anna@example.org", "", "other"),
-        ("anna", "", "other"),
-    ],
-)
-def test_the_provider_is_known_by_domain_or_server(address: str, server: str, preset: str) -> None:
-    assert find_preset(address, server) == preset
+def test_the_provider_is_known_by_domain_or_server() -> None:
+    known = {"Anna@GoogleMail.com": "gmail", "a@me.com": "icloud", "a@gmx.de": "gmx"}
+    known |= {"a@web.de": "web.de", "a@example.org": "other", "anna": "other"}
+    assert {address: find_preset(address) for address in known} == known
+    assert find_preset("anna@firm.example", "IMAP.gmail.com") == "gmail"
+    assert find_preset("anna@firm.example", "outlook.office365.com") == "microsoft"
 
 
 def test_passwords_are_first_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
