@@ -28,7 +28,6 @@ from urllib.parse import quote
 from spamguard.config.accounts import Account, Mode, UnreadMoves
 from spamguard.errors import SpamguardError
 from spamguard.imap.connection import (
-    MAX_MESSAGE_BYTES,
     SILENCE_SECONDS,
     Connection,
     FetchedMessage,
@@ -407,6 +406,7 @@ class AccountWatch:
             )
             self._tries.pop(message.name, None)
             self._recent.put(self.account.name, message.name, raw)
+            del raw  # two may be too large
             if intent is not None and target is not None:
                 self._move(connection, intent, target)
             elif writes and self.account.mode is Mode.FLAG and answer.field:
@@ -531,7 +531,7 @@ class AccountWatch:
             raise ImapError("as much as may be was fetched today: the rest waits for tomorrow")
         raw = connection.fetch_message(uid)
         self._fetched = today, fetched[1] + len(raw or b"")
-        return raw and raw[:MAX_MESSAGE_BYTES]
+        return raw
 
     @property
     def hides_unread(self) -> bool:

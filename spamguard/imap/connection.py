@@ -39,6 +39,7 @@ FETCH_UIDS = 500  # messages of one command
 _MAX_MESSAGES = 200_000  # of a folder
 _MAX_ANSWER_BYTES = 32 << 20  # of one command
 _MAX_LINE_BYTES = 8 << 20
+_LARGE_BYTES = 1 << 20  # of a literal
 SILENCE_SECONDS = 45.0
 """Between two pieces of an answer; all of it may take three times as long."""
 _MAX_TEXT = 300  # characters of what a server says
@@ -127,12 +128,15 @@ class _BoundedReader:
         self._sock.settimeout(self._patience())
         super().send(data)  # type: ignore[misc]
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes | bytearray:
         if size > MAX_MESSAGE_BYTES:
             raise imaplib.IMAP4.abort(f"a literal of {size} bytes")
         while len(self.unread) < size:
-            self._fill()
-        return self._take(size)
+            self._fill(size - len(self.unread))
+        if len(self.unread) > size or size < _LARGE_BYTES:
+            return self._take(size)
+        taken, self.unread = self.unread, bytearray()  # several may be as large at once: no copy
+        return taken
 
     def readline(self) -> bytes:
         searched = 0
@@ -144,9 +148,9 @@ class _BoundedReader:
         self._left -= 100  # an object for each
         return self._take(end + 1)
 
-    def _fill(self) -> None:
+    def _fill(self, size: int = 1 << 16) -> None:
         self._sock.settimeout(self._patience())
-        piece = self._sock.recv(1 << 16)
+        piece = self._sock.recv(min(size, 1 << 16))
         if not piece:
             raise imaplib.IMAP4.abort("socket error: EOF")
         self.unread += piece

@@ -38,7 +38,8 @@ def ask(door: Path, raw: bytes, user: str) -> Answer:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_SECONDS)
             connection.connect(str(door))
-            connection.sendall(head.encode() + raw)
+            connection.sendall(head.encode())
+            connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
             while (piece := connection.recv(1 << 16)) and len(answer) < _MAX_ANSWER_BYTES:
                 answer += piece
