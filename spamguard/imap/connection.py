@@ -516,7 +516,10 @@ def _errors(where: str, *, refused: bool = False, lost: bool = False) -> Iterato
     except ImapError:
         raise
     except LoginError as error:
-        raise ImapError(f"{where} refuses the login: {_plain(error)}", refused=True) from error
+        is_cut = isinstance(error.__context__, imaplib.IMAP4.abort)
+        passes = is_cut or "[UNAVAILABLE]" in str(error)  # it cannot know now (RFC 5530)
+        text = f"{where} refuses the login: {_plain(error)}"
+        raise ImapError(text, refused=not passes, lost=passes) from error
     except imaplib.IMAP4.readonly as error:
         raise ImapError(f"{where}: {_plain(error)}") from error
     except imaplib.IMAP4.abort as error:

@@ -170,6 +170,15 @@ def test_certificate_of_another_is_refused(tmp_path):
         assert server.commands == []
 
 
+@pytest.mark.parametrize("greeting", [b"* OK hi\r\n", b"* PREAUTH hi\r\n"])
+def test_password_is_not_sent_in_clear(greeting, tmp_path):
+    with playing() as server:
+        server.change = on("GREETING", lambda _: greeting)
+        with pytest.raises(ImapError):
+            connect(account(server.port, tmp_path, tls=AccountTls.STARTTLS))
+        assert {each.split()[0] for each in server.commands} <= {"CAPABILITY", "LOGOUT"}
+
+
 def test_other_accounts_go_on(tmp_path):
     """One server is silent, one floods, one hangs up: the fourth is served."""
     ways = [

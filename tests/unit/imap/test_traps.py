@@ -73,6 +73,16 @@ def test_refused_login_is_told_with_the_remedy_and_tried_thrice_an_hour(tmp_path
         assert 1199.0 < watch.due - time.monotonic() <= 1200.0
 
 
+@pytest.mark.parametrize("answer", [None, b" NO [UNAVAILABLE] Temporary failure\r\n"])
+def test_login_that_fails_by_chance_is_tried_again_soon(answer, tmp_path):
+    with stage(tmp_path) as (server, watch):
+        server.change = on("LOGIN", lambda it: answer and it.split()[0] + answer)
+        assert "check the user" not in fails(watch)
+        assert watch.due - time.monotonic() <= 60.0
+        server.change = on("", bytes)
+        look(watch)
+
+
 def test_who_waits_for_a_message_does_not_hurry_the_next_try(tmp_path):
     with stage(tmp_path) as (server, watch):
         look(watch)
