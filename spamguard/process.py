@@ -190,7 +190,12 @@ def listen_at(path: Path, mode: int) -> socket.socket:
         raise _not_a_socket_error(path)
     with suppress(OSError):
         path.parent.mkdir(mode=0o755)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with short_path(path.parent) as directory:
+        return _listen_in(directory, path, mode)
+
+
+def _listen_in(directory: Path, path: Path, mode: int) -> socket.socket:
+    draft = directory / f".{path.name}.{os.getpid()}"
     draft.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     try:
@@ -204,7 +209,7 @@ def listen_at(path: Path, mode: int) -> socket.socket:
         finally:
             os.close(descriptor)
         listening.listen(_UNIX_BACKLOG)
-        draft.rename(path)
+        draft.rename(directory / path.name)
     except BaseException:
         listening.close()
         draft.unlink(missing_ok=True)
@@ -227,7 +232,8 @@ def is_listening(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
-            client.connect(str(path))
+            with short_path(path.parent) as directory:
+                client.connect(str(directory / path.name))
         except BlockingIOError:  # its queue is full just now
             return True
         except OSError:

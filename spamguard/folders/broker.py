@@ -38,6 +38,7 @@ from spamguard.folders.maildir import (
     Mailbox,
     MessageFile,
 )
+from spamguard.process import short_path
 
 MAX_REQUEST_BYTES = 32 << 10  # a path, a directory and a name, and then some
 MAX_ANSWER_BYTES = 512 << 20  # some millions of names
@@ -293,7 +294,8 @@ class RemoteMailboxes:
         self._channel, self._missed_changes = socket.socket(socket.AF_UNIX), True
         self._channel.settimeout(_GREETING_TIMEOUT)
         try:
-            self._channel.connect(str(self._path))
+            with short_path(self._path.parent) as directory:
+                self._channel.connect(str(directory / self._path.name))
         except OSError as error:
             raise self._disconnect(error.strerror or str(error)) from error
         try:

@@ -36,7 +36,7 @@ from spamguard.imap.connection import (
     connect,
 )
 from spamguard.imap.folders import MAX_FOLDERS, account_folders, find_junk
-from spamguard.imap.judge import Answer, NoVerdictError
+from spamguard.imap.judge import NO_VERDICT, Answer, NoVerdictError
 from spamguard.imap.records import FolderRow, Found, Intent, Records, Waiting
 from spamguard.imap.status import AccountStatus
 from spamguard.log import WarnOnce
@@ -390,7 +390,7 @@ class AccountWatch:
                 self._dirty.add(inbox.id)
                 continue
             digest = _hash(raw)
-            answer = Answer()
+            answer = NO_VERDICT
             if not self.records.is_judged(digest):
                 try:
                     answer = self._ask(raw, self.account.name)
@@ -401,9 +401,7 @@ class AccountWatch:
             intent = None
             if answer.is_spam and moves and target is not None:
                 intent = Intent(message.name, inbox.id, message.uid, target.id)
-            self.records.set_judged(
-                message.name, digest, answer.field, intent, is_spam=answer.is_spam
-            )
+            self.records.set_judged(message.name, digest, answer, intent)
             self._tries.pop(message.name, None)
             self._recent.put(self.account.name, message.name, raw)
             del raw  # two may be too large
@@ -419,10 +417,10 @@ class AccountWatch:
             raw = self._fetch(connection, message.uid)
         except ImapError as error:
             if error.lost and self._count_try(message.name):  # perhaps by this very message
-                self.records.set_judged(message.name, b"", b"", None, is_spam=False)
+                self.records.set_judged(message.name)
             raise
         if raw is None and self._count_try(message.name):
-            self.records.set_judged(message.name, b"", b"", None, is_spam=False)
+            self.records.set_judged(message.name)
         return raw
 
     def _count_try(self, name: str) -> bool:
@@ -493,7 +491,7 @@ class AccountWatch:
         raw = self._recent.take(self.account.name, name)
         if raw is None:
             if not self._wire.acquire(timeout=10.0):
-                self._unread.add(folder.id)
+                self._note_unread(folder, name)
                 raise BlockingIOError(11, "the server takes long", self.account.name)
             try:
                 if not self._connections:
@@ -507,7 +505,7 @@ class AccountWatch:
                 raise OSError(5, str(error), name) from error
             finally:
                 if raw is None:
-                    self._unread.add(folder.id)
+                    self._note_unread(folder, name)
                 if self._connections:
                     self.due = time.monotonic() + _LINGER_SECONDS
                 self._wire.release()
@@ -517,6 +515,10 @@ class AccountWatch:
             self._recent.put(self.account.name, name, raw)
         # A first line that begins with a blank would become the tail of our field.
         return ours + b"\r\n" + raw if ours and raw[:1] not in (b" ", b"\t") else raw
+
+    def _note_unread(self, folder: FolderRow, name: str) -> None:
+        self._unread.add(folder.id)
+        self.records.note_unread(name)
 
     def note_known(self, folder: FolderRow) -> None:
         """The watcher knows what was shown in a folder: what was read there and has been moved on

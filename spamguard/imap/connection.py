@@ -516,9 +516,11 @@ def _errors(where: str, *, refused: bool = False, lost: bool = False) -> Iterato
     except ImapError:
         raise
     except LoginError as error:
-        is_cut = isinstance(error.__context__, imaplib.IMAP4.abort)
-        passes = is_cut or "[UNAVAILABLE]" in str(error)  # it cannot know now (RFC 5530)
-        text = f"{where} refuses the login: {_plain(error)}"
+        text = _plain(error)
+        if isinstance(error.__context__, imaplib.IMAP4.abort):  # IMAPClient makes a refusal of that
+            raise ImapError(f"{where}: the connection was lost: {text}", lost=True) from error
+        passes = "[UNAVAILABLE]" in text  # it cannot know now (RFC 5530)
+        text = f"{where} refuses the login: {text}"
         raise ImapError(text, refused=not passes, lost=passes) from error
     except imaplib.IMAP4.readonly as error:
         raise ImapError(f"{where}: {_plain(error)}") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamguard.errors import SpamguardError
+from spamguard.process import short_path
 
 _SECONDS = 60.0
 _MAX_ANSWER_BYTES = 4 << 20  # the message's header section is part of it
@@ -30,6 +31,9 @@ class Answer(NamedTuple):
     label: str = ""
 
 
+NO_VERDICT = Answer()
+
+
 def ask(door: Path, raw: bytes, user: str) -> Answer:
     """Have a user's message judged. NoVerdictError."""
     head = f"HEADERS SPAMC/1.5\r\nUser: {user}\r\nContent-length: {len(raw)}\r\n\r\n"
@@ -37,7 +41,8 @@ def ask(door: Path, raw: bytes, user: str) -> Answer:
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_SECONDS)
-            connection.connect(str(door))
+            with short_path(door.parent) as directory:
+                connection.connect(str(directory / door.name))
             connection.sendall(head.encode())
             connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
@@ -51,6 +56,6 @@ def ask(door: Path, raw: bytes, user: str) -> Answer:
     field = _OURS.search(content)
     # Our fields come before all others: one further down is the message's own.
     if field is None or content[: field.start()].count(b"\n") > 2:
-        return Answer()
+        return NO_VERDICT
     label = _LABEL.match(field[0])
     return Answer(field[0], b"Spam: True" in first, label[1].decode() if label else "")

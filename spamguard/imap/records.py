@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from spamguard.database import ClosedOnExit, Database, Schema
 from spamguard.errors import SpamguardError
 from spamguard.imap.folders import AccountFolder
+from spamguard.imap.judge import NO_VERDICT, Answer
 
 _KEPT_SECONDS = 90 * 86_400  # what lies nowhere is remembered for so long
 
@@ -58,7 +59,7 @@ CREATE TABLE places (
 CREATE INDEX places_of_name ON places (name, folder);
 CREATE TABLE messages (
     name TEXT PRIMARY KEY, state INTEGER NOT NULL, folder INTEGER NOT NULL, seen INTEGER NOT NULL,
-    hash BLOB, field BLOB NOT NULL DEFAULT x'', spam INTEGER NOT NULL DEFAULT 0
+    hash BLOB, field BLOB NOT NULL DEFAULT x'', spam INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX messages_in_state ON messages (state) WHERE state IN (1, 3);
 CREATE INDEX messages_of_hash ON messages (hash) WHERE hash IS NOT NULL;
@@ -209,7 +210,8 @@ class Records(ClosedOnExit):
         )
         lost = folder.uidvalidity not in (0, uidvalidity)
         # Where all UIDs are others and hardly a name is known, names are not what they were.
-        is_first = not folder.uidvalidity or (lost and unknown > max(20, len(found) // 10))
+        are_others = unknown > max(20, 0.9 * len(names))
+        is_first = not folder.uidvalidity or (lost and are_others)
         touched = {folder.id} if gone or flags else set[int]()
         with self._lock, self._database.transaction():
             execute = self._database.execute
@@ -323,6 +325,10 @@ class Records(ClosedOnExit):
         self._write(("UPDATE messages SET hash = ? WHERE name = ? AND state > 1", (digest, name)))
         return bool(self._query("SELECT 1 FROM messages WHERE name = ? AND state = 3", name))
 
+    def note_unread(self, name: str) -> None:
+        """A message could not be read: if it was before, a watcher that was killed has read it."""
+        self._write(("UPDATE messages SET hash = NULL WHERE name = ? AND state = 3", (name,)))
+
     def note_known(self, folder: FolderRow) -> set[int]:
         """What was read in a folder is known there; the folders that show something else now."""
         with self._lock:
@@ -356,12 +362,18 @@ class Records(ClosedOnExit):
         return bool(found)
 
     def set_judged(
-        self, name: str, digest: bytes, field: bytes, intent: Intent | None, *, is_spam: bool
+        self,
+        name: str,
+        digest: bytes = b"",
+        answer: Answer = NO_VERDICT,
+        intent: Intent | None = None,
     ) -> None:
         """Note a verdict, and with it what we are about to do. It is on the disk then."""
+        # Spam that stays must not look like spam that we filed and somebody has put back.
+        field = b"" if answer.is_spam and intent is None else answer.field
         judged = (
             "UPDATE messages SET state = 2, hash = ?, field = ?, spam = ? WHERE name = ?",
-            (digest, field, is_spam, name),
+            (digest, field, answer.is_spam if answer.field else None, name),
         )
         intend = ("INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?)", intent or ())
         self._write(judged, *([intend] if intent else []))
@@ -386,8 +398,7 @@ class Records(ClosedOnExit):
         return int(
             self._query(
                 "SELECT count(*) FROM messages m JOIN places p ON p.name = m.name "
-                "JOIN folders f ON f.id = p.folder WHERE m.hash IS NOT NULL AND m.field != x'' "
-                "AND f.label != '' AND m.spam != (f.raw = ?)",
+                "JOIN folders f ON f.id = p.folder WHERE f.label != '' AND m.spam != (f.raw = ?)",
                 junk,
             )[0][0]
         )

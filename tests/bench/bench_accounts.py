@@ -1,7 +1,7 @@
 """How quick and how light accounts are, on a real Dovecot of this machine.
 
     python -m tests.bench.bench_accounts quick [--messages 100]
-    python -m tests.bench.bench_accounts large [--messages 100000]
+    python -m tests.bench.bench_accounts large --messages 100000
     python -m tests.bench.bench_accounts light [--accounts 100] [--seconds 900] [--tls]
 
 `quick`: from a message's coming to its verdict, and to Junk; from a person's move to the lesson.
@@ -19,8 +19,8 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from tests.e2e.moving import mail_program, ok
 from tests.support import imap_proxy
 from tests.support.certificates import self_signed
 from tests.support.processes import children
+from tests.support.waiting import eventually
 from tests.unit.folders.maildirs import deliver
 
 
@@ -55,10 +56,10 @@ def quick(state: Path, messages: int) -> Iterator[str]:
                 time.sleep(chance.random() * 2)
                 append(client, raw)
                 began = time.monotonic()
-                _wait(lambda number=number: records.execute(known).fetchone()[0] >= number)
+                eventually(lambda number=number: records.execute(known).fetchone()[0] >= number)
                 judged.append(time.monotonic() - began)
                 count = records.execute(known).fetchone()[1]
-                _wait(lambda count=count: _count(junk) >= count)
+                eventually(lambda count=count: _count(junk) >= count)
                 filed.append(time.monotonic() - began)
         yield _line("from coming to the verdict", judged)
         yield _line("from coming to Junk", filed)
@@ -127,13 +128,6 @@ def light(state: Path, accounts: int, seconds: float, *, tls: bool) -> Iterator[
             )
 
 
-def _wait(check: Callable[[], bool]) -> None:
-    until = time.monotonic() + 600
-    while not check():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def _count(box: Path) -> int:
     return sum(len(list((box / part).glob("*"))) for part in ("new", "cur"))
 
@@ -153,26 +147,20 @@ def _memory(process: int) -> float:
     return int(Path(f"/proc/{process}/smaps_rollup").read_text().split("Pss:")[1].split()[0]) / 1024
 
 
-@contextmanager
-def _taught() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
-        yield daemon.taught(Path(place) / "state")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["quick", "large", "light"])
-    parser.add_argument("--messages", type=int)
+    parser.add_argument("--messages", type=int, default=100)
     parser.add_argument("--accounts", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=900)
     parser.add_argument("--tls", action="store_true")
     given = parser.parse_args()
-    with _taught() as state:
-        lines = {
-            "quick": lambda: quick(state, given.messages or 100),
-            "large": lambda: large(state, given.messages or 100_000),
-            "light": lambda: light(state, given.accounts, given.seconds, tls=given.tls),
-        }[given.what]()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        state = daemon.taught(Path(place) / "state")
+        if given.what == "light":
+            lines = light(state, given.accounts, given.seconds, tls=given.tls)
+        else:
+            lines = (quick if given.what == "quick" else large)(state, given.messages)
         for line in lines:
             print(line, flush=True)
 

@@ -165,6 +165,40 @@ def test_old_mail_is_shown_where_it_was_until_the_watcher_has_noted_it(desk: Des
         assert desk.read(mailboxes, "Junk") == [sibling(1)]
 
 
+def test_a_new_watcher_that_cannot_read_what_a_killed_one_had_read(
+    desk: Desk, proxy: imap_proxy.ImapProxy
+) -> None:
+    move(desk.client, 1, "INBOX", "Junk")
+    desk.step(3)
+    with closing(desk.hub.open_mailboxes()) as mailboxes:
+        assert desk.read(mailboxes, "") == [sibling(1)]
+    desk.restart()
+    with closing(desk.hub.open_mailboxes()) as mailboxes:
+        with pytest.raises(ConnectionError):
+            desk.read(mailboxes, "")
+        mailboxes.wait_for_changes(0.01)
+        desk.step(2)
+        assert desk.read(mailboxes, "") == [sibling(1)]
+
+
+def test_many_come_just_when_uids_are_counted_anew(desk: Desk, proxy: imap_proxy.ImapProxy) -> None:
+    judged = list[bytes]()
+
+    def judge(raw: bytes) -> Answer:
+        judged.append(raw)
+        return Answer()
+
+    desk.judge = judge
+    append(desk.client, *map(sibling, range(11, 21)))
+    desk.step_while_due()
+    proxy.change = lambda line: line.replace(b"[UIDVALIDITY 17", b"[UIDVALIDITY 18")
+    append(desk.client, *map(sibling, range(21, 51)))
+    proxy.cut_all("anna")
+    desk.step(2)
+    desk.step_while_due()
+    assert sorted(judged) == sorted(map(sibling, range(11, 51)))
+
+
 def test_what_cannot_be_read_now_is_told_again(desk: Desk, proxy: imap_proxy.ImapProxy) -> None:
     append(desk.client, sibling(11))
     desk.step(2)
@@ -220,3 +254,15 @@ def test_new_mail_after_a_restart_without_changes(desk: Desk, proxy: imap_proxy.
     desk.step_while_due()
     assert len(desk.watch.sockets()) == 2
     assert ("anna", 'EXAMINE "INBOX"') in proxy.commands
+
+
+def test_a_connection_that_is_lost_during_the_login(
+    desk: Desk, proxy: imap_proxy.ImapProxy
+) -> None:
+    proxy.cut_all("anna")
+    proxy.cut_after("anna", 1)
+    desk.step(2)
+    assert proxy.cuts == 1
+    assert desk.watch.due < time.monotonic() + 100  # not as long as after a refusal
+    desk.step()
+    assert desk.watch.status.trouble == ""

@@ -9,7 +9,7 @@ import re
 import select
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -37,6 +37,7 @@ class ImapProxy:
     listening: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     commands: list[tuple[str, str]] = field(default_factory=list)
     cuts: int = 0
+    change: Callable[[bytes], bytes] = lambda piece: piece  # of what the server says
     _sessions: list[_Session] = field(default_factory=list)
     _left: dict[str, int] = field(default_factory=dict)
 
@@ -100,7 +101,7 @@ class ImapProxy:
                     if re.search(rb"(?m)^" + session.ends_after, answered) or not piece:
                         return
                 elif piece:
-                    session.client.sendall(piece)
+                    session.client.sendall(self.change(piece))
                 else:
                     return
 

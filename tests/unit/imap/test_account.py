@@ -89,6 +89,8 @@ def test_without_a_way_to_move_one_message_nothing_is_moved():
         here.deliver("cheap watches")
         here.step()
         assert here.lying() == ["cheap watches"]
+        assert here.watch.status.disagreed == 1
+        assert not here.shown()["cheap watches"].startswith(b"X-Spamguard"), "nobody put it back"
         assert not [line for line in here.server.commands if re.search("STORE|COPY|MOVE", line)]
 
 
