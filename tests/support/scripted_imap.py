@@ -92,8 +92,7 @@ class ScriptedImap:
 
     def move(self, message: Message, source: str, target: str) -> None:
         with self.lock:
-            lying = self.folders[source].messages.items()
-            uid = next(uid for uid, (each, _) in lying if each is message)
+            uid = next(u for u, (m, _) in self.folders[source].messages.items() if m is message)
             self.take(uid, self.folders[source], self.folders[target])
 
     def take(self, uid: int, source: Folder, target: Folder) -> int:
