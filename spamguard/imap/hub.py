@@ -31,6 +31,7 @@ _log = logging.getLogger("spamguard.imap")
 
 _THREADS = 4
 _STATUS_SECONDS = 5.0
+_FAULT_SECONDS = 5.0  # until the watcher may ask again, which then looks at everything
 
 
 class Hub:
@@ -156,6 +157,7 @@ class Hub:
                 _log.debug("a client has gone: %s", error)
             except Exception:  # noqa: BLE001  a fault of ours must not end the other sessions
                 _log.exception("a fault in answering a client")
+                time.sleep(_FAULT_SECONDS)
             finally:
                 self._listeners.discard(mailboxes)
 

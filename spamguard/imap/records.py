@@ -113,6 +113,8 @@ class Records(ClosedOnExit):
 
     def __init__(self, path: Path) -> None:
         self._database = Database.open(path, RECORDS_SCHEMA, shared=True)
+        # SQLite makes files elsewhere for large changes, to which the process has no right.
+        self._database.execute("PRAGMA temp_store = MEMORY")
         self._lock = threading.RLock()
 
     def close(self) -> None:

@@ -18,13 +18,22 @@ from spamguard import process
 from spamguard.config.accounts import Account
 from spamguard.config.options import Settings
 from spamguard.daemon import imap
-from spamguard.imap.records import Records
+from spamguard.folders.roles import SPAM_ROLE
+from spamguard.imap.folders import AccountFolder
+from spamguard.imap.records import Found, Records
 
 state = Path(sys.argv[1])
 account = Account("a", "localhost", "u", state / "secrets" / "a")
 imap._confine(Settings(state, (), accounts=(account,)))
 print(account.read_secret())
-Records(state / "imap" / "a.sqlite").close()
+with Records(state / "imap" / "a.sqlite") as records:
+    records.set_folders([AccountFolder("Junk", "Junk", SPAM_ROLE)])
+    (folder,) = records.folders()
+    found = {uid: Found(f"{uid:0100}", 0.0) for uid in range(1, 5000)}
+    records.update(folder, 1, found, (), {}, 0.0)
+    for change in ("UPDATE messages SET state = 3, hash = name", "UPDATE messages SET hash = x''"):
+        records._write((change, ()))
+    records.note_known(folder)
 process.listen_at(state / "imap" / "door", 0o600).close()
 print(len(ssl.create_default_context().get_ca_certs()) > 0)
 for path in (state / "key", state / "ledger.sqlite", state.parent / "mail"):
