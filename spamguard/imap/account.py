@@ -28,7 +28,6 @@ from urllib.parse import quote
 from spamguard.config.accounts import Account, Mode, UnreadMoves
 from spamguard.errors import SpamguardError
 from spamguard.imap.connection import (
-    MAX_MESSAGE_BYTES,
     SILENCE_SECONDS,
     Connection,
     FetchedMessage,
@@ -49,6 +48,7 @@ POLL_SECONDS = 300.0  # between two looks at all folders
 _RELIST_SECONDS = 1800.0  # between two lists of folders
 _SOON_SECONDS = 1.0  # after something was told while we were busy
 _LINGER_SECONDS = 2.0  # until IDLE after a message was read: the next one may follow
+_PORTION = 5000  # messages that are written down at once when a folder is first listed
 _BATCH = 20  # messages that are judged in a step
 _MAX_TRIES = 5  # to judge one message
 _RETRY_SECONDS = (1.0, 60.0, 120.0, 300.0, 900.0, 3600.0)  # after a connection was lost
@@ -265,6 +265,8 @@ class AccountWatch:
         found = account_folders(self.account, listed)
         self._junk = find_junk(found, listed)
         watched = [each for each in found if each.is_watched]
+        if not any(each.directory == "" for each in found):  # each server has it: half an answer
+            raise ImapError("the server lists no INBOX", lost=True)
         watched.sort(key=lambda each: (each.role.label == "", each.directory))
         if self.records.set_folders(watched[:MAX_FOLDERS]):
             self._tell(self, None)
@@ -305,7 +307,7 @@ class AccountWatch:
                     raise
                 self._shut.add(row)
                 raw = self._folders[row].raw
-                self._warnings.warn(raw, "%s: %s: %s", self.account.name, raw, error)
+                self._warnings.warn("folder", "%s: %s: %s", self.account.name, raw, error)
                 self._relist_at = min(self._relist_at, time.monotonic() + 60.0)
         if self.is_listed and not was_listed:
             self._tell(self, None)
@@ -328,32 +330,33 @@ class AccountWatch:
                 self._dirty.update(self._folders)
                 folder = self._folders[folder.id]
             self.records.set_fact("names", item or "-")
-        same = uidvalidity == folder.uidvalidity
-        before = self.records.uids(folder) if same else {}
-        present = connection.search("ALL")
+        listed, present = self.records.uids(folder), connection.search("ALL")
         unseen, deleted = set(connection.search("UNSEEN")), set(connection.search("DELETED"))
-        found: dict[int, Found] = {}
-        for batch in batches([uid for uid in present if uid not in before]):
-            items = f"UID INTERNALDATE {item}" if item else f"UID {_FINGERPRINT}"
-            answers = connection.fetch(batch, items)
-            found.update({uid: _name(answer, item) for uid, answer in answers.items()})
+
+        def flags_of(uid: int) -> str:
+            return "S" * (uid not in unseen) + "T" * (uid in deleted)
+
+        before = listed if uidvalidity == folder.uidvalidity else {}
+        gone = listed.keys() - (before.keys() & set(present))
         flags = {
             uid: text
-            for uid in present
-            if (text := "S" * (uid not in unseen) + "T" * (uid in deleted)) != before.get(uid, "")
+            for uid, known in before.items()
+            if uid not in gone and (text := flags_of(uid)) != known
         }
-        known = before.keys() | found.keys()
-        touched = self.records.update(
-            folder,
-            uidvalidity,
-            found,
-            before.keys() - set(present),
-            {uid: text for uid, text in flags.items() if uid in known},
-            self._added,
-        )
+        new = [uid for uid in present if uid not in before]
+        found, missing = dict[int, Found](), len(new)
+        for batch in batches(new):
+            items = f"UID INTERNALDATE {item}" if item else f"UID {_FINGERPRINT}"
+            answers = connection.fetch(batch, items)
+            missing -= len(answers)
+            found.update({uid: _name(answer, item) for uid, answer in answers.items()})
+            flags.update({uid: text for uid in answers if (text := flags_of(uid))})
+            if not folder.uidvalidity and len(found) >= _PORTION:
+                self.records.update(folder, 0, found, gone, flags, self._added)
+                found, flags, gone = {}, {}, set()
+        touched = self.records.update(folder, uidvalidity, found, gone, flags, self._added)
         status = self._statuses.pop(folder.id, folder.status)
-        if set(present) - known:  # what was left out is asked for again
-            status = ""
+        status = "" if missing else status  # what was left out is asked for again
         if status != folder.status:
             self.records.set_status(folder, status)
         self._take_folders()
@@ -401,6 +404,7 @@ class AccountWatch:
             self.records.set_judged(message.name, digest, answer, intent)
             self._tries.pop(message.name, None)
             self._recent.put(self.account.name, message.name, raw)
+            del raw  # two may be too large
             if intent is not None and target is not None:
                 self._move(connection, intent, target)
             elif writes and self.account.mode is Mode.FLAG and answer.field:
@@ -529,7 +533,7 @@ class AccountWatch:
             raise ImapError("as much as may be was fetched today: the rest waits for tomorrow")
         raw = connection.fetch_message(uid)
         self._fetched = today, fetched[1] + len(raw or b"")
-        return raw and raw[:MAX_MESSAGE_BYTES]
+        return raw
 
     @property
     def hides_unread(self) -> bool:

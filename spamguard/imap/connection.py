@@ -12,6 +12,7 @@ apart from the next answer.
 from __future__ import annotations
 
 import imaplib
+import logging
 import re
 import socket
 import ssl
@@ -35,13 +36,14 @@ from spamguard.log import printable
 MAX_MESSAGE_BYTES = 20 << 20
 """As much of a message as is ever fetched."""
 FETCH_UIDS = 500  # messages of one command
-_MAX_MESSAGES = 1_000_000  # of a folder
-_MAX_ANSWER_BYTES = 64 << 20  # of one command
+_MAX_MESSAGES = 200_000  # of a folder
+_MAX_ANSWER_BYTES = 32 << 20  # of one command
 _MAX_LINE_BYTES = 8 << 20
+_LARGE_BYTES = 1 << 20  # of a literal
 SILENCE_SECONDS = 45.0
 """Between two pieces of an answer; all of it may take three times as long."""
-_GOODBYE_SECONDS = 5.0
 _MAX_TEXT = 300  # characters of what a server says
+logging.getLogger("imapclient").setLevel(logging.WARNING)  # it tells of every connection
 
 
 class ImapError(SpamguardError):
@@ -72,7 +74,6 @@ class Selected(NamedTuple):
     """What a folder is when it is opened."""
 
     uidvalidity: int
-    uidnext: int
     exists: int
     keywords: frozenset[str]  # that may be set; "\\*" stands for any
     known: frozenset[str]  # flags of messages there, also where none may be set
@@ -118,21 +119,24 @@ class _BoundedReader:
         # IMAPClient sends the end of a line apart: it would wait for an acknowledgement.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def allow(self, seconds: float = 0.0) -> None:
+    def allow(self, silences: float = 3.0) -> None:
         """Begin with another command."""
-        self._ends_at = time.monotonic() + (seconds or 3 * self._silence)
+        self._ends_at = time.monotonic() + silences * self._silence
         self._left = _MAX_ANSWER_BYTES
 
     def send(self, data: bytes) -> None:
         self._sock.settimeout(self._patience())
         super().send(data)  # type: ignore[misc]
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes | bytearray:
         if size > MAX_MESSAGE_BYTES:
             raise imaplib.IMAP4.abort(f"a literal of {size} bytes")
         while len(self.unread) < size:
-            self._fill()
-        return self._take(size)
+            self._fill(size - len(self.unread))
+        if len(self.unread) > size or size < _LARGE_BYTES:
+            return self._take(size)
+        taken, self.unread = self.unread, bytearray()  # several may be as large at once: no copy
+        return taken
 
     def readline(self) -> bytes:
         searched = 0
@@ -144,9 +148,9 @@ class _BoundedReader:
         self._left -= 100  # an object for each
         return self._take(end + 1)
 
-    def _fill(self) -> None:
+    def _fill(self, size: int = 1 << 16) -> None:
         self._sock.settimeout(self._patience())
-        piece = self._sock.recv(1 << 16)
+        piece = self._sock.recv(min(size, 1 << 16))
         if not piece:
             raise imaplib.IMAP4.abort("socket error: EOF")
         self.unread += piece
@@ -264,7 +268,7 @@ class Connection:
         client, self.closed = self._client, True
         self._client = None
         if client is not None:
-            client._imap.allow(_GOODBYE_SECONDS)
+            client._imap.allow(0.1)
             with suppress(Exception):
                 if self.is_idle:
                     client.idle_done()
@@ -340,8 +344,7 @@ class Connection:
         self.changed = False
         return Selected(
             answer[b"UIDVALIDITY"],
-            answer.get(b"UIDNEXT", 0),
-            answer[b"EXISTS"],
+            answer.get(b"EXISTS", 0),
             *(
                 frozenset(flag.decode("ascii", "replace").lower() for flag in answer.get(name, ()))
                 for name in (b"PERMANENTFLAGS", b"FLAGS")
@@ -365,6 +368,8 @@ class Connection:
                 found = sorted({int(word) for word in numbers.partition(b"(")[0].split()})
             if found and not 0 < found[0] <= found[-1] < 1 << 32:
                 raise ValueError("no UID")
+            if len(found) > _MAX_MESSAGES:
+                raise ImapError(f"{self._where}: more messages than a folder may have")
             return found
 
     def fetch(self, uids: Collection[int], items: str) -> dict[int, FetchedMessage]:
@@ -511,10 +516,12 @@ def _errors(where: str, *, refused: bool = False, lost: bool = False) -> Iterato
     except ImapError:
         raise
     except LoginError as error:
-        if "socket error" in str(error):  # IMAPClient makes a refusal of that
-            text = f"{where}: the connection was lost: {_plain(error)}"
-            raise ImapError(text, lost=True) from error
-        raise ImapError(f"{where} refuses the login: {_plain(error)}", refused=True) from error
+        text = _plain(error)
+        if isinstance(error.__context__, imaplib.IMAP4.abort):  # IMAPClient makes a refusal of that
+            raise ImapError(f"{where}: the connection was lost: {text}", lost=True) from error
+        passes = "[UNAVAILABLE]" in text  # it cannot know now (RFC 5530)
+        text = f"{where} refuses the login: {text}"
+        raise ImapError(text, refused=not passes, lost=passes) from error
     except imaplib.IMAP4.readonly as error:
         raise ImapError(f"{where}: {_plain(error)}") from error
     except imaplib.IMAP4.abort as error:
@@ -562,7 +569,7 @@ def _tells_change(told: object) -> bool:
 
 
 def _expand_set(line: bytes) -> list[int]:
-    """The UIDs of an ESEARCH answer: (TAG "a") UID ALL 2:4,7. ValueError: there are too many."""
+    """The UIDs of an ESEARCH answer: (TAG "a") UID ALL 2:4,7; of too many, one more than enough."""
     found = re.search(rb"\bALL ([0-9:,]+)", line)
     ranges, count = [], 0
     for piece in found[1].split(b",") if found else ():
@@ -571,8 +578,8 @@ def _expand_set(line: bytes) -> list[int]:
         ranges.append(range(low, high + 1))
         count += len(ranges[-1])
         if count > _MAX_MESSAGES:
-            raise ValueError("more messages than a folder may have")
-    return sorted(set(chain.from_iterable(ranges)))
+            break
+    return sorted(set(islice(chain.from_iterable(ranges), _MAX_MESSAGES + 1)))
 
 
 def _whole_lines(lines: Iterable[Any]) -> Iterator[list[Any]]:

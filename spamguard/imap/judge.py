@@ -43,7 +43,8 @@ def ask(door: Path, raw: bytes, user: str) -> Answer:
             connection.settimeout(_SECONDS)
             with short_path(door.parent) as directory:
                 connection.connect(str(directory / door.name))
-            connection.sendall(head.encode() + raw)
+            connection.sendall(head.encode())
+            connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
             while (piece := connection.recv(1 << 16)) and len(answer) < _MAX_ANSWER_BYTES:
                 answer += piece

@@ -197,6 +197,8 @@ class Records(ClosedOnExit):
 
         Parameters
         ----------
+        uidvalidity
+            0: more is to come.
         found
             Messages that are new there, by UID.
         flags
@@ -215,8 +217,6 @@ class Records(ClosedOnExit):
         touched = {folder.id} if gone or flags else set[int]()
         with self._lock, self._database.transaction():
             execute = self._database.execute
-            if lost:
-                execute("DELETE FROM places WHERE folder = ?", (folder.id,))
             self._database.executemany(
                 "DELETE FROM places WHERE folder = ? AND uid = ?",
                 [(folder.id, uid) for uid in gone],

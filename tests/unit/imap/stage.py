@@ -1,19 +1,22 @@
-"""An account on a scripted server, step by step: what is cheap is spam."""
+"""An account on a scripted server, step by step: what is cheap is spam. As a program, one that goes
+on until its standard input ends, and then says how often it looked and how many kB it took.
+"""
 
 from __future__ import annotations
 
 import re
+import select
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from spamguard import log
 from spamguard.config.accounts import Account, AccountTls, Mode
 from spamguard.imap.account import AccountWatch, RecentMessages
 from spamguard.imap.judge import Answer
-from tests.support.scripted_imap import ScriptedImap, Ways, playing
+from tests.support.scripted_imap import OBJECTS, Change, ScriptedImap, Ways, playing
 
-CHEAP = b"Message-ID: <%d@x>\r\nSubject: %d\r\n\r\ncheap\r\n"
-LETTER = b"Message-ID: <%d@x>\r\nSubject: %d\r\n\r\nhello\r\n"
 # What a command may be: by UIDs, and never one that takes more than what it names.
 MEANT = re.compile(
     r"(CAPABILITY|LOGIN .*|ID \(.*\)|NOOP|LOGOUT|IDLE|DONE|LIST .*|STATUS .*|EXAMINE .*|"
@@ -24,76 +27,88 @@ MEANT = re.compile(
 
 
 def cheap(number: int) -> bytes:
-    return CHEAP % (number, number)
+    return b"Message-ID: <%d@x>\r\nSubject: %d\r\n\r\ncheap\r\n" % (number, number)
 
 
 def letter(number: int) -> bytes:
-    return LETTER % (number, number)
+    return cheap(number).replace(b"cheap", b"hello")
 
 
 def judge(raw: bytes, user: str) -> Answer:
-    is_spam = b"cheap" in raw
-    label = "spam" if is_spam else "ham"
-    return Answer(f"X-Spamguard: {label};".encode(), is_spam, label)
+    label = "spam" if b"cheap" in raw else "ham"
+    return Answer(f"X-Spamguard: {label};".encode(), label == "spam", label)
 
 
-def account(server: ScriptedImap, directory: Path, **options: object) -> Account:
-    password = directory / "password"
-    password.write_text("secret\n")
-    values: dict[str, object] = {
-        "name": "anna@example.net",
-        "server": "127.0.0.1",
-        "user": "anna",
-        "password_file": password,
-        "port": server.port,
-        "tls": AccountTls.NONE,
-        "mode": Mode.MOVE,
-    }
+def account(port: int, directory: Path, **options: object) -> Account:
+    file = directory / "password"
+    file.write_text("secret\n")
+    values = {"name": "anna", "server": "127.0.0.1", "user": "anna", "password_file": file}
+    values |= {"port": port, "tls": AccountTls.NONE, "mode": Mode.MOVE}
     return Account(**values | options)  # type: ignore[arg-type]
 
 
-@contextmanager
-def watching(server: ScriptedImap, directory: Path, **options: object) -> Iterator[AccountWatch]:
-    """The account; afterwards, nothing was asked that may not be."""
-    asked = account(server, directory, **options)
-    watch = AccountWatch(asked, directory, judge, lambda *_: None, RecentMessages())
-    watch.silence = 5.0
-    try:
-        yield watch
-    finally:
-        watch.close()
-        for command in server.commands:
-            found = MEANT.fullmatch(command)
-            assert found, command
-            assert not found["writes"] or asked.mode is not Mode.LOOK, command
-        assert server.most <= 2
+def make_watch(asked: Account, directory: Path) -> AccountWatch:
+    return AccountWatch(asked, directory, judge, lambda *_: None, RecentMessages())
+
+
+def check_commands(server: ScriptedImap, mode: Mode) -> None:
+    """Nothing was asked that may not be."""
+    for command in server.commands:
+        found = MEANT.fullmatch(command)
+        assert found, command
+        assert mode is not Mode.LOOK or not found["writes"], command
 
 
 @contextmanager
 def stage(
-    ways: Ways, directory: Path, **options: object
+    directory: Path, ways: Ways = OBJECTS, **options: object
 ) -> Iterator[tuple[ScriptedImap, AccountWatch]]:
-    with playing(ways) as server, watching(server, directory, **options) as watch:
-        yield server, watch
+    with playing(ways) as server:
+        watch = make_watch(account(server.port, directory, **options), directory)
+        try:
+            yield server, watch
+        finally:
+            watch.close()
+        check_commands(server, watch.account.mode)
+        assert server.most <= 2  # connections
 
 
 def look(watch: AccountWatch) -> None:
-    """Look at all folders, and do what follows."""
-    for _ in range(2):
-        watch._poll_at = 0.0
-        watch.step()
-    assert watch.status.trouble == ""
+    assert fails(watch) == ""
 
 
 def fails(watch: AccountWatch) -> str:
-    """What is wrong, once it was tried twice."""
+    """Look at all folders, and do what follows: what is wrong then."""
     for _ in range(2):
         watch._poll_at = 0.0
         watch.step()
     return watch.status.trouble
 
 
-def once(command: str, answer: bytes | None) -> Callable[[str, bytes], bytes | None]:
-    """The first answer to such a command is another one."""
-    left = [answer]
-    return lambda asked, usual: left.pop() if asked == command and left else usual
+def on(command: str, change: Callable[[bytes], bytes | Iterator[bytes] | None]) -> Change:
+    """Answers to such commands are others."""
+    return lambda asked, answer: change(answer) if asked == command else answer
+
+
+def tagged(answer: bytes) -> bytes:
+    """The end of an answer."""
+    return answer.rstrip().rpartition(b"\r\n")[2] + b"\r\n"
+
+
+def main(directory: Path, port: int, mode: Mode, silence: float) -> None:
+    log.configure()
+    watch, steps = make_watch(account(port, directory, mode=mode), directory), 0
+    watch.silence = silence
+    while not select.select([sys.stdin], [], [], 0.0)[0]:
+        fails(watch)
+        steps += 2
+        for row in watch.folders():
+            for name, _ in watch.records.shown(row, hide_unread=False)[-2:]:
+                with suppress(OSError):
+                    watch.read(row, name)
+    watch.close()
+    print(steps, Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), Mode(sys.argv[3]), float(sys.argv[4]))
