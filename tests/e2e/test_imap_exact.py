@@ -231,9 +231,9 @@ class Scene:
 
     def rest(self, what: str) -> None:
         """Wait until all accounts are in step, all is judged and the truth is learnt."""
-        for person in self.people:  # a new connection asks for the state of every folder
-            eventually(lambda name=person.name: self.proxy.is_idle(name), f"{what}: idle", SECONDS)
-            self.proxy.cut_all(person.name)
+        # A new process asks for the state of every folder; the old one may rest after many cuts.
+        for process in children(self.running.process.pid, "spamguard.daemon.imap"):
+            os.kill(process, signal.SIGKILL)
         eventually(lambda: not self._open(), f"{what}: all is judged", SECONDS)
         for person in self.people:
             self._take_moves(person)
