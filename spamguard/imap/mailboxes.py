@@ -6,12 +6,14 @@ import errno
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Collection, Sequence
 
 from spamguard.folders.maildir import Changes, Folder, Mailbox, MessageFile, parse_file_name
 from spamguard.imap.account import AccountWatch
 from spamguard.imap.records import FolderRow
 
+_PATIENCE_SECONDS = 5.0  # for an account that is being listed, as when we have just started
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -34,7 +36,9 @@ class ImapMailboxes:
         return {name: text for name, text in troubles if text}
 
     def list_folders(self, mailbox: Mailbox) -> list[Folder]:
-        watch = self._watch(mailbox)
+        watch, until = self._watch(mailbox), time.monotonic() + _PATIENCE_SECONDS
+        while not (watch.is_listed or watch.status.trouble) and time.monotonic() < until:
+            time.sleep(0.1)
         if not watch.is_listed:
             raise OSError(errno.EAGAIN, watch.status.trouble or "is being listed", mailbox.path)
         return [Folder(mailbox, row.directory) for row in watch.folders()]

@@ -17,7 +17,8 @@ from tests.e2e.dovecot import Dovecot
 from tests.e2e.moving import mail_program, ok
 from tests.e2e.ports import free_port
 
-FOLDERS = "".join(
+# Where inotify is used up by others, IDLE would tell of changes every 30 seconds only.
+FOLDERS = "mailbox_idle_check_interval = 1s\n" + "".join(
     f"namespace inbox {{\n mailbox {name} {{\n special_use = \\{name}\n auto = create\n }}\n}}\n"
     for name in ("Archive", "Trash", "Sent", "Drafts")
 )
