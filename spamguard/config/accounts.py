@@ -49,9 +49,9 @@ class Mode(StrEnum):
 
 
 class UnreadMoves(StrEnum):
-    """What it means that young mail went to Junk unread: the provider may have moved it."""
+    """What it means that mail came into Junk unread: the provider may have moved it."""
 
-    ASK = "ask"
+    WAIT = "wait"
     LEARN = "learn"
 
 
@@ -157,8 +157,8 @@ class Account:
     ] = ()
     preset: Annotated[PresetName, "The provider, if it is one that is known"] = "other"
     unread_moves: Annotated[
-        UnreadMovesOption, "Young unread mail that goes to Junk: ask what it is, or learn spam"
-    ] = UnreadMoves.ASK
+        UnreadMovesOption, "Mail that comes into Junk unread: wait until it is read, or learn spam"
+    ] = UnreadMoves.WAIT
 
     @property
     def usual_port(self) -> int:

@@ -539,7 +539,7 @@ class AccountWatch:
     def hides_unread(self) -> bool:
         """Whether unread mail in Junk may have been moved there by the provider."""
         return bool(self.account.provider.filters) and (
-            self.account.unread_moves is UnreadMoves.ASK
+            self.account.unread_moves is UnreadMoves.WAIT
         )
 
     def folder(self, directory: str) -> FolderRow | None:
