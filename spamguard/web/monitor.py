@@ -19,7 +19,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +47,7 @@ from spamguard.counters import BUCKET_BOUNDS, STAGES, Counters, DaemonReport, Du
 from spamguard.delivery.smtp import find_unreachable
 from spamguard.engine.filter import Filter
 from spamguard.errors import BusyError, LedgerError, SpamguardError
+from spamguard.imap.status import AccountStatus, read_status
 from spamguard.records import Status
 from spamguard.storage import LEDGER_FILE
 from spamguard.users import SUBMITTED_ORIGINS, Origin
@@ -153,7 +154,11 @@ class HealthReporter:
 
     async def metrics(self, accept: str = "") -> Response:
         report = await self._filter.get()
-        return MetricsPage(await self._daemon.get(), report, self._read_shared()).encode(accept)
+        accounts = None
+        if self._settings.accounts:
+            accounts = read_status(self._settings.state).values()
+        daemon, shared = await self._daemon.get(), self._read_shared()
+        return MetricsPage(daemon, report, shared, accounts).encode(accept)
 
     async def health(self) -> Response:
         return _health_answer(await self.find_unwell(), "alive")
@@ -175,9 +180,9 @@ class HealthReporter:
     def _read_shared(self) -> SharedStatus | None:
         if self._settings.shared is None:
             return None
-        from spamguard.shared.status import read_status  # noqa: PLC0415  on such nodes only
+        from spamguard.shared import status  # noqa: PLC0415  on such nodes only
 
-        return read_status(self._settings.state)
+        return status.read_status(self._settings.state)
 
     async def find_unwell(self) -> list[str]:
         """Return the lines of /healthz: one for each process that does not work."""
@@ -400,17 +405,42 @@ SHARED_METRICS = (
 )
 """Of the `SharedStatus` of a node that shares its lessons with others."""
 
+ACCOUNT_METRICS = (
+    Gauge(
+        "spamguard_accounts_connected",
+        "Accounts at IMAP servers with a connection now.",
+        lambda accounts: sum(bool(account.connected_since) for account in accounts),
+    ),
+    Gauge(
+        "spamguard_accounts_in_trouble",
+        "Accounts at IMAP servers that cannot be used as they should.",
+        lambda accounts: sum(bool(account.trouble) for account in accounts),
+    ),
+    Gauge(
+        "spamguard_accounts_waiting",
+        "Messages in accounts that are not judged yet.",
+        lambda accounts: sum(account.waiting for account in accounts),
+    ),
+    Gauge(
+        "spamguard_accounts_moved",
+        "Messages that were moved to Junk in accounts, since these were added.",
+        lambda accounts: sum(account.moved for account in accounts),
+    ),
+)
+"""Of the `AccountStatus` of all accounts: together, because their names are people's."""
+
 
 @dataclass(eq=False)
 class MetricsPage(Collector):
     """What the daemon tells Prometheus at one moment. filter: what is wrong with it, or its report.
 
-    shared: of a node that shares its lessons with others.
+    shared: of a node that shares its lessons with others. accounts: where there are any.
     """
 
     daemon: DaemonReport
     filter: FilterReport | str
     shared: SharedStatus | None = None
+    accounts: Collection[AccountStatus] | None = None
 
     def collect(self) -> Iterator[Metric]:
         for declared, source in (
@@ -418,6 +448,7 @@ class MetricsPage(Collector):
             (STATE_METRICS, self.filter),
             (FILTER_METRICS, None if isinstance(self.filter, str) else self.filter),
             (SHARED_METRICS, self.shared),
+            (ACCOUNT_METRICS, self.accounts),
         ):
             for name, about, read, labels, kind in declared if source is not None else ():
                 found = read(source)

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from spamguard.counters import Counters, DaemonReport
+from spamguard.imap.status import AccountStatus
 from spamguard.web import monitor
 from spamguard.web.monitor import MetricsPage
 
@@ -48,6 +49,18 @@ def test_the_client_chooses_the_format(accept, content_type):
     assert page.body.endswith(b"# EOF\n") == ("openmetrics" in content_type)
 
 
+def test_accounts_are_summed_without_a_name():
+    accounts = [
+        AccountStatus(connected_since=9, waiting=2, moved=3),
+        AccountStatus(connected_since=9, moved=4, trouble="a password"),
+        AccountStatus(trouble="refused"),
+    ]
+    page = MetricsPage(DaemonReport(), "", accounts=accounts).encode("")
+    lines = page.body.decode().splitlines()
+    for name, number in {"connected": 2, "in_trouble": 2, "waiting": 2, "moved": 7}.items():
+        assert f"spamguard_accounts_{name} {number}.0" in lines
+
+
 def test_no_series_says_when_it_was_created():
     assert "_created" not in whole() + whole("application/openmetrics-text")
 
@@ -58,6 +71,7 @@ def test_the_documentation_has_each_metric_as_it_is_declared():
         *monitor.STATE_METRICS,
         *monitor.FILTER_METRICS,
         *monitor.SHARED_METRICS,
+        *monitor.ACCOUNT_METRICS,
     )
     rows = [
         f"| `{metric.name}` | {', '.join(metric.labels)} | {metric.about} |" for metric in declared
