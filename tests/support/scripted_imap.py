@@ -75,11 +75,17 @@ class ScriptedImap:
         self._has_labels = ways.ids == "X-GM-MSGID"
         self.folders = {name: Folder(use) for name, use in ways.folders}
         self.commands: list[str] = []
-        self.logins = self.open = self.most = 0
+        self.logins = self.most = 0
         self.change: Change = lambda command, answer: answer
         self.lock = threading.RLock()
         self._listening, self._tls = listening, tls
         self._sockets: list[socket.socket] = []
+
+    @property
+    def open(self) -> int:
+        """Connections that neither side has closed, whatever is still unread of them."""
+        ours = [each for each in self._sockets if each.fileno() >= 0]
+        return [each.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 1) for each in ours].count(b"\1")
 
     def deliver(self, raw: bytes, *names: str, year: int = 2037) -> Message:
         """A message comes, into INBOX if nothing else is said."""
@@ -130,10 +136,8 @@ class ScriptedImap:
         with suppress(OSError):
             client = self._tls.wrap_socket(client, server_side=True) if self._tls else client
             self._sockets.append(client)
-            self.open += 1
             with suppress(OSError, ValueError), client, client.makefile("rb") as lines:
                 _Session(self, client, lines).run()
-            self.open -= 1
 
 
 class _Session:
