@@ -13,6 +13,7 @@ neither is gone.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -486,23 +487,23 @@ class AccountWatch:
         """
         place = self.records.find(folder, name)
         if place is None:
-            raise FileNotFoundError(2, "no such message", name)
+            raise FileNotFoundError(errno.ENOENT, "no such message", name)
         lies_in, uid, ours = place
         raw = self._recent.take(self.account.name, name)
         if raw is None:
             if not self._wire.acquire(timeout=10.0):
                 self._note_unread(folder, name)
-                raise BlockingIOError(11, "the server takes long", self.account.name)
+                raise BlockingIOError(errno.EAGAIN, "the server takes long", self.account.name)
             try:
                 if not self._connections:
-                    raise ConnectionError(107, "not connected", self.account.name)
+                    raise ConnectionError(errno.ENOTCONN, "not connected", self.account.name)
                 connection = self._connections[0 if lies_in.is_inbox else 1]
                 connection.end_idle()
                 connection, uidvalidity = self._open(lies_in)
                 if uidvalidity == lies_in.uidvalidity:
                     raw = self._fetch(connection, uid)
             except ImapError as error:
-                raise OSError(5, str(error), name) from error
+                raise OSError(errno.EIO, str(error), name) from error
             finally:
                 if raw is None:
                     self._note_unread(folder, name)
@@ -510,7 +511,7 @@ class AccountWatch:
                     self.due = time.monotonic() + _LINGER_SECONDS
                 self._wire.release()
         if raw is None:
-            raise FileNotFoundError(2, "no such message", name)
+            raise FileNotFoundError(errno.ENOENT, "no such message", name)
         if self.records.note_read(name, _hash(raw)):
             self._recent.put(self.account.name, name, raw)
         # A first line that begins with a blank would become the tail of our field.

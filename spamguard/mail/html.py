@@ -647,9 +647,7 @@ def _hiding_looks(scan: _Scan, attributes: str, style: str) -> list[_Look | None
         tags = list(zip(scan.names, scan.insides, strict=True))
         return list(map(_Sheet(rules).looks(dict.fromkeys(tags)).get, tags))
     useful = filter((_STYLING if has_sign else _COLOURING).search, scan.attributes)
-    looks = {inside: _own_look(inside) for inside in useful}
-    for inside in [inside for inside, look in looks.items() if look == _PLAIN]:
-        del looks[inside]
+    looks = {inside: look for inside in useful if (look := _own_look(inside)) != _PLAIN}
     return list(map(looks.get, scan.insides))
 
 

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from spamguard import keys
 from spamguard.engine.filter import Filter
+from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from tests.e2e.ports import wait_for_port
 from tests.support.commands import spamguard
-from tests.support.waiting import COMMAND_SECONDS, PATIENCE
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 from tests.unit.filters import KEY, READER, files, mail
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +60,12 @@ class Daemon:
             )
             time.sleep(0.02)
         return found
+
+    def row(self, name: str) -> HistoryRow:
+        """The row of a message in the history."""
+        with History.open(self.state / HISTORY_FILE, 1 << 30, 30) as history:
+            eventually(lambda: history.find(name), f"{name} in the history")
+            return history.find(name) or pytest.fail("it is gone again")
 
     def stop(self) -> int:
         """Ask it to end; its exit status."""

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from tests.e2e import daemon, postfix
 from tests.e2e.peers import Client, Hop
 from tests.e2e.ports import free_port
@@ -66,12 +65,6 @@ class MilterSite:
             path for path in (self.server.maildir() / "new").glob("*") if path.name not in before
         ]
         return new.read_bytes()
-
-    def row(self, name: str) -> HistoryRow:
-        """The row of a message in the history."""
-        with History.open(self.running.state / HISTORY_FILE, 1 << 30, 30) as history:
-            eventually(lambda: history.find(name), f"{name} in the history")
-            return history.find(name) or pytest.fail("it is gone again")
 
 
 def stuffed(raw: bytes) -> bytes:
@@ -175,7 +168,7 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: MilterSite, raw: b
     """Digest, verdict and features agree: the milter puts the message together
     exactly as it was.
     """
-    first = place.row(name_of(place.sent(raw)))
+    first = place.running.row(name_of(place.sent(raw)))
     place.hop.forget()
     with Client(place.smtp) as client:
         client.hello()
@@ -183,7 +176,7 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: MilterSite, raw: b
             b"XFORWARD NAME=localhost ADDR=127.0.0.1 HELO=client.example PROTO=ESMTP"
         ).startswith(b"250")
         assert client.begin(b"<anna@example.net>").data(stuffed(raw)).startswith(b"250")
-    second = place.row(name_of(place.hop.messages[0]))
+    second = place.running.row(name_of(place.hop.messages[0]))
     assert (first.label, first.sender, first.recipients, first.subject) == (
         second.label,
         second.sender,
@@ -199,7 +192,7 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: MilterSite, raw: b
     asking.close()
     assert answer.startswith(b"{")
     third = place.running.lines(f"listener=rspamd://127.0.0.1:{place.rspamd}")[-1]
-    assert place.row(ID.search(third)[1]).digest == first.digest
+    assert place.running.row(ID.search(third)[1]).digest == first.digest
 
 
 def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: MilterSite) -> None:

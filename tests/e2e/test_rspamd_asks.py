@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from tests.e2e import daemon, postfix
 from tests.e2e.moving import all_seen, sibling, votes
 from tests.e2e.peers import Client
@@ -67,12 +66,6 @@ class Site:
         answer = json.loads(done.stdout)
         symbols = {name: each["score"] for name, each in answer["symbols"].items()}
         return {name: score for name, score in symbols.items() if name.startswith("SPAMGUARD_")}
-
-    def row(self, name: str) -> HistoryRow:
-        """The row of a message in the history."""
-        with History.open(self.running.state / HISTORY_FILE, 1 << 30, 30) as history:
-            eventually(lambda: history.find(name), f"{name} in the history")
-            return history.find(name) or pytest.fail("it is gone again")
 
 
 @contextmanager
@@ -135,7 +128,7 @@ def test_verdicts_reach_rspamd_the_message_and_the_history(place: Site, label: s
         forged = b"X-Spamguard: ham; id=0000000000000000; k=aaaaaaaa; s=a\r\n"
         (field,) = fields(place.arrives(forged + raw), "X-Spamguard")
         assert field.partition(";")[0] in (label, "unsure"), number
-        row = place.row(field.split("id=")[1][:16])
+        row = place.running.row(field.split("id=")[1][:16])
         assert (row.sender, list(row.recipients)) == ("a@example.org", ["anna@example.net"])
 
 
