@@ -139,6 +139,9 @@ def running(
             for port in (dovecot.lmtp_port, dovecot.imap_port):
                 wait_for_port(port)
             yield dovecot
+        except BaseException as error:
+            error.add_note(f"Dovecot's log ends:\n{dovecot.log()[-4000:]}")
+            raise
         finally:
             process.terminate()
             process.wait(PATIENCE)

@@ -115,8 +115,10 @@ def mail_program(server: Dovecot, user: str = "anna") -> Iterator[imaplib.IMAP4]
     client.login(f'"{user}"', "anything")
     try:
         yield client
-    finally:
-        client.logout()
+    except BaseException:
+        client.shutdown()  # the connection may have ended
+        raise
+    client.logout()
 
 
 def move(client: imaplib.IMAP4, number: int, source: str, target: str) -> None:
