@@ -3,7 +3,8 @@ through the real daemon:
 
     python -m tests.support.screenshots DIRECTORY
 
-`history-and-why.png` there is the picture of README.md, which stands in `config/`.
+`history-and-why.png` and `on-a-phone.png` there are those of README.md and config/README.md, which
+stand in `config/`.
 
 It needs chromium and chromedriver. Some mistakes are corrected while it runs, as users would.
 """
@@ -68,8 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="spamguard-pictures-") as place:
         site = Site(daemon.taught(Path(place) / "state", _TAUGHT, _SEED))
         with site.running(), chromium() as driver:
-            for name, path in _lived_in(site, driver).items():
+            pages = _lived_in(site, driver)
+            for name, path in pages.items():
                 _pictures(driver, site.url + path, directory, name)
+            shown = [site.url + pages[name] for name in ("queue", "why")]
+            _picture_of_phones(driver, [*shown, f"{site.url}/help"], directory / "on-a-phone.png")
             _picture_of_readme(driver, site, directory / "history-and-why.png")
     print(f"{directory}: {len(list(directory.glob('*.png')))} pictures")
     return 0
@@ -95,7 +99,7 @@ def _lived_in(site: Site, driver: Chrome) -> Mapping[str, str]:
             "href"
         )
     )
-    pages = {name: f"/{name}" for name in ("queue", "history", "teach", "quarantine")}
+    pages = {name: f"/{name}" for name in ("queue", "history", "teach", "quarantine", "help")}
     pages |= {"today": "/", "login": "/login?link=shown"}
     return pages | {"why": why.removeprefix(site.url), "held": _held(site, driver)}
 
@@ -116,6 +120,18 @@ def _pictures(driver: Chrome, address: str, directory: Path, name: str) -> None:
         shape(driver, (size[0], min(tall, _TALLEST)), dark=dark)
         driver.save_screenshot(str(directory / f"{name}-{way}.png"))
     shape(driver, DESK)
+
+
+def _picture_of_phones(driver: Chrome, addresses: Sequence[str], file: Path) -> None:
+    """What a phone shows of these pages at first, one beside the other."""
+    width, height = PHONE
+    whole = Image.new("RGB", ((width + 20) * len(addresses) - 20, height), "gray")
+    shape(driver, PHONE)
+    for number, address in enumerate(addresses):
+        driver.get(address)
+        whole.paste(_seen(driver), ((width + 20) * number, 0))
+    shape(driver, DESK)
+    whole.quantize(255).save(file, optimize=True)
 
 
 def _picture_of_readme(driver: Chrome, site: Site, file: Path) -> None:
@@ -145,8 +161,11 @@ def _part_of_page(driver: Chrome, first: str, last: str) -> Image.Image:
     return [box(arguments[0]).top + scrollY - 6, box(arguments[1]).bottom + scrollY + 12]"""
     top, bottom = map(int, driver.execute_script(script, first, last))
     shape(driver, (_README_WIDTH, bottom))
-    whole = Image.open(BytesIO(driver.get_screenshot_as_png())).convert("RGB")
-    return whole.crop((0, top, _README_WIDTH, bottom))
+    return _seen(driver).crop((0, top, _README_WIDTH, bottom))
+
+
+def _seen(driver: Chrome) -> Image.Image:
+    return Image.open(BytesIO(driver.get_screenshot_as_png())).convert("RGB")
 
 
 def _wire(raw: bytes) -> bytes:
