@@ -140,7 +140,8 @@ def running(
                 wait_for_port(port)
             yield dovecot
         except BaseException as error:
-            error.add_note(f"Dovecot's log ends:\n{dovecot.log()[-4000:]}")
+            told = [line for line in dovecot.log().splitlines() if ": Info: " not in line]
+            error.add_note("\n".join(["Dovecot said:", *told[-40:]]))
             raise
         finally:
             process.terminate()
