@@ -373,7 +373,6 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
                 yield doctor.ok(
                     "ledger", common.count_text(spam_filter.ledger.event_count(), "event")
                 )
-            yield from doctor.check_old_lessons(spam_filter.ledger)
             if settings:
                 yield from _mail_steps(options, spam_filter, settings)
             if options.maildir is None and options.user is None:

@@ -26,7 +26,7 @@ from contextlib import closing, suppress
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from spamguard import keys
 from spamguard.config.options import Settings
@@ -40,12 +40,8 @@ from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname
 from spamguard.process import run_command
-from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner, describe_disk
 from spamguard.times import local_time
-
-if TYPE_CHECKING:
-    from spamguard.ledger.sqlite import SqliteLedger
 
 MAILDIR_REMEDY = (
     "name the Maildirs themselves, such as /home/*/Maildir; mbox, mdbox and sdbox cannot be watched"
@@ -130,21 +126,6 @@ def check_installation(state: Path) -> Iterator[Step]:
             yield ok("key", fingerprint) if is_safe else failed("key", text, f"chmod 600 {key}")
     detail, remedy = describe_disk(state, snapshot.snapshot_bytes(state))
     yield failed("disk", detail, remedy) if remedy else ok("disk", detail)
-
-
-def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:
-    """Lessons of no use since an upgrade, if any.
-
-    A few may stay so for ever, because their mail is gone: that is no failure.
-    """
-    from spamguard.learning import undo  # noqa: PLC0415  `check` must load no numpy
-
-    count = undo.count_outdated(ledger)
-    detail, remedy = undo.describe_outdated(count), undo.REEXTRACT_REMEDY
-    if count > sum(ledger.lesson_counts(EXTRACTOR).values()):
-        yield failed("lessons", detail, remedy)
-    elif count:
-        yield skipped("lessons", f"{detail}; {remedy}")
 
 
 # ---- the folder watcher

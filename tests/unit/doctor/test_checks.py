@@ -18,7 +18,6 @@ from spamguard.folders.roles import DovecotSettings
 from spamguard.learning import status_files
 from spamguard.learning.status_files import WatcherStatus, WatcherTrouble
 from tests.support.disks import needs_disks, small_disk
-from tests.unit.filters import mail, teach, upgraded
 from tests.unit.folders.maildirs import maildir
 
 
@@ -97,25 +96,6 @@ def test_a_disk_without_inodes(tmp_path):
         (disk / "two").touch()
         *_, room = doctor.check_installation(disk)
         assert (room.outcome, "inodes" in room.detail) == (StepOutcome.FAILED, True)
-
-
-def test_what_an_upgrade_has_left_behind(state):
-    """Nothing was judged by what had been taught, and all was said to be well."""
-    taught = mail(9)
-    with Filter.open(state) as spam_filter:
-        teach(spam_filter, taught)
-        assert list(doctor.check_old_lessons(spam_filter.ledger)) == []
-    upgraded(state)
-    with Filter.open(state) as spam_filter:
-        (step,) = doctor.check_old_lessons(spam_filter.ledger)
-        assert (step.outcome, step.detail[:9], "learn" in step.remedy) == (
-            StepOutcome.FAILED,
-            "9 lessons",
-            True,
-        )
-        teach(spam_filter, taught[:5])
-        (step,) = doctor.check_old_lessons(spam_filter.ledger)  # of these the mail may be gone
-        assert (step.outcome, step.detail[:9]) == (StepOutcome.SKIPPED, "4 lessons")
 
 
 def test_the_watcher(state):
