@@ -9,7 +9,6 @@ the first time. So the watcher replaces a damaged file by a new one when it open
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Collection, Iterable, Set
@@ -42,8 +41,6 @@ _SELECT = (
     "FROM sightings s JOIN folders f ON s.folder = f.id WHERE s.folder"
 )
 _OF_DIGEST = f"IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
-# A query for each name would take four times as long.
-_OF_NAMES = f"folder = ({_FOLDER}) AND name IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
 
 
 class SightingsError(SpamguardError):
@@ -81,14 +78,6 @@ CREATE TABLE sightings (
 ) WITHOUT ROWID;
 CREATE INDEX digests ON sightings (digest) WHERE digest != x'';
 CREATE INDEX gone ON sightings (gone) WHERE gone > 0;
-
--- Messages whose evidence teaches nothing any more.
-CREATE TABLE marks (
-    folder INTEGER NOT NULL, name INTEGER NOT NULL, PRIMARY KEY (folder, name)
-) WITHOUT ROWID;
-
--- Mailboxes: the evidence that was asked for since all of them was scanned.
-CREATE TABLE weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL);
 
 -- Votes that may not be in the ledger yet.
 CREATE TABLE pending (
@@ -190,16 +179,6 @@ class Sightings(ClosedOnExit):
             found[sighting.key] = sighting
         return list(found.values())
 
-    def find_digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
-        """The digests of files that are there, by key, except those that could not be read, and
-        those about which a decision is waiting.
-        """
-        query = (
-            f"SELECT name, digest FROM sightings WHERE {_OF_NAMES} "
-            "AND gone = 0 AND waiting = 0 AND digest != x''"
-        )
-        return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
-
     def find_present(self, digests: Iterable[bytes]) -> list[tuple[bytes, tuple[str, str, int]]]:
         query = (
             "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id "
@@ -212,22 +191,6 @@ class Sightings(ClosedOnExit):
             for mailbox, folder, name in self._query(query, digest)
         ]
 
-    def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:
-        query = f"SELECT name FROM marks WHERE {_OF_NAMES}"
-        rows = self._query(query, mailbox, folder, json.dumps(list(names)).encode())
-        return {name for (name,) in rows}
-
-    def done_digests(self, mailbox: str, digests: Iterable[bytes]) -> set[bytes]:
-        """Those of the messages of which the evidence of a copy teaches nothing any more."""
-        query = f"SELECT 1 FROM sightings NATURAL JOIN marks WHERE folder {_OF_DIGEST} LIMIT 1"
-        return {digest for digest in digests if self._query(query, mailbox, digest)}
-
-    def evidence_rule(self, mailbox: str) -> str:
-        """The evidence asked for since all of a mailbox was scanned; "": it never was."""
-        query = "SELECT asked FROM weighed JOIN mailboxes ON mailbox = id WHERE name = ?"
-        rows = self._query(query, mailbox)
-        return str(rows[0][0]) if rows else ""
-
     def pending_votes(self) -> list[PendingVote]:
         rows = self._query("SELECT * FROM pending ORDER BY id")
         return [PendingVote(NewVote(*row[1:9]), *row[9:]) for row in rows]
@@ -239,22 +202,16 @@ class Sightings(ClosedOnExit):
         mailbox: str,
         updated: Collection[Sighting],
         removed: Collection[FileKey],
-        *,
-        done: Collection[bytes] = (),
         votes: Iterable[PendingVote] = (),
     ) -> None:
-        """Store what has changed, and the votes that follow from it: all or nothing.
-
-        Of these digests the evidence teaches nothing any more: their updated sightings get a mark.
-        """
+        """Store what has changed, and the votes that follow from it: all or nothing."""
         if not updated and not removed:
             return
         folders = {sighting.folder for sighting in updated}.union(folder for folder, _ in removed)
         with self._db.transaction():
             numbers = {folder: self._add_folder(mailbox, folder) for folder in folders}
             away = [(numbers[folder], name) for folder, name in removed]
-            for table in ("sightings", "marks"):
-                self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)
+            self._db.executemany("DELETE FROM sightings WHERE folder = ? AND name = ?", away)
             self._db.executemany(
                 "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -267,12 +224,6 @@ class Sightings(ClosedOnExit):
                     for sighting in updated
                 ),
             )
-            marks = [
-                (numbers[sighting.folder], sighting.name)
-                for sighting in updated
-                if sighting.digest in done and not sighting.gone
-            ]
-            self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", marks)
             self._db.executemany(
                 f"INSERT INTO pending VALUES (NULL{', ?' * 12})",
                 ((*pending.vote, *pending[1:]) for pending in votes),
@@ -284,19 +235,6 @@ class Sightings(ClosedOnExit):
     def drop_pending(self) -> None:
         with self._db.transaction():
             self._db.execute("DELETE FROM pending")
-
-    def mark_done(self, mailbox: str, folder: str, names: Collection[int]) -> None:
-        if not names:
-            return
-        with self._db.transaction():
-            number = self._add_folder(mailbox, folder)
-            rows = ((number, name) for name in names)
-            self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", rows)
-
-    def set_evidence_rule(self, mailbox: str, rule: str) -> None:
-        with self._db.transaction():
-            row = self._add_mailbox(mailbox), rule
-            self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", row)
 
     def mark_scanned(self, mailbox: str) -> None:
         with self._db.transaction():
@@ -310,9 +248,8 @@ class Sightings(ClosedOnExit):
             number = self._add_mailbox(mailbox)
             rows = self._db.execute("SELECT id FROM folders WHERE mailbox = ?", (number,))
             folders = [(folder,) for (folder,) in rows]
-            for table in ("sightings", "marks"):
-                self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", folders)
-            for table in ("weighed", "missing", "folders"):
+            self._db.executemany("DELETE FROM sightings WHERE folder = ?", folders)
+            for table in ("missing", "folders"):
                 self._db.execute(f"DELETE FROM {table} WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
         for (folder,) in folders:
@@ -331,9 +268,6 @@ class Sightings(ClosedOnExit):
             before = (now - MAX_GONE_SECONDS,)
             old = "FROM sightings WHERE gone > 0 AND gone < ?"
             folders = self._db.execute(f"SELECT DISTINCT folder {old}", before).fetchall()
-            self._db.execute(
-                f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before
-            )
             self._db.execute(f"DELETE {old}", before)
             self._forget_empty(number for (number,) in folders)
             rows = self._db.execute("SELECT name, id FROM mailboxes")
@@ -357,7 +291,6 @@ class Sightings(ClosedOnExit):
         for number in numbers:
             empty = "id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
             if self._db.execute(f"DELETE FROM folders WHERE {empty}", (number,)).rowcount:
-                self._db.execute("DELETE FROM marks WHERE folder = ?", (number,))
                 self._keys.pop(number, None)
 
     # ---- numbers of folders and mailboxes
