@@ -4,34 +4,27 @@ what happened meanwhile.
 The votes that follow from new sightings are written in the same transaction, as pending votes, and
 leave the file when they are in the ledger (`scan` states the order of writes). What is committed
 survives a power cut. The file is a cache all the same: without it, all mail is scanned as if for
-the first time. So the watcher replaces a damaged file by a new one when it opens it.
+the first time.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Collection, Iterable, Set
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.database import ClosedOnExit, Database, Schema, is_corruption
+from spamguard.database import ClosedOnExit, Database, Schema
 from spamguard.errors import SpamguardError
 from spamguard.folders.changes import is_below
 from spamguard.folders.reconcile import FileKey, Sighting
 from spamguard.ledger.votes import NewVote
-from spamguard.storage import as_directory_owner
-
-_log = logging.getLogger("spamguard.folders")
 
 SIGHTINGS_FILE = "sightings.sqlite"
 """Its name in the state directory."""
-DAMAGED_SUFFIX = ".damaged"
-"""Follows the name of a file that was set aside."""
 MAX_GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear elsewhere
 
 _FOLDERS = "FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
@@ -93,22 +86,6 @@ CREATE TABLE missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL);
 )
 
 
-def set_aside(path: Path) -> None:
-    """Rename a damaged file and remove its log, which SQLite would use. SightingsError."""
-    aside = path.with_name(path.name + DAMAGED_SUFFIX)
-    with SIGHTINGS_SCHEMA.errors(path), as_directory_owner(path.parent):
-        with suppress(FileNotFoundError):  # another process may have been faster
-            path.replace(aside)
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-    _log.error(
-        "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for "
-        "the first time. What was moved since they were last looked at teaches nothing",
-        path,
-        aside,
-    )
-
-
 class Sightings(ClosedOnExit):
     """Sightings by mailbox, which any string names. Belongs to one thread of one process. Every
     method raises SightingsError.
@@ -121,16 +98,9 @@ class Sightings(ClosedOnExit):
         self._keys: dict[int, NDArray[np.int64]] = {}  # by number of the folder
 
     @classmethod
-    def open(cls, path: Path, *, replace_damaged: bool = False) -> Sightings:
-        """Open the sightings at `path`, or make new ones. A damaged file may be set aside."""
-        try:
-            db = Database.open(path, SIGHTINGS_SCHEMA)
-        except SightingsError as error:
-            if not (replace_damaged and is_corruption(error.__cause__)):
-                raise
-            set_aside(path)
-            db = Database.open(path, SIGHTINGS_SCHEMA)
-        return cls(db)
+    def open(cls, path: Path) -> Sightings:
+        """Open the sightings at `path`, or make new ones."""
+        return cls(Database.open(path, SIGHTINGS_SCHEMA))
 
     def close(self) -> None:
         self._db.close()

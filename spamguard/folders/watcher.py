@@ -80,7 +80,7 @@ class Watcher:
         self._debounce = debounce
         self._mailboxes = mailboxes
         self._warnings = WarnOnce(_log)
-        self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
+        self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE)
         self._reader = FolderReader(mailboxes, spam_filter.key, self._warnings)
         self._status_file = WatcherFile(
             settings.state,
@@ -307,10 +307,8 @@ class ScanQueue:
 
     def next_due(self) -> float:
         """When the first is due, or before."""
-        if self._rescanned is not None:
-            return 0.0
-        rescan = max(next(iter(self._rescans.values()), inf), self._paused_until)
-        return min(rescan, self._heap[0][0] if self._heap else inf)
+        rescan = 0.0 if self._rescanned else next(iter(self._rescans.values()), inf)
+        return min(max(rescan, self._paused_until), self._heap[0][0] if self._heap else inf)
 
     def take_due(self, now: float) -> list[MailboxState]:
         """The mailboxes in which something has changed that are due now, each once."""
@@ -324,9 +322,10 @@ class ScanQueue:
 
     def next_rescan(self, now: float) -> MailboxState | None:
         """The mailbox to scan whatever events say, until `end_rescan`; None: none is due."""
+        if now < self._paused_until:
+            return None
         mailbox, when = next(iter(self._rescans.items()), (None, inf))
-        is_due = max(when, self._paused_until) <= now
-        if self._rescanned is None and mailbox is not None and is_due:
+        if self._rescanned is None and mailbox is not None and when <= now:
             self._rescans[mailbox] = now + RESCAN_SECONDS
             self._rescans.move_to_end(mailbox)
             self._rescanned = self.mailboxes[mailbox]
@@ -341,10 +340,6 @@ class ScanQueue:
 
     def pause_rescans(self, until: float) -> None:
         """Nothing can be scanned now: the same mailbox comes again, and none before it."""
-        if self._rescanned is not None:
-            self._rescans[self._rescanned.mailbox] = 0.0
-            self._rescans.move_to_end(self._rescanned.mailbox, last=False)
-            self._rescanned = None
         self._paused_until = until
 
 
