@@ -95,7 +95,6 @@ class Sightings(ClosedOnExit):
         """Use `open`."""
         self.path = db.path
         self._db = db
-        self._keys: dict[int, NDArray[np.int64]] = {}  # by number of the folder
 
     @classmethod
     def open(cls, path: Path) -> Sightings:
@@ -120,16 +119,9 @@ class Sightings(ClosedOnExit):
         return sorted(os.fsdecode(name) for (name,) in rows)
 
     def name_keys(self, mailbox: str, folder: str) -> NDArray[np.int64]:
-        """The sorted keys of a folder's names at its last scan; not to be written to."""
-        rows = self._query(_FOLDER, mailbox, folder)
-        if not rows:
-            return np.empty(0, np.int64)
-        ((number,),) = rows
-        if number not in self._keys:
-            query = "SELECT name FROM sightings WHERE folder = ? AND gone = 0 ORDER BY name"
-            names = [name for (name,) in self._query(query, number)]
-            self._keys[number] = np.array(names, np.int64)
-        return self._keys[number]
+        """The sorted keys of a folder's names at its last scan."""
+        query = f"SELECT name FROM sightings WHERE folder = ({_FOLDER}) AND gone = 0 ORDER BY name"
+        return np.array([name for (name,) in self._query(query, mailbox, folder)], np.int64)
 
     def find(
         self, mailbox: str, digests: Iterable[bytes], files: Iterable[FileKey]
@@ -198,9 +190,7 @@ class Sightings(ClosedOnExit):
                 f"INSERT INTO pending VALUES (NULL{', ?' * 12})",
                 ((*pending.vote, *pending[1:]) for pending in votes),
             )
-            self._forget_empty({number for number, _ in away})
-        for number in numbers.values():
-            self._keys.pop(number, None)
+            self._forget_empty({(number,) for number, _ in away})
 
     def drop_pending(self) -> None:
         with self._db.transaction():
@@ -216,14 +206,11 @@ class Sightings(ClosedOnExit):
     def forget(self, mailbox: str) -> None:
         with self._db.transaction():
             number = self._add_mailbox(mailbox)
-            rows = self._db.execute("SELECT id FROM folders WHERE mailbox = ?", (number,))
-            folders = [(folder,) for (folder,) in rows]
-            self._db.executemany("DELETE FROM sightings WHERE folder = ?", folders)
+            folders = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
+            self._db.execute(f"DELETE FROM sightings WHERE {folders}", (number,))
             for table in ("missing", "folders"):
                 self._db.execute(f"DELETE FROM {table} WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
-        for (folder,) in folders:
-            self._keys.pop(folder, None)
 
     def forget_old(
         self, present: Set[str], now: int, unreadable: Collection[str] = ()
@@ -239,7 +226,7 @@ class Sightings(ClosedOnExit):
             old = "FROM sightings WHERE gone > 0 AND gone < ?"
             folders = self._db.execute(f"SELECT DISTINCT folder {old}", before).fetchall()
             self._db.execute(f"DELETE {old}", before)
-            self._forget_empty(number for (number,) in folders)
+            self._forget_empty(folders)
             rows = self._db.execute("SELECT name, id FROM mailboxes")
             numbers = {os.fsdecode(name): number for name, number in rows}
             here = [(numbers[mailbox],) for mailbox in numbers.keys() & present]
@@ -256,12 +243,10 @@ class Sightings(ClosedOnExit):
             self.forget(mailbox)
         return over
 
-    def _forget_empty(self, numbers: Iterable[int]) -> None:
+    def _forget_empty(self, folders: Iterable[tuple[int]]) -> None:
         """Forget those of some folders that have no sightings: users make as many as they like."""
-        for number in numbers:
-            empty = "id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
-            if self._db.execute(f"DELETE FROM folders WHERE {empty}", (number,)).rowcount:
-                self._keys.pop(number, None)
+        empty = "id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
+        self._db.executemany(f"DELETE FROM folders WHERE {empty}", folders)
 
     # ---- numbers of folders and mailboxes
 
