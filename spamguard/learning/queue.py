@@ -37,7 +37,6 @@ MAX_LESSONS = 20_000
 _MAX_QUEUE_BYTES = 2 << 30
 _UNFINISHED_SECONDS = 600.0  # that a program may take to write a lesson
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_TIME_PART = slice(20)  # of a name
 
 
 @dataclass
@@ -107,17 +106,14 @@ class LessonQueue(LessonSpool):
     def put(self, header: LessonHeader, origin: str, message: Iterable[bytes]) -> None:
         """Return once the lesson is on the disk. Raises OSError if it is not."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        count, size, newest = 0, header.length, 0
+        count, size = 0, header.length
         for entry in islice(os.scandir(self._directory), MAX_LESSONS + 1):
             count += 1
-            if self._name_form.fullmatch(entry.name):
-                newest = max(newest, int(entry.name[_TIME_PART]))
             with suppress(FileNotFoundError):  # learnt just now
                 size += entry.stat(follow_symlinks=False).st_size
         if count >= MAX_LESSONS or size > _MAX_QUEUE_BYTES:
             raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
-        when = max(time.time_ns(), newest + 1)  # behind all others, also if the clock was set back
-        name = f"{when:020d}-{os.urandom(6).hex()}.{origin}"
+        name = f"{time.time_ns():020d}-{os.urandom(6).hex()}.{origin}"
         replace_private(self._directory / name, chain([header.encode()], message))
 
     def names(self) -> list[str]:
