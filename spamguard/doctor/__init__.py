@@ -89,13 +89,9 @@ def check_installation(state: Path) -> Iterator[Step]:
         remedy = "name it with --state, or run this as root, or start the daemon, which makes it"
         yield failed(step, f"{state}: {error.strerror}", remedy)
         return
-    owner = owner_name(str(state))
-    detail = f"{state}, of {owner}, mode {stat.S_IMODE(mode):04o}"
+    detail = f"{state}, of {owner_name(str(state))}, mode {stat.S_IMODE(mode):04o}"
     if mode & 0o022:
         yield failed(step, f"{detail}: others may write into it", f"chmod go-w {state}")
-    elif not os.access(state, os.W_OK):
-        remedy = f"run as {owner}, or let it be written"
-        yield failed(step, f"{detail}: we may not write into it", remedy)
     else:
         yield ok(step, detail)
     key = state / KEY_FILE
@@ -179,8 +175,7 @@ def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
     if access.trouble:
         return failed("mailboxes", *access.trouble)
     if not access.paths:  # they may come with the first mail
-        patterns = ", ".join(watch.maildir for watch in settings.watch)
-        return skipped("mailboxes", f"there are none yet: nothing fits {patterns}")
+        return skipped("mailboxes", "; ".join(access.unmatched) or "there are none yet")
     return ok("mailboxes", f"{len(access.paths):,} can be read")
 
 

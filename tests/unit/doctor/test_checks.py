@@ -49,14 +49,6 @@ def test_the_installation(state, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-@needs_disks
-def test_a_disk_that_cannot_be_written(tmp_path):
-    with small_disk(tmp_path / "disk", "64k,ro,mode=700") as disk:
-        first, *_ = doctor.check_installation(disk)
-        assert first.outcome is StepOutcome.FAILED
-        assert first.detail.endswith("we may not write into it")
-
-
 def last(state: Path) -> tuple[str, str]:
     return outcomes(doctor.check_installation(state))[-1]
 
