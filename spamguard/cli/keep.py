@@ -224,7 +224,7 @@ def run_restore(options: argparse.Namespace) -> int:
     place = f"{local_time(header.time)} into {state}"
     print(f"restored the backup of {place}: lessons of {lessons}{there}")
     if outdated:
-        common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
+        common.say(f"note: {undo.describe_outdated(outdated)}")
     return 0
 
 

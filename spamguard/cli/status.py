@@ -142,8 +142,7 @@ def _status_text(values: dict[str, Any]) -> str:
         loss = snapshot.describe_loss(snapshot.LedgerLoss(**values["lost"]))
         lines.append(f"{loss}: {snapshot.LOSS_REMEDY}")
     if values["outdated"]:
-        outdated = undo.describe_outdated(values["outdated"])
-        lines.append(f"{outdated}; {undo.REEXTRACT_REMEDY}")
+        lines.append(undo.describe_outdated(values["outdated"]))
     if values["missing"]:
         lines.append(f"{values['missing']}: {_MISSING_REMEDY}")
     warnings = [f"warning: {printable(warning)}" for warning in values["warnings"]]

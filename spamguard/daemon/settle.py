@@ -68,7 +68,7 @@ def settle(settings: Settings, *, is_first: bool = False) -> int:
             if is_joined and settings.shared is None:
                 _log.warning("%s", _ALONE_WARNING)
             if outdated:
-                _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
+                _log.warning("%s", undo.describe_outdated(outdated))
             if loss is not None:
                 _log.error("%s: %s", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
     except (SpamguardError, OSError) as error:

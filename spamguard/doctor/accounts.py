@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from spamguard.config.accounts import Account, Mode, providers
 from spamguard.doctor import Step, failed, ok, skipped
@@ -16,7 +15,6 @@ from spamguard.errors import SecretError
 from spamguard.folders.roles import SPAM_ROLE, FolderKind, display_folder
 from spamguard.imap.connection import Connection, ImapError, connect
 from spamguard.imap.folders import account_folders
-from spamguard.imap.status import read_status
 
 _USEFUL = {  # capabilities, and what is without them
     "IDLE": "new mail is seen within minutes, not at once",
@@ -63,15 +61,13 @@ def _check_folders(account: Account, connection: Connection) -> Iterator[Step]:
     folders = account_folders(account, connection.list_folders())
     folders.sort(key=lambda folder: (folder.role.kind is not FolderKind.CLASS, folder.raw))
     texts, keywords = [], frozenset[str]()
-    for folder in folders[:_MAX_FOLDERS]:
+    for folder in folders[:_MAX_FOLDERS]:  # each takes a moment
         text = f"{display_folder(folder.directory)}: {folder.role.label or folder.role.kind}"
         if folder.role.kind is FolderKind.CLASS:
             found = connection.select(folder.raw, readonly=True)
             keywords |= found.known
             text += f", {found.exists:,} in it"
         texts.append(text)
-    if (more := len(folders) - _MAX_FOLDERS) > 0:
-        texts.append(f"and {more:,} more")
     detail = "; ".join(texts)
     if any(folder.role == SPAM_ROLE for folder in folders):
         yield ok(f"{name}: folders", detail)
@@ -98,13 +94,3 @@ def _check_mode(account: Account, *, can_move: bool) -> Step:
     if account.mode is Mode.MOVE and not can_move:
         return failed(name, detail, "write mode: flag, or look")
     return ok(name, f"nothing is written; {detail}" if account.mode is Mode.LOOK else detail)
-
-
-def check_status(account: Account, state: Path) -> Step:
-    """What the running daemon says of the account."""
-    name, status = f"account {account.name}: daemon", read_status(state).get(account.name)
-    if status is None:
-        return skipped(name, "it has not looked there yet")
-    if status.trouble:
-        return failed(name, status.trouble, "")
-    return ok(name, status.text)

@@ -33,8 +33,8 @@ from spamguard.folders.maildir import (
     LocalMailboxes,
     Mailbox,
     MessageFile,
+    file_key,
     iter_files,
-    parse_file_name,
 )
 from spamguard.folders.roles import SPAM_ROLE, display_folder, role_lookup
 from spamguard.proxy.history import HISTORY_FILE, HistoryRow
@@ -125,15 +125,14 @@ def _send(raw: bytes, recipient: str, server: HostPort) -> Step:
     """Hand the message to the mail server, with the null sender, to whom nothing bounces."""
     try:
         with smtplib.SMTP(timeout=_SERVER_SECONDS) as client:
-            _, greeting = client.connect(server.host, server.port)
+            client.connect(server.host, server.port)
             client.sendmail("", [recipient], raw.replace(b"\n", b"\r\n"))
     except ConnectionRefusedError:
         return skipped("mail", f"no mail server is at {server}: name one with --smtp")
     except (OSError, smtplib.SMTPException) as error:
         detail = f"the server at {server} does not take a message to {recipient}: {error}"
         return failed("mail", detail, "see its log, or name another recipient with --to")
-    words = greeting.decode(errors="replace").partition("\n")[0]
-    return ok("mail", f"sent to {recipient} at {server} ({words})")
+    return ok("mail", f"sent to {recipient} at {server}")
 
 
 def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
@@ -167,11 +166,6 @@ def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], ro
     return ok(step, f"{once}, by this filter, and tagged as spam (id={signed.id})")
 
 
-def _kept_name(file: MessageFile) -> str:
-    name = parse_file_name(file.name)
-    return name.base if name else file.name
-
-
 class _ProbedMailbox:
     """The mailbox in which the probe shall arrive. name: its Message-ID."""
 
@@ -181,7 +175,7 @@ class _ProbedMailbox:
         self._owner = directory_owner(Path(mailbox.path))
         self._name = name
         with self._owner.impersonate():
-            self._other_names = frozenset(_kept_name(file) for _, file in self._list_files())
+            self._other_names = frozenset(file_key(file.name) for _, file in self._list_files())
 
     def _list_files(self) -> list[tuple[Folder, MessageFile]]:
         files: list[tuple[Folder, MessageFile]] = []
@@ -195,7 +189,7 @@ class _ProbedMailbox:
         found = []
         with self._owner.impersonate():
             for folder, file in self._list_files():
-                if _kept_name(file) in self._other_names:
+                if file_key(file.name) in self._other_names:
                     continue
                 with (
                     suppress(FileNotFoundError),

@@ -404,8 +404,7 @@ class TableStore:
         An older version can still make its tables from the ledger.
         """
         older = range(1, EXTRACTOR)
-        # which snapshot counts, and how far older votes were renewed
-        notes = [f"{note}.{number}" for number in older for note in ("tables", "renewed")]
+        notes = [f"tables.{number}" for number in older]  # which snapshot counts
         # the notes go first, or they would name files that are gone
         self._ledger.compact(settled, undo_limit(self._ledger), notes)
         for number in older:

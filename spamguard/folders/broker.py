@@ -41,7 +41,7 @@ from spamguard.folders.maildir import (
 from spamguard.process import short_path
 
 MAX_REQUEST_BYTES = 32 << 10  # a path, a directory and a name, and then some
-MAX_ANSWER_BYTES = 512 << 20  # some millions of names
+MAX_ANSWER_BYTES = 512 << 20  # more than `list_files` gives, in any letters
 _PROTOCOL_VERSION = "3"
 
 AnswerT = TypeVar("AnswerT")
@@ -162,7 +162,7 @@ class BrokerSession:
 
     def run(self, fingerprint: str) -> None:
         """Serve until the client goes. ValueError; OSError: it does not listen."""
-        self._send_answer(fingerprint)
+        self._channel.sendall(pack_answer(fingerprint))
         with self._channel.makefile("rb") as lines:
             while line := lines.readline(MAX_REQUEST_BYTES + 1):
                 if len(line) > MAX_REQUEST_BYTES:
@@ -178,13 +178,7 @@ class BrokerSession:
                     finally:
                         os.close(answer)
                 else:
-                    self._send_answer(answer)
-
-    def _send_answer(self, answer: object) -> None:
-        line = pack_answer(answer)
-        if len(line) > MAX_ANSWER_BYTES:
-            line = pack_error(OSError(errno.EFBIG, "there is more than an answer may hold"))
-        self._channel.sendall(line)
+                    self._channel.sendall(pack_answer(answer))
 
     def _execute(self, request: list[object]) -> object:
         """The answer; a number is a descriptor. OSError: there is none. ValueError: it is no

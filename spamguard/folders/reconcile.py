@@ -77,7 +77,6 @@ class FolderLesson(NamedTuple):
     folder: str
     name: int  # as of `Arrival`
     why: str  # for the log
-    evidence: str = ""  # its kind, if the message was not moved
 
     @property
     def key(self) -> FileKey:

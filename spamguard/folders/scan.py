@@ -19,7 +19,8 @@ pending before they have succeeded. Step 2 is safe to repeat: a pending vote giv
 of the same user on the same message that came into the ledger after it was decided.
 
 Flags are weaker than any word of the user: of a message about which the user has ever said
-anything, or taken back something, they teach nothing. So they need no pending votes.
+anything, or taken back something, they teach nothing. So they need no pending votes. Only a flag
+that is set while we watch counts, which the names of the scan before tell.
 """
 
 from __future__ import annotations
@@ -151,14 +152,12 @@ class Findings:
     folders: set[Folder] = field(default_factory=set)
     new: dict[FileKey, FoundFile] = field(default_factory=dict)
     gone: set[FileKey] = field(default_factory=set)
-    # By folder whose evidence counts: files with new names, new files among them.
-    renamed: dict[Folder, list[FoundFile]] = field(default_factory=dict)
-    evidence: list[Evidence] = field(default_factory=list)  # that those of one folder show
+    evidence: list[Evidence] = field(default_factory=list)  # that renamed files show
     retry_soon: bool = False  # a file was still being written, or has moved on
 
     @property
     def is_pending(self) -> bool:
-        return bool(self.new or self.gone or self.renamed or self.evidence)
+        return bool(self.new or self.gone or self.evidence)
 
 
 _Listing = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -182,9 +181,15 @@ class FolderReader:
         self._listings: dict[Mailbox, dict[str, _Listing]] = {}  # by directory
 
     def compare(
-        self, folder: Folder, before: NDArray[np.int64], found: Findings, *, with_renamed: bool
+        self,
+        folder: Folder,
+        before: NDArray[np.int64],
+        found: Findings,
+        evidence: Mapping[str, EvidenceSign],
     ) -> None:
-        """Add what has changed in a folder, beside the sorted keys of before, to the findings."""
+        """Add what has changed in a folder, beside the sorted keys of before, to the findings; and
+        which of the signs a new flag shows.
+        """
         found.folders.add(folder)
         try:
             listed = self._mailboxes.list_files(folder)
@@ -200,23 +205,23 @@ class FolderReader:
             return
         self._warnings.clear(Issue(folder))
         messages = list(iter_files(listed))
-        fresh, keys = self._name_keys(folder, [message.name for message in messages])
-
-        def files(indices: list[int]) -> list[FoundFile]:
-            return [FoundFile(folder, messages[index], int(keys[index])) for index in indices]
-
+        keys, renamed = self._name_keys(folder, [message.name for message in messages])
         new, missing = compare_listing(before, keys)
-        found.new.update((file.key, file) for file in files(new))
+        for index in new:
+            file = FoundFile(folder, messages[index], int(keys[index]))
+            found.new[file.key] = file
         found.gone.update((folder.directory, name) for name in missing)
-        if with_renamed:
-            renamed = np.flatnonzero((keys != 0) & (fresh | ~np.isin(keys, before)))
-            found.renamed[folder] = files(renamed.tolist())
+        for index in renamed if evidence else ():
+            file = FoundFile(folder, messages[index], int(keys[index]))
+            name = None if is_deleted(file.file.name) else parse_file_name(file.file.name)
+            signs = [sign for flag, sign in evidence.items() if name and flag in name.flags]
+            found.evidence += ((file, sign) for sign in signs[:1])
 
     def _name_keys(
         self, folder: Folder, names: Sequence[str]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Which names were not there in the last scan, and the key of each name. The other keys are
-        remembered: hashing 100,000 names takes longer than all the rest.
+    ) -> tuple[NDArray[np.int64], list[int]]:
+        """The key of each name, and which files have a new name since the last scan of this
+        process. Keys are remembered: hashing 100,000 names takes longer than all the rest.
         """
         hashes = np.fromiter(map(hash, names), np.int64, len(names))
         listings = self._listings.setdefault(folder.mailbox, {})
@@ -228,10 +233,9 @@ class FolderReader:
         if names:  # nothing is kept of empty folders: users make as many as they like
             sorted_keys = np.append(keys[order], 0)
             listings[folder.directory] = np.append(hashes[order], _END_MARK), sorted_keys
-        return fresh, keys
+        return keys, np.flatnonzero(fresh & np.isin(keys, known_keys)).tolist()
 
     def forget_mailbox(self, mailbox: Mailbox) -> None:
-        """The next scan takes all names in this mailbox for renamed ones."""
         self._listings.pop(mailbox, None)
 
     def find_files(self, folder: Folder, names: Collection[int]) -> dict[int, MessageFile]:
@@ -446,14 +450,12 @@ class MailboxScanner:
         if found.new or found.gone:
             self._teach_moves(state, found, first=first)
         elif found.is_pending:
-            self._teach_evidence(mailbox, found)
+            self._teach_evidence(found)
         if found.is_pending or state.due:
             return 0.0
         state.found = Findings()
         if first:
             # What lies where is known. What has moved meanwhile taught nothing: it may lie in both.
-            # The next scan reports all names as renamed, for the evidence that they show.
-            self._reader.forget_mailbox(mailbox)
             self._sightings.mark_scanned(mailbox.path)
             state.due = state.folders.copy()
             _log.info(
@@ -463,8 +465,6 @@ class MailboxScanner:
                 mailbox.user,
             )
             return 0.0
-        if state.folders and not self._has_begun(mailbox):
-            self._sightings.set_evidence_rule(mailbox.path, self._evidence_rule(mailbox))
         if found.retry_soon:
             # All folders: a message may have moved on from any of them to any other.
             state.due = found.folders
@@ -472,8 +472,7 @@ class MailboxScanner:
         return inf
 
     def abandon(self, state: MailboxState) -> None:
-        state.found, state.relist = Findings(), True
-        self._reader.forget_mailbox(state.mailbox)
+        state.found, state.relist = Findings(evidence=state.found.evidence), True
 
     # ---- what has changed
 
@@ -517,10 +516,9 @@ class MailboxScanner:
         found, until = state.found, time.monotonic() + STEP_SECONDS
         for folder in sorted(state.due):
             state.due.remove(folder)
-            shows_evidence = bool(evidence) and rules.target(folder.directory) is MoveTarget.HAM
             before = self._sightings.name_keys(state.mailbox.path, folder.directory)
-            with_renamed = shows_evidence and not first
-            self._reader.compare(folder, before, found, with_renamed=with_renamed)
+            is_ham = rules.target(folder.directory) is MoveTarget.HAM
+            self._reader.compare(folder, before, found, evidence if is_ham else {})
             if (first and found.new) or time.monotonic() > until:
                 break
         # Copies that came together have names close to each other, and are decided together.
@@ -551,7 +549,12 @@ class MailboxScanner:
         )
         unread = set[bytes]()
         read = {arrival.key: arrival.message for arrival in arrivals}
-        ready: list[tuple[FolderLesson, Example]] = []
+        decided_at = 0 if first else self._filter.ledger.voting_moment()
+        last = {
+            sighting.digest: display_folder(sighting.folder)
+            for sighting in sorted(before, key=attrgetter("gone", "seen"))
+        }
+        pending: list[PendingVote] = []
         for lesson in self._admit(mailbox, outcome.lessons):
             message, example = read.get(lesson.key), None
             if message is not None:
@@ -560,35 +563,18 @@ class MailboxScanner:
                 folder = Folder(mailbox, lesson.folder)
                 if file := self._reader.find_files(folder, (lesson.name,)).get(lesson.name):
                     example = self._reader.read_example(folder, file, lesson.digest)
-            if example is not None:
-                ready.append((lesson, example))
-            else:
+            if example is None:
                 unread.add(lesson.digest)
                 found.retry_soon = True
-        decided_at = 0 if first else self._filter.ledger.voting_moment()
-        last = {
-            sighting.digest: display_folder(sighting.folder)
-            for sighting in sorted(before, key=attrgetter("gone", "seen"))
-        }
-        pending = [
-            PendingVote(
-                vote,
-                decided_at,
-                last.get(lesson.digest, "-"),
-                display_folder(lesson.folder),
-                lesson.why,
-            )
-            for lesson, vote in self._make_votes(mailbox.user, ready)
-        ]
-        # New copies of messages whose evidence is done with get the same mark: evidence from before
-        # anybody asked for it teaches nothing, wherever the message is moved.
-        done = self._sightings.done_digests(mailbox.path, sighted)
+                continue
+            vote = self._make_vote(mailbox, example, lesson, Origin.FOLDER)
+            came_from, came_to = last.get(lesson.digest, "-"), display_folder(lesson.folder)
+            pending.append(PendingVote(vote, decided_at, came_from, came_to, lesson.why))
         self._sightings.update(
             mailbox.path,
             [sighting for sighting in outcome.updated if sighting.digest not in unread],
             [sighting.key for sighting in outcome.removed if sighting.digest not in unread],
-            done=done,
-            votes=pending,
+            pending,
         )
         self._cast_pending()
         found.gone.difference_update(gone, (sighting.key for sighting in before))
@@ -667,76 +653,31 @@ class MailboxScanner:
 
     # ---- evidence
 
-    def _teach_evidence(self, mailbox: Mailbox, found: Findings) -> None:
-        """Teach what some messages of one folder with new names show; nothing, when all of a
-        mailbox is scanned for these signs for the first time.
+    def _teach_evidence(self, found: Findings) -> None:
+        """Teach what new flags show of messages about which nothing was said, as long as there is
+        time.
         """
-        if not found.evidence:
-            folder, files = found.renamed.popitem()
-            last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
-            keys = np.fromiter(last, np.int64, len(last))
-            present = keys[np.isin(keys, self._sightings.name_keys(*_key(folder)))].tolist()
-            done = self._sightings.done_names(*_key(folder), present)
-            for key in (key for key in present if key not in done):
-                name = last[key].file.name
-                parsed = None if is_deleted(name) else parse_file_name(name)
-                for flag, sign in self._rules[mailbox.watch].evidence.items():
-                    if parsed and flag in parsed.flags:
-                        found.evidence.append((last[key], sign))
-                        break
-        batch, rest = found.evidence[:STEP_MESSAGES], found.evidence[STEP_MESSAGES:]
-        if not batch:
-            return
-        names, later = {file.name for file, _ in batch}, list[Evidence]()
-        if self._has_begun(mailbox):
-            names, later = self._weigh(batch)
-        self._sightings.mark_done(*_key(batch[0][0].folder), names)
-        found.evidence = later + rest
-
-    def _weigh(self, batch: Sequence[Evidence]) -> tuple[set[int], list[Evidence]]:
-        """Teach some messages of one folder, as long as there is time; the files whose evidence is
-        done with (taught, or over quota), and what is left.
-        """
-        folder = batch[0][0].folder
-        user, ledger = folder.mailbox.user, self._filter.ledger
-        digests = self._sightings.find_digests(*_key(folder), [file.name for file, _ in batch])
-        done = {digest for digest in digests.values() if ledger.get_vote(digest, user) is not None}
-        files = {file.name: file.file for file, _ in batch}
-        lessons: dict[bytes, FolderLesson] = {}
-        for file, sign in batch:
-            digest = digests.get(file.name)
-            if digest and digest not in done and digest not in lessons:
-                lessons[digest] = FolderLesson(
-                    digest, HAM_LABEL, folder.directory, file.name, sign, sign
-                )
-        admitted = self._admit(folder.mailbox, list(lessons.values()))
-        done.update(lessons.keys() - {lesson.digest for lesson in admitted})
-        ready: list[tuple[FolderLesson, Example]] = []
         until = time.monotonic() + STEP_SECONDS
-        while admitted:
-            lesson = admitted.pop()
-            example = self._reader.read_example(folder, files[lesson.name], lesson.digest)
-            if example is not None:
-                ready.append((lesson, example))
+        while found.evidence:
+            (folder, file, name), sign = found.evidence[-1]
+            mailbox, key = folder.mailbox, (folder.directory, name)
+            lessons = [
+                FolderLesson(copy.digest, HAM_LABEL, *key, sign)
+                for copy in self._sightings.find(mailbox.path, (), [key])
+                if copy.key == key
+                and copy.digest
+                and not copy.waiting
+                and self._filter.ledger.get_vote(copy.digest, mailbox.user) is None
+            ]
+            for lesson in self._admit(mailbox, lessons):
+                if example := self._reader.read_example(folder, file, lesson.digest):
+                    vote = self._make_vote(mailbox, example, lesson, f"{Origin.EVIDENCE} {sign}")
+                    if self._service.cast([vote], unless_voted_since=0)[0]:
+                        where = display_folder(folder.directory)
+                        _log_lesson(vote, where, where, sign)
+            found.evidence.pop()
             if time.monotonic() > until:
                 break
-        made = self._make_votes(user, ready)
-        changed = self._service.cast([vote for _, vote in made], unless_voted_since=0)
-        name = display_folder(folder.directory)
-        for lesson, vote in compress(made, changed):
-            _log_lesson(vote, name, name, lesson.why)
-        done.update(lesson.digest for lesson, _ in ready)
-        unread = {lesson.digest for lesson in admitted}
-        later = [each for each in batch if digests.get(each[0].name) in unread]
-        return {name for name, digest in digests.items() if digest in done}, later
-
-    def _has_begun(self, mailbox: Mailbox) -> bool:
-        """Whether all of the mailbox was scanned since this evidence is asked for, if any is."""
-        rule = self._evidence_rule(mailbox)
-        return not rule or self._sightings.evidence_rule(mailbox.path) == rule
-
-    def _evidence_rule(self, mailbox: Mailbox) -> str:
-        return " ".join(sorted(self._rules[mailbox.watch].evidence.values()))
 
     # ---- lessons
 
@@ -771,29 +712,16 @@ class MailboxScanner:
                 )
         return admitted
 
-    def _make_votes(
-        self, user: str, ready: Iterable[tuple[FolderLesson, Example]]
-    ) -> list[tuple[FolderLesson, NewVote]]:
-        def key(pair: tuple[FolderLesson, Example]) -> tuple[str, str, str]:
-            return pair[0].label, pair[0].folder, pair[0].evidence
-
-        votes: list[tuple[FolderLesson, NewVote]] = []
-        for (label, folder, evidence), group in groupby(sorted(ready, key=key), key):
-            lessons, examples = zip(*group, strict=True)
-            origin = f"{Origin.EVIDENCE} {evidence}" if evidence else Origin.FOLDER
-            made = self._filter.make_votes(
-                examples, label, user=user, origin=f"{origin} {display_folder(folder)}"
-            )
-            votes += zip(lessons, made, strict=True)
-        return votes
+    def _make_vote(
+        self, mailbox: Mailbox, example: Example, lesson: FolderLesson, origin: str
+    ) -> NewVote:
+        origin = f"{origin} {display_folder(lesson.folder)}"
+        (vote,) = self._filter.make_votes([example], lesson.label, user=mailbox.user, origin=origin)
+        return vote
 
     def _reconcile_rules(self, state: MailboxState) -> ReconcileRules:
         rule = self._rules[state.mailbox.watch]
         return ReconcileRules(rule.role, self._filter.unwanted, rule.we_file)
-
-
-def _key(folder: Folder) -> tuple[str, str]:
-    return folder.mailbox.path, folder.directory
 
 
 def _log_lesson(vote: NewVote, came_from: str, came_to: str, why: str) -> None:

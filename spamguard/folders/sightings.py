@@ -4,35 +4,27 @@ what happened meanwhile.
 The votes that follow from new sightings are written in the same transaction, as pending votes, and
 leave the file when they are in the ledger (`scan` states the order of writes). What is committed
 survives a power cut. The file is a cache all the same: without it, all mail is scanned as if for
-the first time. So the watcher replaces a damaged file by a new one when it opens it.
+the first time.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 from collections.abc import Collection, Iterable, Set
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.database import ClosedOnExit, Database, Schema, is_corruption
+from spamguard.database import ClosedOnExit, Database, Schema
 from spamguard.errors import SpamguardError
 from spamguard.folders.changes import is_below
 from spamguard.folders.reconcile import FileKey, Sighting
 from spamguard.ledger.votes import NewVote
-from spamguard.storage import as_directory_owner
-
-_log = logging.getLogger("spamguard.folders")
 
 SIGHTINGS_FILE = "sightings.sqlite"
 """Its name in the state directory."""
-DAMAGED_SUFFIX = ".damaged"
-"""Follows the name of a file that was set aside."""
 MAX_GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear elsewhere
 
 _FOLDERS = "FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
@@ -42,8 +34,6 @@ _SELECT = (
     "FROM sightings s JOIN folders f ON s.folder = f.id WHERE s.folder"
 )
 _OF_DIGEST = f"IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
-# A query for each name would take four times as long.
-_OF_NAMES = f"folder = ({_FOLDER}) AND name IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
 
 
 class SightingsError(SpamguardError):
@@ -82,14 +72,6 @@ CREATE TABLE sightings (
 CREATE INDEX digests ON sightings (digest) WHERE digest != x'';
 CREATE INDEX gone ON sightings (gone) WHERE gone > 0;
 
--- Messages whose evidence teaches nothing any more.
-CREATE TABLE marks (
-    folder INTEGER NOT NULL, name INTEGER NOT NULL, PRIMARY KEY (folder, name)
-) WITHOUT ROWID;
-
--- Mailboxes: the evidence that was asked for since all of them was scanned.
-CREATE TABLE weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL);
-
 -- Votes that may not be in the ledger yet.
 CREATE TABLE pending (
     id INTEGER PRIMARY KEY, digest BLOB NOT NULL, user TEXT NOT NULL, label TEXT NOT NULL,
@@ -104,22 +86,6 @@ CREATE TABLE missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL);
 )
 
 
-def set_aside(path: Path) -> None:
-    """Rename a damaged file and remove its log, which SQLite would use. SightingsError."""
-    aside = path.with_name(path.name + DAMAGED_SUFFIX)
-    with SIGHTINGS_SCHEMA.errors(path), as_directory_owner(path.parent):
-        with suppress(FileNotFoundError):  # another process may have been faster
-            path.replace(aside)
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-    _log.error(
-        "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for "
-        "the first time. What was moved since they were last looked at teaches nothing",
-        path,
-        aside,
-    )
-
-
 class Sightings(ClosedOnExit):
     """Sightings by mailbox, which any string names. Belongs to one thread of one process. Every
     method raises SightingsError.
@@ -129,19 +95,11 @@ class Sightings(ClosedOnExit):
         """Use `open`."""
         self.path = db.path
         self._db = db
-        self._keys: dict[int, NDArray[np.int64]] = {}  # by number of the folder
 
     @classmethod
-    def open(cls, path: Path, *, replace_damaged: bool = False) -> Sightings:
-        """Open the sightings at `path`, or make new ones. A damaged file may be set aside."""
-        try:
-            db = Database.open(path, SIGHTINGS_SCHEMA)
-        except SightingsError as error:
-            if not (replace_damaged and is_corruption(error.__cause__)):
-                raise
-            set_aside(path)
-            db = Database.open(path, SIGHTINGS_SCHEMA)
-        return cls(db)
+    def open(cls, path: Path) -> Sightings:
+        """Open the sightings at `path`, or make new ones."""
+        return cls(Database.open(path, SIGHTINGS_SCHEMA))
 
     def close(self) -> None:
         self._db.close()
@@ -161,16 +119,9 @@ class Sightings(ClosedOnExit):
         return sorted(os.fsdecode(name) for (name,) in rows)
 
     def name_keys(self, mailbox: str, folder: str) -> NDArray[np.int64]:
-        """The sorted keys of a folder's names at its last scan; not to be written to."""
-        rows = self._query(_FOLDER, mailbox, folder)
-        if not rows:
-            return np.empty(0, np.int64)
-        ((number,),) = rows
-        if number not in self._keys:
-            query = "SELECT name FROM sightings WHERE folder = ? AND gone = 0 ORDER BY name"
-            names = [name for (name,) in self._query(query, number)]
-            self._keys[number] = np.array(names, np.int64)
-        return self._keys[number]
+        """The sorted keys of a folder's names at its last scan."""
+        query = f"SELECT name FROM sightings WHERE folder = ({_FOLDER}) AND gone = 0 ORDER BY name"
+        return np.array([name for (name,) in self._query(query, mailbox, folder)], np.int64)
 
     def find(
         self, mailbox: str, digests: Iterable[bytes], files: Iterable[FileKey]
@@ -190,16 +141,6 @@ class Sightings(ClosedOnExit):
             found[sighting.key] = sighting
         return list(found.values())
 
-    def find_digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
-        """The digests of files that are there, by key, except those that could not be read, and
-        those about which a decision is waiting.
-        """
-        query = (
-            f"SELECT name, digest FROM sightings WHERE {_OF_NAMES} "
-            "AND gone = 0 AND waiting = 0 AND digest != x''"
-        )
-        return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
-
     def find_present(self, digests: Iterable[bytes]) -> list[tuple[bytes, tuple[str, str, int]]]:
         query = (
             "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id "
@@ -212,22 +153,6 @@ class Sightings(ClosedOnExit):
             for mailbox, folder, name in self._query(query, digest)
         ]
 
-    def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:
-        query = f"SELECT name FROM marks WHERE {_OF_NAMES}"
-        rows = self._query(query, mailbox, folder, json.dumps(list(names)).encode())
-        return {name for (name,) in rows}
-
-    def done_digests(self, mailbox: str, digests: Iterable[bytes]) -> set[bytes]:
-        """Those of the messages of which the evidence of a copy teaches nothing any more."""
-        query = f"SELECT 1 FROM sightings NATURAL JOIN marks WHERE folder {_OF_DIGEST} LIMIT 1"
-        return {digest for digest in digests if self._query(query, mailbox, digest)}
-
-    def evidence_rule(self, mailbox: str) -> str:
-        """The evidence asked for since all of a mailbox was scanned; "": it never was."""
-        query = "SELECT asked FROM weighed JOIN mailboxes ON mailbox = id WHERE name = ?"
-        rows = self._query(query, mailbox)
-        return str(rows[0][0]) if rows else ""
-
     def pending_votes(self) -> list[PendingVote]:
         rows = self._query("SELECT * FROM pending ORDER BY id")
         return [PendingVote(NewVote(*row[1:9]), *row[9:]) for row in rows]
@@ -239,22 +164,16 @@ class Sightings(ClosedOnExit):
         mailbox: str,
         updated: Collection[Sighting],
         removed: Collection[FileKey],
-        *,
-        done: Collection[bytes] = (),
         votes: Iterable[PendingVote] = (),
     ) -> None:
-        """Store what has changed, and the votes that follow from it: all or nothing.
-
-        Of these digests the evidence teaches nothing any more: their updated sightings get a mark.
-        """
+        """Store what has changed, and the votes that follow from it: all or nothing."""
         if not updated and not removed:
             return
         folders = {sighting.folder for sighting in updated}.union(folder for folder, _ in removed)
         with self._db.transaction():
             numbers = {folder: self._add_folder(mailbox, folder) for folder in folders}
             away = [(numbers[folder], name) for folder, name in removed]
-            for table in ("sightings", "marks"):
-                self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)
+            self._db.executemany("DELETE FROM sightings WHERE folder = ? AND name = ?", away)
             self._db.executemany(
                 "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -267,36 +186,15 @@ class Sightings(ClosedOnExit):
                     for sighting in updated
                 ),
             )
-            marks = [
-                (numbers[sighting.folder], sighting.name)
-                for sighting in updated
-                if sighting.digest in done and not sighting.gone
-            ]
-            self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", marks)
             self._db.executemany(
                 f"INSERT INTO pending VALUES (NULL{', ?' * 12})",
                 ((*pending.vote, *pending[1:]) for pending in votes),
             )
-            self._forget_empty({number for number, _ in away})
-        for number in numbers.values():
-            self._keys.pop(number, None)
+            self._forget_empty({(number,) for number, _ in away})
 
     def drop_pending(self) -> None:
         with self._db.transaction():
             self._db.execute("DELETE FROM pending")
-
-    def mark_done(self, mailbox: str, folder: str, names: Collection[int]) -> None:
-        if not names:
-            return
-        with self._db.transaction():
-            number = self._add_folder(mailbox, folder)
-            rows = ((number, name) for name in names)
-            self._db.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", rows)
-
-    def set_evidence_rule(self, mailbox: str, rule: str) -> None:
-        with self._db.transaction():
-            row = self._add_mailbox(mailbox), rule
-            self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", row)
 
     def mark_scanned(self, mailbox: str) -> None:
         with self._db.transaction():
@@ -308,15 +206,11 @@ class Sightings(ClosedOnExit):
     def forget(self, mailbox: str) -> None:
         with self._db.transaction():
             number = self._add_mailbox(mailbox)
-            rows = self._db.execute("SELECT id FROM folders WHERE mailbox = ?", (number,))
-            folders = [(folder,) for (folder,) in rows]
-            for table in ("sightings", "marks"):
-                self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", folders)
-            for table in ("weighed", "missing", "folders"):
+            folders = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
+            self._db.execute(f"DELETE FROM sightings WHERE {folders}", (number,))
+            for table in ("missing", "folders"):
                 self._db.execute(f"DELETE FROM {table} WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
-        for (folder,) in folders:
-            self._keys.pop(folder, None)
 
     def forget_old(
         self, present: Set[str], now: int, unreadable: Collection[str] = ()
@@ -331,11 +225,8 @@ class Sightings(ClosedOnExit):
             before = (now - MAX_GONE_SECONDS,)
             old = "FROM sightings WHERE gone > 0 AND gone < ?"
             folders = self._db.execute(f"SELECT DISTINCT folder {old}", before).fetchall()
-            self._db.execute(
-                f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before
-            )
             self._db.execute(f"DELETE {old}", before)
-            self._forget_empty(number for (number,) in folders)
+            self._forget_empty(folders)
             rows = self._db.execute("SELECT name, id FROM mailboxes")
             numbers = {os.fsdecode(name): number for name, number in rows}
             here = [(numbers[mailbox],) for mailbox in numbers.keys() & present]
@@ -352,13 +243,10 @@ class Sightings(ClosedOnExit):
             self.forget(mailbox)
         return over
 
-    def _forget_empty(self, numbers: Iterable[int]) -> None:
+    def _forget_empty(self, folders: Iterable[tuple[int]]) -> None:
         """Forget those of some folders that have no sightings: users make as many as they like."""
-        for number in numbers:
-            empty = "id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
-            if self._db.execute(f"DELETE FROM folders WHERE {empty}", (number,)).rowcount:
-                self._db.execute("DELETE FROM marks WHERE folder = ?", (number,))
-                self._keys.pop(number, None)
+        empty = "id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
+        self._db.executemany(f"DELETE FROM folders WHERE {empty}", folders)
 
     # ---- numbers of folders and mailboxes
 

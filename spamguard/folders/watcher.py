@@ -80,7 +80,7 @@ class Watcher:
         self._debounce = debounce
         self._mailboxes = mailboxes
         self._warnings = WarnOnce(_log)
-        self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
+        self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE)
         self._reader = FolderReader(mailboxes, spam_filter.key, self._warnings)
         self._status_file = WatcherFile(
             settings.state,
@@ -307,10 +307,8 @@ class ScanQueue:
 
     def next_due(self) -> float:
         """When the first is due, or before."""
-        if self._rescanned is not None:
-            return 0.0
-        rescan = max(next(iter(self._rescans.values()), inf), self._paused_until)
-        return min(rescan, self._heap[0][0] if self._heap else inf)
+        rescan = 0.0 if self._rescanned else next(iter(self._rescans.values()), inf)
+        return min(max(rescan, self._paused_until), self._heap[0][0] if self._heap else inf)
 
     def take_due(self, now: float) -> list[MailboxState]:
         """The mailboxes in which something has changed that are due now, each once."""
@@ -324,9 +322,10 @@ class ScanQueue:
 
     def next_rescan(self, now: float) -> MailboxState | None:
         """The mailbox to scan whatever events say, until `end_rescan`; None: none is due."""
+        if now < self._paused_until:
+            return None
         mailbox, when = next(iter(self._rescans.items()), (None, inf))
-        is_due = max(when, self._paused_until) <= now
-        if self._rescanned is None and mailbox is not None and is_due:
+        if self._rescanned is None and mailbox is not None and when <= now:
             self._rescans[mailbox] = now + RESCAN_SECONDS
             self._rescans.move_to_end(mailbox)
             self._rescanned = self.mailboxes[mailbox]
@@ -341,43 +340,36 @@ class ScanQueue:
 
     def pause_rescans(self, until: float) -> None:
         """Nothing can be scanned now: the same mailbox comes again, and none before it."""
-        if self._rescanned is not None:
-            self._rescans[self._rescanned.mailbox] = 0.0
-            self._rescans.move_to_end(self._rescanned.mailbox, last=False)
-            self._rescanned = None
         self._paused_until = until
 
 
 # ---- after an upgrade that reads mail otherwise
 
-_PROGRESS_KEY = f"renewed.{EXTRACTOR}"  # in the ledger
-_EVENT_BATCH_SIZE = 1000
+_EVENT_BATCH_SIZE = 10_000
 _BATCH_SIZE = 16  # messages of a step
 
 
 class Reextractor:
     """Reads the messages of outdated votes that still lie in watched folders once more: goes
-    through the ledger's events, and stores in the ledger how far it has come.
+    through the events that the ledger has at the start. Those that are nowhere stay outdated.
     """
 
     def __init__(self, spam_filter: Filter, sightings: Sightings, reader: FolderReader) -> None:
         self._filter = spam_filter
         self._sightings = sightings
         self._reader = reader
-        self._done = int(spam_filter.ledger.get_meta(_PROGRESS_KEY) or 0)  # all events up to it
-        self._read_up_to, self._end = self._done, spam_filter.ledger.last_position()
-        self._waiting: list[bytes] = []  # messages of the events from `_done` to `_read_up_to`
-        self._cast = 0
-        self.due = 0.0 if self._done < self._end else inf
+        self._read_up_to, self._end = 0, spam_filter.ledger.last_position()
+        self._waiting: list[bytes] = []  # messages of the last batch of events
+        self.due = 0.0 if self._end else inf
 
     def step(self, mailboxes: Collection[Mailbox]) -> int:
         began = time.monotonic()
         if not self._waiting:
-            self._done = self._read_up_to
-            self._read_up_to = min(self._done + _EVENT_BATCH_SIZE, self._end)
+            upto = self._read_up_to + _EVENT_BATCH_SIZE
             self._waiting = self._filter.ledger.users.outdated_digests(
-                EXTRACTOR, self._done, self._read_up_to
+                EXTRACTOR, self._read_up_to, upto
             )
+            self._read_up_to = upto
         by_path = {mailbox.path: mailbox for mailbox in mailboxes}
         copies: defaultdict[Folder, dict[int, bytes]] = defaultdict(dict)
         present = self._sightings.find_present(self._waiting[:_BATCH_SIZE])
@@ -394,17 +386,7 @@ class Reextractor:
                     examples[digest] = example
         cast = len(reextract_votes(self._filter, list(examples.values())))
         self._waiting = self._waiting[_BATCH_SIZE:]
-        self._cast += cast
-        if not self._waiting and (cast or self._read_up_to == self._end):
-            # A crash before this finds the same events again, with current votes.
-            self._filter.ledger.set_meta(_PROGRESS_KEY, str(self._read_up_to))
-            self._done = self._read_up_to
-            if self._done == self._end and self._cast:
-                _log.info(
-                    "%d votes by an older version were read again from the mail in watched "
-                    "folders; `spamguard status` tells what is left",
-                    self._cast,
-                )
+        is_over = not self._waiting and self._read_up_to >= self._end
         now = time.monotonic()
-        self.due = inf if self._done == self._end else 2 * now - began  # as long a pause as a step
+        self.due = inf if is_over else 2 * now - began  # as long a pause as a step
         return cast

@@ -15,13 +15,7 @@ import time
 from binascii import hexlify
 from collections.abc import Sequence
 
-from spamguard.users import (
-    LESSON_SPOOL,
-    MAX_LESSON_BYTES,
-    LessonHeader,
-    is_class_name,
-    is_user_name,
-)
+from spamguard.users import LESSON_SPOOL, MAX_LESSON_BYTES, LessonHeader
 
 EXIT_DATA_ERROR = 65  # EX_DATAERR of sysexits.h
 EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL
@@ -90,25 +84,15 @@ def main(arguments: Sequence[str]) -> int:
 def run(options: argparse.Namespace) -> int:
     try:
         raw = sys.stdin.buffer.read(MAX_LESSON_BYTES + 1)
-        if mistake := _find_mistake(options, raw):
-            return _fail(mistake, EXIT_DATA_ERROR)
-        spool_lesson(options.spool, LessonHeader(options.label, len(raw), options.user), raw)
+        header = LessonHeader(options.label, len(raw), options.user)
+        if not header.is_valid():
+            text = f"no lesson: class {options.label!r}, user {options.user!r}, {len(raw)} bytes"
+            return _fail(f"{text} (of 1 to {MAX_LESSON_BYTES})", EXIT_DATA_ERROR)
+        spool_lesson(options.spool, header, raw)
     except OSError as error:
         text = f"the lesson could not be left in {options.spool}: {error.strerror or error}"
         return _fail(text, EXIT_TRY_AGAIN)
     return os.EX_OK
-
-
-def _find_mistake(options: argparse.Namespace, raw: bytes) -> str:
-    if not is_class_name(options.label):
-        return f"{options.label!r} is no class"
-    if options.user and not is_user_name(options.user):
-        return f"{options.user!r} is no name of a user"
-    if not raw:
-        return "there is no message on standard input"
-    if len(raw) > MAX_LESSON_BYTES:
-        return f"the message has more than {MAX_LESSON_BYTES} bytes"
-    return ""
 
 
 def _fail(text: str, status: int) -> int:

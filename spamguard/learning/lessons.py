@@ -4,9 +4,9 @@ A lesson says: this message is of this class, by the word of this user. It comes
 in the spool), a scanner's protocol, forwarded mail, a folder, the page, the API or a command. Each
 of these authenticates its client in its own manner and names the user; then all come here:
 
-- `TrainingIntake.submit` is for processes that hold no filter. It leaves out what says nothing new,
-  and puts the rest into the queue on the disk. The reply goes out before the lesson is learnt,
-  because no mail server may wait for the ledger.
+- `TrainingIntake.submit` is for processes that hold no filter. It puts a lesson into the queue on
+  the disk. The reply goes out before the lesson is learnt, because no mail server may wait for the
+  ledger.
 - `Learner` takes what waits to `LessonService.submit`. A lesson is removed once it is in the
   ledger; a crash in between teaches it again, which changes nothing.
 - `LessonService` is for processes that hold a filter: is the class known, is the quota of the day
@@ -21,21 +21,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from hashlib import blake2b
 from math import inf
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from spamguard import keys, log
+from spamguard import log
 from spamguard.engine.prepare import Example, ExampleReader
 from spamguard.errors import SpamguardError, UnknownClassError
 from spamguard.learning import status_files
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
-from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce
-from spamguard.records import EXTRACTOR
-from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.users import (
     SUBMITTED_ORIGINS,
     LessonHeader,
@@ -319,7 +315,6 @@ class TrainingOutcome(Enum):
     """What came of a lesson that was handed over."""
 
     ACCEPTED = auto()  # it is on the disk, and is learnt by and by
-    UNCHANGED = auto()  # it says nothing new
     FORBIDDEN = auto()  # this client may not teach
     IMPOSSIBLE = auto()  # it can never be learnt
     TRY_LATER = auto()  # local trouble
@@ -329,52 +324,15 @@ class TrainingIntake:
     """Takes lessons for the queue of one state directory; any number of threads may call it."""
 
     def __init__(self, state: Path) -> None:
-        self._state = state
         self._queue = LessonQueue(state / QUEUE_DIRECTORY)
 
     def submit(
-        self,
-        header: LessonHeader,
-        message: Iterable[bytes],
-        origin: str,
-        digest: bytes | None = None,
+        self, header: LessonHeader, message: Iterable[bytes], origin: str
     ) -> TrainingOutcome:
         """Return once the lesson is on the disk; OSError says that it is not. Class and quota are
-        checked when it is learnt. With the digest a door that has read the message (b"": that it
-        could not) keeps known lessons out of the queue, and has a line in the log.
+        checked when it is learnt, and whether it says anything new.
         """
-        label, _, user = header
         if not header.is_valid():
             return TrainingOutcome.IMPOSSIBLE
-        if digest and self._current_label(digest, user) == label:
-            return TrainingOutcome.UNCHANGED
-        key = _queue_mark(digest, user) if digest else ""
-        self._queue.put(header, origin, message, key)
-        if digest is not None:
-            log.log_lesson(_log, user, {"by": origin}, label, digest, "taken")
+        self._queue.put(header, origin, message)
         return TrainingOutcome.ACCEPTED
-
-    def _current_label(self, digest: bytes, user: str) -> str | None:
-        """The user's last word, waiting or learnt; "": none; None: unknown, or worth repeating."""
-        try:
-            waiting = self._queue.find_marked(_queue_mark(digest, user))
-        except LookupError:
-            return None
-        if waiting is not None and waiting.user == user:
-            return waiting.label
-        path = self._state / LEDGER_FILE
-        try:
-            if not path.exists():  # this process never makes one
-                return None
-            key = keys.load_key(self._state / KEY_FILE, create=False)
-            with SqliteLedger.open(path, keys.key_fingerprint(key)) as ledger:
-                votes = ledger.users.all_votes(user, digest)
-        except SpamguardError as error:
-            _log.warning("whether a lesson is known cannot be told: %s", error)
-            return None
-        label = votes[0].label if votes else None
-        return None if label and votes[0].extractor < EXTRACTOR else label or ""
-
-
-def _queue_mark(digest: bytes, user: str) -> str:
-    return blake2b(user.encode("utf-8", "replace"), key=digest[:64], digest_size=6).hexdigest()

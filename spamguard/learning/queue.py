@@ -4,8 +4,7 @@
 files in, nobody lists them. The owner of a file says what is in it, and nobody else. One bad file
 never keeps the others from being learnt.
 
-`LessonQueue` is the daemon's own, a private directory. Names there also say how a lesson came, and
-are marked by message and user.
+`LessonQueue` is the daemon's own, a private directory. Names there also say how a lesson came.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ MAX_LESSONS = 20_000
 _MAX_QUEUE_BYTES = 2 << 30
 _UNFINISHED_SECONDS = 600.0  # that a program may take to write a lesson
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_TIME_PART, _MARK_PART = slice(20), slice(21, 33)  # of a name
-_UNMARKED_PREFIX = "x"  # of a mark, where the lesson has none
 
 
 @dataclass
@@ -104,42 +101,20 @@ class LessonQueue(LessonSpool):
     """Any process may put lessons in; one takes them out."""
 
     _resolve_user: Callable[[int, str], str] = lambda _, named: named  # the door was told who it is
-    _name_form = re.compile(r"[0-9]{20}-[0-9a-fx][0-9a-f]{11}\.[a-z-]{1,20}")  # time, mark, origin
+    _name_form = re.compile(r"[0-9]{20}-[0-9a-z]{12}\.[a-z-]{1,20}")  # time, chance, origin
 
-    def put(
-        self, header: LessonHeader, origin: str, message: Iterable[bytes], mark: str = ""
-    ) -> None:
-        """Return once the lesson is on the disk. Raises OSError if it is not.
-
-        By the mark, 12 hexadecimal digits, `find_marked` finds it; "" if none are known.
-        """
+    def put(self, header: LessonHeader, origin: str, message: Iterable[bytes]) -> None:
+        """Return once the lesson is on the disk. Raises OSError if it is not."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        count, size, newest = 0, header.length, 0
+        count, size = 0, header.length
         for entry in islice(os.scandir(self._directory), MAX_LESSONS + 1):
             count += 1
-            if self._name_form.fullmatch(entry.name):
-                newest = max(newest, int(entry.name[_TIME_PART]))
             with suppress(FileNotFoundError):  # learnt just now
                 size += entry.stat(follow_symlinks=False).st_size
         if count >= MAX_LESSONS or size > _MAX_QUEUE_BYTES:
             raise OSError(errno.EDQUOT, "too many lessons wait to be learnt")
-        when = max(time.time_ns(), newest + 1)  # behind all others, also if the clock was set back
-        name = f"{when:020d}-{mark or _UNMARKED_PREFIX + os.urandom(6).hex()[1:]}.{origin}"
+        name = f"{time.time_ns():020d}-{os.urandom(6).hex()}.{origin}"
         replace_private(self._directory / name, chain([header.encode()], message))
-
-    def find_marked(self, mark: str) -> LessonHeader | None:
-        """The header of the newest lesson with this mark; None if there is none, or no longer.
-
-        LookupError: a lesson without a mark waits, which may be about the same message.
-        """
-        marks = {name[_MARK_PART]: name for name in self.names()}
-        if mark in marks:
-            path = self._directory / marks[mark]
-            with suppress(FileNotFoundError, ValueError), path.open("rb") as file:
-                return parse_lesson_header(file.readline(MAX_LESSON_HEADER))
-        elif any(other.startswith(_UNMARKED_PREFIX) for other in marks):
-            raise LookupError("not all that waits is marked")
-        return None
 
     def names(self) -> list[str]:
         """The names of the lessons, oldest first. Removes what crashed writers left unfinished."""

@@ -119,7 +119,6 @@ class WatcherFile:
         self, state: Path, warnings: WarnOnce, list_troubles: Callable[[], Iterable[WatcherTrouble]]
     ) -> None:
         self._state = state
-        self._path = state / WATCHER_FILE
         self._warnings = warnings
         self._list_troubles = list_troubles
         self._began = int(time.time())
@@ -156,10 +155,10 @@ class WatcherFile:
         except OSError as error:
             self._written = None
             self._warnings.warn(
-                self._path,
+                WATCHER_FILE,
                 "%s: cannot be written (%s): `status` does not see what is learnt",
-                self._path,
+                WATCHER_FILE,
                 error.strerror,
             )
         else:
-            self._warnings.clear(self._path)
+            self._warnings.clear(WATCHER_FILE)

@@ -159,11 +159,6 @@ def _recast(vote: Vote, packed: bytes, scores: bytes, extractor: int) -> NewVote
 
 # ---- votes of an older extractor
 
-REEXTRACT_REMEDY = (
-    "the daemon does that with what lies in watched folders, "
-    "teach the rest again (teach-folders, learn)"
-)
-
 
 def count_outdated(ledger: SqliteLedger) -> int:
     lessons, current = ledger.lesson_counts(), ledger.lesson_counts(EXTRACTOR)
@@ -174,7 +169,8 @@ def describe_outdated(number: int) -> str:
     lessons = "1 lesson" if number == 1 else f"{number:,} lessons"
     return (
         f"{lessons} from before an upgrade that reads mail otherwise: "
-        "no use until the mail is read again"
+        "no use until the mail is read again; the daemon does that with what lies in watched "
+        "folders, teach the rest again (teach-folders, learn)"
     )
 
 

@@ -100,10 +100,6 @@ class LogState(NamedTuple):
     away: str
 
 
-# Notes of other rooms that hold numbers of events: joining gives every event another number.
-_NUMBERED_NOTES = ("tables.", "renewed.")
-
-
 class ForkError(LedgerError):
     """The shared log does not go on where this copy of it ends."""
 
@@ -137,8 +133,8 @@ class SharedLog:
             log = SharedLog(database, database.transaction)
             database.execute("UPDATE events SET seq = seq + ?", (PROVISIONAL - 1,))
             log._insert_pending(PROVISIONAL - 1, 2**63 - 1)
-            for note in _NUMBERED_NOTES:
-                database.execute("DELETE FROM meta WHERE substr(key, 1, ?) = ?", (len(note), note))
+            # of tables, which hold numbers of events: joining gives every event another one
+            database.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
             node = secrets.token_hex(8)
             values = {"node": node, "compacted": "0", "position": "0", "generation": "1"}
             values |= {"away": str(int(time.time())), "joining": "yes"}

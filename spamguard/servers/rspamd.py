@@ -63,7 +63,6 @@ _MESSAGE_ID = re.compile(
 _REFUSAL_ACTIONS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
 _ANSWER_BY_OUTCOME: Mapping[TrainingOutcome, tuple[int, Mapping[str, Any]]] = {
     TrainingOutcome.ACCEPTED: (200, {"success": True}),
-    TrainingOutcome.UNCHANGED: (208, {"success": True}),
     TrainingOutcome.FORBIDDEN: (
         403,
         {"error": "this client may not teach: a password is needed, or to be listed"},

@@ -216,10 +216,9 @@ class ScanService:
             scan = await self._judge.scan(request.message, b"", ())
             if isinstance(scan, NotScanned) and scan.reason in _OUTCOME_BY_REASON:
                 return _OUTCOME_BY_REASON[scan.reason]
-            digest = b"" if isinstance(scan, NotScanned) else scan.digest
             header = LessonHeader(label, request.message.size, user)
             message, origin = request.message.chunks(), self.scanner.listen.protocol
-            return await run_in_thread(self._training.submit, header, message, origin, digest)
+            return await run_in_thread(self._training.submit, header, message, origin)
         except OSError as error:
             _log.error("a lesson cannot be kept: %s", error)
         except Exception:  # noqa: BLE001  a fault of ours

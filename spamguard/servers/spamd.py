@@ -247,8 +247,7 @@ class SpamdSession(Conversation):
             if outcome in _CODE_BY_OUTCOME:
                 raise RefusedError(_CODE_BY_OUTCOME[outcome])
             field = "DidSet" if request.label else "DidRemove"
-            line = f"{field}: local\r\n" if outcome is TrainingOutcome.ACCEPTED else ""
-            await self.send(f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii"))
+            await self.send(f"SPAMD/1.1 0 EX_OK\r\n{field}: local\r\n\r\n".encode("ascii"))
             return
         result = await self._context.service.scan(asked)
         if result.action is Action.DEFER:

@@ -396,10 +396,7 @@ def limited(kind: type[Way], tmp_path: Path) -> Any:
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[Any]:
     """The facts of the log's lines on lessons that are learnt, known or taken back."""
-    facts = [
-        record.facts() for record in caplog.records if getattr(record, "event", "") == "lesson"
-    ]
-    return [fact for fact in facts if fact["outcome"] != "taken"]
+    return [record.facts() for record in caplog.records if getattr(record, "event", "") == "lesson"]
 
 
 def test_a_lesson_is_its_users_vote_and_has_one_line_in_the_log(way, caplog):
@@ -450,15 +447,13 @@ def test_the_site_has_no_limit(limited):
 
 
 def test_saying_it_again_changes_nothing_and_costs_nothing(limited, caplog):
-    replies = limited.say([Said(MAIL[0])] * 2)
-    replies += limited.say([Said(MAIL[0])])
+    limited.say([Said(MAIL[0])] * 2)
+    limited.say([Said(MAIL[0])])
     assert limited.votes() == [("anna", "spam")]
     limited.say([Said(raw) for raw in MAIL[1:DAILY]])
     assert limited.votes() == [("anna", "spam")] * DAILY
     outcomes = [fact["outcome"] for fact in lines(caplog) if fact["class"] == "spam"]
-    if TrainingOutcome.UNCHANGED in replies:  # nothing to queue, so nothing to learn
-        assert outcomes == ["learnt"] * DAILY
-    elif limited.has_log and limited.known_word:
+    if limited.has_log and limited.known_word:
         assert (outcomes.count("learnt"), outcomes.count("known")) == (DAILY, 2)
 
 

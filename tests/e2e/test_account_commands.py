@@ -173,7 +173,7 @@ def test_from_nothing_to_the_first_verdict_as_the_page_says(
         assert "accounts   anna@example.org: look, connected since " in status
         assert "1 judged (0 spam), 0 moved" in account(tmp_path, "list").stdout
         doctor = daemon.ask(tmp_path / "state", "doctor", "--config", str(file)).stdout
-        assert "ok      account anna@example.org: daemon: look, connected since " in doctor
+        assert "ok      account anna@example.org: logged in to 127.0.0.1:" in doctor
         assert "FAILED" not in doctor
         link = daemon.command(tmp_path / "state", "login-link", "--operator").partition("link=")[2]
         with httpx.Client(follow_redirects=True) as olga:

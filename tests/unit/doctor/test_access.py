@@ -97,7 +97,8 @@ def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:
     step = doctor.check_mailboxes(settings(tmp_path), pwd.getpwuid(os.getuid()))
     assert (step.outcome, step.detail) == (
         StepOutcome.SKIPPED,
-        f"there are none yet: nothing fits {tmp_path}/home/*",
+        f"watch: nothing fits {tmp_path}/home/* yet: "
+        "until something does, moving mail there teaches nothing",
     )
 
 

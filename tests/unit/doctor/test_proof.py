@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -10,15 +12,36 @@ from spamguard.config.options import Watch
 from spamguard.doctor import proof
 from spamguard.doctor.proof import ProofMailbox, find_junk
 from spamguard.storage import Owner
-from tests.unit.filters import held, mail, opened, teach
+from tests.support.waiting import PATIENCE
+from tests.unit.filters import opened
 from tests.unit.folders.maildirs import maildir
+from tests.unit.folders.watched import Watched
 
 
 @pytest.fixture
-def spam_filter(tmp_path):
+def box(tmp_path):
+    """A mailbox that is watched, by a thread of its own as by a daemon."""
+    ready, over = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        one = Watched(tmp_path)
+        one.rest()
+        ready.set()
+        while not over.is_set():
+            one.watcher.run_once(0.02)
+        one.close()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    assert ready.wait(PATIENCE)
+    yield ProofMailbox(tmp_path / "home" / "anna", ".Junk", Owner(0, 0), tmp_path / "state")
+    over.set()
+    thread.join()
+
+
+@pytest.fixture
+def spam_filter(tmp_path, box):
     with opened(tmp_path / "state") as one:
-        teach(one, mail(40))
-        one.settle()
         yield one
 
 
@@ -26,78 +49,39 @@ def outcomes(steps):
     return [f"{step.name} {step.outcome}" for step in steps]
 
 
-def in_scratch(spam_filter):
-    with proof.scratch_mailbox(spam_filter) as box:
-        steps = list(proof.prove(spam_filter, box, "a hint"))
-        left = [path for path in box.path.rglob("*") if path.is_file()]
-    assert left == []
-    assert not box.path.exists()
-    return steps
+def files(path: Path) -> list[Path]:
+    return [each for each in path.rglob("*") if each.is_file()]
 
 
-def test_a_move_that_is_not_learnt_is_found(spam_filter, monkeypatch):
-    monkeypatch.setattr(proof, "STEP_TIMEOUT", 0.3)
+def test_a_move_that_is_not_learnt_is_found(spam_filter, box, monkeypatch):
     monkeypatch.setattr(ProofMailbox, "move_to_junk", lambda _: None)
-    assert outcomes(in_scratch(spam_filter)) == [
-        "delivery ok",
-        "sighting ok",
-        "move ok",
-        "lesson failed",
-        "taking back ok",
-    ]
+    steps = proof.prove(spam_filter, box)
+    assert outcomes(islice(steps, 3)) == ["delivery ok", "sighting ok", "move ok"]
+    monkeypatch.setattr(proof, "STEP_TIMEOUT", 0.3)
+    assert outcomes(steps) == ["lesson failed", "taking back ok"]
+    assert files(box.path) == []
 
 
-def test_others_may_teach_meanwhile(spam_filter, monkeypatch):
-    move = ProofMailbox.move_to_junk
-
-    def moved(box):
-        teach(spam_filter, [("spam", mail(60)[-1][1])])
-        move(box)
-
-    monkeypatch.setattr(ProofMailbox, "move_to_junk", moved)
-    steps = in_scratch(spam_filter)
-    assert "others have taught meanwhile" in steps[-1].detail
-    assert set(outcomes(steps)[1:]) == {
-        "sighting ok",
-        "move ok",
-        "lesson ok",
-        "verdict ok",
-        "taking back ok",
-    }
-
-
-def test_interrupted_it_leaves_nothing(spam_filter, monkeypatch):
-    def stop(_):
-        raise KeyboardInterrupt
-
-    before = held(spam_filter)
-    with proof.scratch_mailbox(spam_filter) as box:
-        steps = proof.prove(spam_filter, box, "")
-        assert "lesson ok" in outcomes(islice(steps, 4))
-        monkeypatch.setattr(spam_filter, "judge", stop)
-        with pytest.raises(KeyboardInterrupt):
-            next(steps)
-        assert [path for path in box.path.rglob("*") if path.is_file()] == []
-    assert (
-        list(spam_filter.ledger.users.votes_on_message(spam_filter._reader.digest(box.raw))) == []
-    )
-    monkeypatch.undo()
-    spam_filter.settle()
-    assert held(spam_filter) == before
+def test_interrupted_it_leaves_nothing(spam_filter, box):
+    steps = proof.prove(spam_filter, box)
+    assert "lesson ok" in outcomes(islice(steps, 4))
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt())
+    assert files(box.path) == []
+    digest = spam_filter._reader.digest(box.raw)
+    assert list(spam_filter.ledger.users.votes_on_message(digest)) == []
 
 
 def test_a_mailbox_that_cannot_be_written(spam_filter, tmp_path):
-    box = ProofMailbox(tmp_path / "none", ".Junk", Owner(0, 0), tmp_path, lambda: None)
-    assert outcomes(proof.prove(spam_filter, box, "")) == ["mailbox failed", "taking back ok"]
+    box = ProofMailbox(tmp_path / "none", ".Junk", Owner(0, 0), tmp_path)
+    assert outcomes(proof.prove(spam_filter, box)) == ["mailbox failed", "taking back ok"]
 
 
-def test_a_message_that_has_gone(spam_filter, tmp_path):
-    box = ProofMailbox(
-        maildir(tmp_path / "box", ".Junk"), ".Junk", Owner(0, 0), tmp_path, lambda: None
-    )
+def test_a_message_that_has_gone(tmp_path):
+    box = ProofMailbox(maildir(tmp_path / "box", ".Junk"), ".Junk", Owner(0, 0), tmp_path)
     with pytest.raises(FileNotFoundError):
         box.move_to_junk()
-    assert box.wait_until(box.is_sighted, 0.01) is None
+    assert not box.is_sighted()
     assert not list(tmp_path.glob("sightings*"))  # only the watcher makes them
 
 

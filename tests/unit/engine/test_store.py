@@ -121,16 +121,10 @@ def test_what_an_older_extractor_left_goes_with_the_first_settling(tmp_path: Pat
         for name in (older, newer, draft):
             (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / draft, (0, 0))
-        for key in (
-            f"tables.{EXTRACTOR - 1}",
-            f"renewed.{EXTRACTOR - 1}",
-            f"tables.{EXTRACTOR + 1}",
-        ):
+        for key in (f"tables.{EXTRACTOR - 1}", f"tables.{EXTRACTOR + 1}"):
             spam_filter.ledger.set_meta(key, "{}")
         spam_filter.settle()
-        assert [
-            spam_filter.ledger.get_meta(f"{note}.{EXTRACTOR - 1}") for note in ("tables", "renewed")
-        ] == [None, None]
+        assert spam_filter.ledger.get_meta(f"tables.{EXTRACTOR - 1}") is None
         assert spam_filter.ledger.get_meta(f"tables.{EXTRACTOR + 1}") == "{}"
         assert json.loads(spam_filter.ledger.get_meta(mine) or "")["settled"] == 5
         assert {path.name for path in tmp_path.iterdir()} & {older, newer, draft} == {newer}

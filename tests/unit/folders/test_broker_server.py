@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 import threading
@@ -38,7 +37,7 @@ class Client:
         channel.settimeout(SECONDS)
 
     def hear(self) -> tuple[object, int]:
-        """A whole answer or its error, and how many descriptors came with it; they are closed."""
+        """A whole answer, and how many descriptors came with it; they are closed."""
         line, count = b"", 0
         while not line.endswith(b"\n"):
             piece, descriptors, _, _ = socket.recv_fds(self.channel, 1 << 16, 4)
@@ -47,14 +46,7 @@ class Client:
                 os.close(one)
             assert piece, "it has hung up"
             line += piece
-        try:
-            return broker.unpack_answer(line), count
-        except OSError as error:
-            return error, count
-
-    def ask(self, *question: object) -> tuple[object, int]:
-        self.channel.send(broker.pack_line(*question))
-        return self.hear()
+        return broker.unpack_answer(line), count
 
 
 @contextmanager
@@ -79,10 +71,6 @@ def served(pattern: Path | str) -> Iterator[tuple[Client, list[Exception]]]:
         ours.shutdown(socket.SHUT_WR)
         thread.join(SECONDS)
         assert not thread.is_alive()
-
-
-def says_no(answer: tuple[object, int]) -> bool:
-    return isinstance(answer[0], OSError) and answer[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -113,19 +101,6 @@ def test_who_says_what_makes_no_sense_is_sent_away(tmp_path, question):
         client.channel.send(question)
         assert client.channel.recv(100) == b""
     assert isinstance(ended[0], ValueError)
-
-
-def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monkeypatch):
-    """Otherwise one such folder would end the connection for all users, again and again."""
-    box = maildir(tmp_path / "anna", ".Junk")
-    (box / ".Junk" / "cur" / ("x" * 200)).touch()
-    monkeypatch.setattr(broker, "MAX_ANSWER_BYTES", 200)
-    with served(box) as (client, ended):
-        ((_, path, _),) = client.ask("users")[0]
-        junk = Folder(Mailbox(getpass.getuser(), path, 0), ".Junk")
-        assert says_no(client.ask("names", junk))
-        assert client.ask("names", junk._replace(directory="")) == ({"new": [], "cur": []}, 0)
-    assert ended == []
 
 
 # ---- what is said

@@ -15,16 +15,23 @@ from tests.unit.folders.shown import flag, look
 from tests.unit.folders.watched import MAIL
 
 
-def test_what_happened_while_nobody_looked_counts(weighed):
+def test_only_a_flag_that_is_set_while_we_watch_counts(weighed):
+    """Not one from before it was asked for, nor one that a server or a move brings with it."""
     one = weighed()
-    known = deliver(one.box, MAIL[0])
+    known, other = (deliver(one.box, raw) for raw in MAIL[:2])
     one.rest()
     one.stop()
     flag(known, "R")
-    deliver(one.box / ".Archive", MAIL[1], "cur", "FS")
+    deliver(one.box / ".Archive", MAIL[2], "cur", "FS")
+    moved = deliver(one.box / ".Trash", MAIL[3], "cur", "F")
     one.start()
     one.rest()
-    assert one.votes() == {"anna 0": "ham", "anna 1": "ham"}
+    move(moved, one.box)
+    one.rest()
+    assert one.votes() == {}
+    flag(other, "R")
+    one.rest()
+    assert one.votes() == {"anna 1": "ham"}
 
 
 def test_the_daily_limit_counts_it(weighed):

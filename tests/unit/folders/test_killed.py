@@ -20,7 +20,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spamguard.folders.maildir import Changes
-from spamguard.folders.sightings import Sightings
 from spamguard.ledger.sqlite import SqliteLedger
 from tests.support.killing import in_child
 from tests.unit.folders.maildirs import deliver, move
@@ -83,18 +82,6 @@ def test_what_a_killed_look_decided_is_told_once_and_keeps_its_place_in_the_day(
     assert [line for line in told if line.startswith("lessons that were decided")] == [
         "lessons that were decided before a stop or a failure, and are taught now: 2"
     ]
-
-
-def test_evidence_from_before_it_was_asked_for_teaches_nothing_after_a_kill(tmp_path):
-    box = maildir_of(tmp_path)
-    message = deliver(box, MAIL[0], "cur", "F")
-    looks(tmp_path)
-    looks(tmp_path, flagged_is_ham=True)
-    message = move(message, box / ".Trash")
-    killed_look(tmp_path, Sightings, "update", after=True, flagged_is_ham=True)
-    looks(tmp_path, flagged_is_ham=True)
-    move(message, box)
-    assert looks(tmp_path, flagged_is_ham=True) == {}
 
 
 class State(NamedTuple):

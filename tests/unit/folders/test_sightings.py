@@ -13,7 +13,6 @@ import pytest
 from spamguard.errors import SpamguardError
 from spamguard.folders.reconcile import Sighting
 from spamguard.folders.sightings import (
-    DAMAGED_SUFFIX,
     MAX_GONE_SECONDS,
     SIGHTINGS_FILE,
     Sightings,
@@ -43,20 +42,12 @@ def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_damaged_file_is_refused_in_one_line_and_set_aside_by_who_learns_from_it(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / SIGHTINGS_FILE).write_bytes(content)
     with pytest.raises(
         SpamguardError, match=r"^sightings .*: move it away and restart the daemon[^\n]*$"
     ):
         opened(tmp_path)
-    with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
-        sightings.update("anna", [PLAIN], [])
-    assert (tmp_path / (SIGHTINGS_FILE + DAMAGED_SUFFIX)).read_bytes() == content
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-    with opened(tmp_path) as sightings:
-        assert sightings.mailboxes() == ["anna"]
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

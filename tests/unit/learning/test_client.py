@@ -29,9 +29,9 @@ def teach_pipe(
     ("arguments", "raw", "status", "told"),
     [
         (["--as", "spam"], b"x", 75, b"left"),
-        (["--as", "SPAM"], b"x", 65, b"no class"),
-        (["--as", "spam", "--user", "a\tb"], b"x", 65, b"no name"),
-        (["--as", "spam"], b"", 65, b"no message"),
+        (["--as", "SPAM"], b"x", 65, b"class 'SPAM'"),
+        (["--as", "spam", "--user", "a\tb"], b"x", 65, b"user 'a\\tb'"),
+        (["--as", "spam"], b"", 65, b" 0 bytes"),
         ([], b"x", 2, b"--as"),
     ],
 )

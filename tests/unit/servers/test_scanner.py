@@ -16,9 +16,8 @@ from spamguard.proxy.transaction import DeliveryRecord
 from spamguard.servers.scanner import ScanRequest, ScanResult, ScanService
 from spamguard.smtp.envelope import Client
 from spamguard.storage import Spool
-from spamguard.users import LessonHeader, QueuedLesson, UserResolver
+from spamguard.users import QueuedLesson, UserResolver
 from tests.support.scanners import ScriptedJudge, scan_service, scanner
-from tests.unit.filters import opened
 
 MAIL = (
     b"Subject: some =?utf-8?q?th=C3=ADng?=\n"
@@ -103,22 +102,6 @@ def test_an_empty_or_missing_password_opens_nothing(
     assert (
         "nobody can teach by a password: the daemon's user must be able to read it" in caplog.text
     )
-
-
-def test_what_waits_by_other_ways_may_be_about_this(tmp_path: Path) -> None:
-    """So that nothing is called known, or taken back, before that is learnt."""
-    case = ServiceCase(tmp_path, teachers=(HERE,))
-    with opened(tmp_path):
-        pass
-    assert case.taught("", user="anna") is TrainingOutcome.UNCHANGED
-    LessonQueue(tmp_path / QUEUE_DIRECTORY).put(
-        LessonHeader("spam", len(MAIL), "anna"), "teach-pipe", [MAIL]
-    )
-    assert [case.taught("", user="anna"), case.taught("", user="anna")] == [
-        TrainingOutcome.ACCEPTED,
-        TrainingOutcome.UNCHANGED,
-    ]
-    assert [lesson.label for lesson in case.lessons()] == ["spam", ""]
 
 
 @pytest.mark.parametrize("reason", ["crashed", "timeout"])
