@@ -128,21 +128,14 @@ def terminate_cleanly() -> Iterator[None]:
 # ---- the configuration, and the filter
 
 
-def config_reader(
-    options: argparse.Namespace, file: Path | None, **overrides: Any
-) -> Callable[[], Settings]:
-    """Return a function that reads the configuration; it raises ConfigError.
-
-    overrides: what the command line says in place of the file.
-    """
-    default_state = _usual_state(options)  # as it is now: a service becomes another user
+def config_reader(options: argparse.Namespace, file: Path | None) -> Callable[[], Settings]:
+    """Return a function that reads the configuration; it raises ConfigError."""
+    usual_state = _usual_state(options)  # as it is now: a service becomes another user
 
     def read() -> Settings:
-        from spamguard.config.load import settings_from_command_line
+        from spamguard.config import load  # when it is called: only then is pydantic needed
 
-        return settings_from_command_line(
-            file, usual_state=default_state, state=options.state, **overrides
-        )
+        return load.load_settings(file, state=options.state, usual_state=usual_state)
 
     return read
 

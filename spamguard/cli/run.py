@@ -32,7 +32,7 @@ from spamguard.cli import arguments, common, status
 from spamguard.cli.arguments import argument, command, flag
 from spamguard.config import types
 from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
-from spamguard.storage import LEDGER_FILE, account_owner, directory_owner
+from spamguard.storage import account_owner, directory_owner
 
 if TYPE_CHECKING:
     from spamguard.config.options import Settings
@@ -59,47 +59,19 @@ teaches.
 SIGHUP: read the configuration again, no connection is lost; SIGTERM: finish running work within 10
 seconds. Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same), or
 the limit on memory (`ulimit -v`) is too low.""",
-    argument(
-        "--listen",
-        metavar="ENDPOINT",
-        help="smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says",
-    ),
-    argument(
-        "--next-hop",
-        metavar="ENDPOINT",
-        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, "
-        "instead of what the file says",
-    ),
-    argument(
-        "--watch",
-        metavar="MAILDIR",
-        type=arguments.parse_directory,
-        action="append",
-        default=[],
-        help="where moving mail teaches, such as /home/*/Maildir, instead of what the file says; "
-        "may be repeated",
-    ),
     example="""  spamguard run
-  spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
-  spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp""",
+  spamguard run --config /etc/spamguard/spamguard.yaml""",
 )
 def run_run(options: argparse.Namespace) -> int:
     from spamguard.daemon.master import Master
 
-    read = common.config_reader(
-        options,
-        options.config and options.config.absolute(),
-        listen=options.listen,
-        next_hop=options.next_hop,
-        watch=[str(maildir.absolute()) for maildir in options.watch],
-    )
+    read = common.config_reader(options, options.config and options.config.absolute())
 
     def read_and_warn() -> Settings:
         from spamguard.config import schema
 
         settings = read()
-        unknown = [text for _, text in schema.unknown_classes(settings, None)]
-        for warning in (*schema.find_warnings(settings), *unknown):
+        for warning in schema.find_warnings(settings):
             _log.warning("%s", warning)
         return settings
 
@@ -139,10 +111,7 @@ Without FILE: that of --config, or of the service; else what holds without a fil
 standard error and leave the exit status 0. Run as root, or as the daemon's user, it warns of
 watched mailboxes that this user cannot read; run as root, also of files that this user cannot, and
 where the daemon would not start: no such user, or a state directory of another user.
-
-With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you
-type. Begin the file with `# yaml-language-server: $schema=PATH`, or name it in the settings of your
-editor.""",
+""",
     argument(
         "file",
         nargs="?",
@@ -150,31 +119,24 @@ editor.""",
         metavar="FILE",
         help="the configuration (YAML)",
     ),
-    flag("--schema", "print the JSON Schema of the configuration, for editors"),
     flag("--json", "answer in JSON: ok, problems, warnings, and what is in force"),
     example="""  spamguard check
-  spamguard check spamguard.yaml
-  spamguard check --schema > /etc/spamguard/schema.json""",
+  spamguard check spamguard.yaml""",
 )
 def run_check(options: argparse.Namespace) -> int:
     from spamguard.config import schema
     from spamguard.daemon import startup
 
-    if options.schema:
-        print(common.to_json(schema.schema_for_editors(), indent=2))
-        return 0
     options.config = file = options.file or options.config
+    settings: Settings | None = None
     warnings: list[str] = []
     problems: list[str] = []
-    settings: Settings | None
     try:
-        settings = common.config_reader(options, file, find_classes=_read_classes)()
-    except ConfigError as error:
-        problems += error.problems
-        settings = error.settings
-    if settings is not None:
+        settings = common.config_reader(options, file)()
         warnings += _find_warnings(settings, file)
         problems += _unreadable_files(settings, startup.required_files(settings))
+    except ConfigError as error:
+        problems += error.problems
     if options.json:
         in_force = schema.to_plain(settings) if not problems else None
         values = {"ok": not problems, "problems": problems, "warnings": warnings}
@@ -187,18 +149,6 @@ def run_check(options: argparse.Namespace) -> int:
     print(schema.dump_settings(settings), end="")
     print("# ok")
     return 0
-
-
-def _read_classes(state: Path) -> frozenset[str] | None:
-    """The classes of a filter, without opening it for writing; None if there is none to be read."""
-    import sqlite3
-
-    try:
-        ledger = sqlite3.connect(f"{(state / LEDGER_FILE).as_uri()}?mode=ro", uri=True)
-        with closing(ledger):
-            return frozenset(name for (name,) in ledger.execute("SELECT name FROM classes"))
-    except sqlite3.Error:
-        return None
 
 
 def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:

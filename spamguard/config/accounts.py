@@ -107,7 +107,7 @@ Port = Annotated[int, types.integer_option(0, 65535)]
 AccountTlsOption = Annotated[AccountTls, types.enum_option(AccountTls)]
 ModeOption = Annotated[Mode, types.enum_option(Mode)]
 UnreadMovesOption = Annotated[UnreadMoves, types.enum_option(UnreadMoves)]
-PresetName = Annotated[str, Option(_check_preset, {"type": "string"})]
+PresetName = Annotated[str, Option(_check_preset)]
 
 
 # ---- the options

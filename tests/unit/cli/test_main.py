@@ -43,7 +43,6 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
         (("evaluate", "--share", "nan", "index"), "--share: 'nan' is no number between 0 and 1"),
         (("--state", "", "status"), "--state: the name of a directory is empty"),
         (("check", ""), "FILE: the name of a file is empty"),
-        (("run", "--watch", ""), "--watch: the name of a directory is empty"),
         (("teach-folders", ""), "MAILDIR: the name of a directory is empty"),
         (("restore", ""), "FILE: the name of a file is empty"),
     ],
