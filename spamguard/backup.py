@@ -176,9 +176,7 @@ class BackupReader:
     def _read_header(self) -> tuple[bytes, BackupHeader]:
         head = self._stream.read(tarfile.BLOCKSIZE)
         if not head.startswith(f"{HEADER_MEMBER}\0".encode()):
-            self._refuse(
-                "it is not a file that `spamguard backup` wrote (`import` takes those of `export`)"
-            )
+            self._refuse("it is not a file that `spamguard backup` wrote")
         try:
             length = tarfile.TarInfo.frombuf(head, "ascii", "replace").size
             description = self._read(length) if 0 < length <= _MAX_HEADER_BYTES else b""

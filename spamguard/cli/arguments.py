@@ -69,7 +69,6 @@ GROUPS = {
         "backup": "keep",
         "restore": "keep",
         "rebuild": "keep",
-        "export": "keep",
         "import": "keep",
     },
     "share it with other machines": {"shared": "shared"},

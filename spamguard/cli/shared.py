@@ -320,7 +320,7 @@ def leave(options: argparse.Namespace) -> int:
     if counts.waiting:
         print(
             f"{common.count_text(counts.waiting, 'lesson')} that the others do not have: "
-            "`spamguard export` here and `spamguard import` there take them over"
+            "`spamguard backup` here and `spamguard import` there take them over"
         )
     return 0
 

@@ -196,7 +196,7 @@ def test_what_one_machine_taught_is_taken_back_for_all(run, initialised, databas
         assert run(state, "shared", "join", database.node, *secrets_of(initialised)).status == 0
     before = said(initialised)
     run(broken, "learn", "--as", "ham", "-", stdin=new_mail("spam")[0])
-    run(broken, "export", file)
+    run(broken, "backup", file)
     run(initialised, "import", file)
     assert said(initialised) != before
     with Filter.open(broken) as one:
