@@ -69,13 +69,11 @@ may have classes of its own: they are wanted, unless your filter (--state) calls
     ),
     argument(
         "--scores",
-        type=arguments.parse_file,
+        type=arguments.parse_path,
         metavar="FILE.csv",
         help="write n,gold,label,score,trained of every judged message",
     ),
-    argument(
-        "--plots", type=arguments.parse_directory, metavar="DIR", help="draw ROC and calibration"
-    ),
+    argument("--plots", type=arguments.parse_path, metavar="DIR", help="draw ROC and calibration"),
     example="""  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json""",

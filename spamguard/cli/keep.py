@@ -134,7 +134,6 @@ verdicts, mail that waits in the quarantine and in spools, tokens and sessions o
 the configuration are not in it. `restore` puts it back.""",
     argument(
         "file",
-        type=arguments.parse_stream,
         metavar="FILE",
         help="where to, or - for standard output; a file of that name is replaced",
     ),
@@ -167,7 +166,6 @@ def run_backup(options: argparse.Namespace) -> int:
 
 _SOURCE = argument(
     "file",
-    type=arguments.parse_stream,
     metavar="FILE",
     help="a file that `backup` wrote, or - for standard input",
 )

@@ -115,7 +115,7 @@ where the daemon would not start: no such user, or a state directory of another 
     argument(
         "file",
         nargs="?",
-        type=arguments.parse_file,
+        type=arguments.parse_path,
         metavar="FILE",
         help="the configuration (YAML)",
     ),
@@ -254,7 +254,7 @@ Exit status: 0 if nothing failed, 1 otherwise.""",
     ),
     argument(
         "--maildir",
-        type=arguments.parse_directory,
+        type=arguments.parse_path,
         metavar="PATH",
         help="a mailbox that the running daemon watches",
     ),

@@ -48,7 +48,7 @@ _DSN = argument(
 
 def _password_option(about: str) -> Argument:
     about = f"{about} (default: {_PASSWORD_FILE} in the state directory)"
-    return argument("--password-file", type=arguments.parse_file, metavar="FILE", help=about)
+    return argument("--password-file", type=arguments.parse_path, metavar="FILE", help=about)
 
 
 def _action(name: str, about: str, *added: Argument) -> Callable[[Run], Run]:
@@ -136,7 +136,7 @@ def _password_file(options: argparse.Namespace) -> Path:
     _DSN,
     argument(
         "--key",
-        type=arguments.parse_file,
+        type=arguments.parse_path,
         metavar="FILE",
         help="the key of the other machines (default: the one in the state directory)",
     ),

@@ -364,7 +364,7 @@ only later moves do.""",
     argument(
         "maildirs",
         nargs="*",
-        type=arguments.parse_directory,
+        type=arguments.parse_path,
         metavar="MAILDIR",
         help="a Maildir, or a pattern of several, such as '/home/*/Maildir'",
     ),

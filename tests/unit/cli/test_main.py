@@ -41,10 +41,9 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
     [
         (("explain", "--words", "-1", "message"), "--words: '-1' is no whole number from 0 on"),
         (("evaluate", "--share", "nan", "index"), "--share: 'nan' is no number between 0 and 1"),
-        (("--state", "", "status"), "--state: the name of a directory is empty"),
-        (("check", ""), "FILE: the name of a file is empty"),
-        (("teach-folders", ""), "MAILDIR: the name of a directory is empty"),
-        (("restore", ""), "FILE: the name of a file is empty"),
+        (("--state", "", "status"), "--state: the name is empty"),
+        (("check", ""), "FILE: the name is empty"),
+        (("teach-folders", ""), "MAILDIR: the name is empty"),
     ],
 )
 def test_invalid_values(arguments, message, capsys):
