@@ -101,19 +101,11 @@ def test_several_ids_and_users(run, taught, counts):
     other_id = new_id(1.7e9, b"othr")
     remember(taught)
     remember(taught, HAM, id=other_id)
-    done = run(
-        taught, "learn", "--json", "--as", "ham", "--user", "anna", "--id", ID, "--id", other_id
-    )
-    assert done.json["taught"] == {"ham": 2}
-    assert (
-        run(taught, "forget", "--json", "--id", ID, "--id", other_id).json["unknown"] == 2
-    )  # another user's word
-    assert (
-        run(taught, "forget", "--json", "--user", "anna", "--id", ID, "--id", other_id).json[
-            "forgotten"
-        ]
-        == 2
-    )
+    both = ("--id", ID, "--id", other_id)
+    done = run(taught, "learn", "--as", "ham", "--user", "anna", *both)
+    assert done.out == "taught 2 messages as ham\n"
+    assert "(2 not known)" in run(taught, "forget", *both).out  # another user's word
+    assert run(taught, "forget", "--user", "anna", *both).out == "forgot 2 messages\n"
     assert lessons(taught) == counts
 
 
