@@ -11,18 +11,19 @@ Must never print a password, and never change the state of a daemon that runs.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from spamguard import keys
 from spamguard.cli import arguments, common
-from spamguard.cli.arguments import Argument, Run, argument, command, flag, group
+from spamguard.cli.arguments import Argument, argument, command, flag, group
 from spamguard.errors import StartError, UsageError
 from spamguard.log import printable
 from spamguard.storage import KEY_FILE, as_directory_owner
@@ -51,21 +52,10 @@ def _password_option(about: str) -> Argument:
     return argument("--password-file", type=arguments.parse_path, metavar="FILE", help=about)
 
 
-def _action(name: str, about: str, *added: Argument) -> Callable[[Run], Run]:
-    """Declare an action. UsageError when it runs: the driver of the database is missing."""
-
-    def declare(work: Run) -> Run:
-        def run(options: argparse.Namespace) -> int:
-            try:
-                return work(options)
-            except ModuleNotFoundError as error:
-                if error.name != "psycopg":
-                    raise
-                raise UsageError("needs psycopg: pip install 'spamguard[shared]'") from error
-
-        return command(f"shared {name}", about, *added)(run)
-
-    return declare
+def _load_admin() -> ModuleType:
+    if find_spec("psycopg") is None:
+        raise UsageError("needs psycopg: pip install 'spamguard[shared]'")
+    return import_module("spamguard.shared.admin")
 
 
 group(
@@ -96,14 +86,14 @@ has learnt before is shared too.""",
 # ---- the owner of the database
 
 
-@_action(
-    "init",
+@command(
+    "shared init",
     "make tables, functions and the role of the nodes in an empty database",
     _DSN,
     _password_option("password of the nodes' role; made when absent"),
 )
 def init(options: argparse.Namespace) -> int:
-    from spamguard.shared import admin
+    admin = _load_admin()
     from spamguard.shared.mac import RowMac
 
     with common.open_filter(options) as spam_filter:
@@ -130,8 +120,8 @@ def _password_file(options: argparse.Namespace) -> Path:
 # ---- this machine
 
 
-@_action(
-    "join",
+@command(
+    "shared join",
     "let this machine's filter, a new one or one with lessons, take part",
     _DSN,
     argument(
@@ -146,11 +136,12 @@ def join(options: argparse.Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
     import asyncio
 
+    from spamguard.config.schema import dump_settings
     from spamguard.engine.snapshot import SNAPSHOT_KEY
     from spamguard.engine.store import disown_tables
-    from spamguard.shared import admin
     from spamguard.shared.mac import RowMac
 
+    admin = _load_admin()
     state, file = common.state_directory(options), _password_file(options)
     key = _find_key(state, options.key)
     settings = admin.node_settings(options.dsn, file, user=admin.NODE_ROLE)
@@ -161,13 +152,6 @@ def join(options: argparse.Namespace) -> int:
         )
     bits, server = asyncio.run(_read_cluster(settings, RowMac(key)))
     with _stopped_daemon(state):
-        with as_directory_owner(state):
-            is_readable = os.access(file, os.R_OK, effective_ids=True)
-        if not is_readable:  # a node would not start
-            raise UsageError(
-                f"{file}: the account of the daemon cannot read it: give it to the owner of "
-                f"{state} (chown), with mode 0600"
-            )
         keys.store_key(state / KEY_FILE, key)
         with common.open_filter(options, note="is a new filter", _bits=bits) as spam_filter:
             if spam_filter.min_bits != bits:
@@ -189,16 +173,7 @@ def join(options: argparse.Namespace) -> int:
         text += f"; {waiting} of this machine will go to the others"
     common.say(f"{state}: {text}")
     common.say("put these lines into spamguard.yaml, then start the daemon:")
-    print(
-        "shared:",
-        f"  database: {json.dumps(settings.database)}",
-        f"  password_file: {json.dumps(str(file))}",
-        sep="\n",
-    )
-    if not settings.tls.verify:
-        print("  tls: no")
-    elif settings.tls.ca:
-        print(f"  tls: {{ca: {json.dumps(str(settings.tls.ca))}}}")
+    print(dump_settings(settings, "shared"), end="")
     return 0
 
 
@@ -231,8 +206,8 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
 # ---- status
 
 
-@_action(
-    "status",
+@command(
+    "shared status",
     "how this machine and the others are, as the running daemon has it",
     arguments.JSON,
 )
@@ -264,8 +239,8 @@ def status(options: argparse.Namespace) -> int:
     return 0
 
 
-@_action(
-    "forget",
+@command(
+    "shared forget",
     "drop a node that does not come back from the list that `status` shows",
     argument("node", metavar="NODE", help="its name, or its id"),
 )
@@ -292,8 +267,8 @@ def forget(options: argparse.Namespace) -> int:
 # ---- leaving
 
 
-@_action(
-    "leave",
+@command(
+    "shared leave",
     "go on alone, with everything that was learnt",
     flag("--force", "also while lessons wait for the database"),
 )
@@ -357,10 +332,9 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
 # ---- undo
 
 
-@_action(
-    "undo",
+@command(
+    "shared undo",
     "take back, for all machines, what a machine that somebody broke into has taught",
-    arguments.JSON,
     argument(
         "--node", required=True, metavar="NAME", help="its name or its id, as `status` has them"
     ),
@@ -398,22 +372,20 @@ def undo(options: argparse.Namespace) -> int:
             spam_filter.settle_everywhere()
     number, users = sum(map(len, undone)), sum(map(bool, undone))
     verb = "would take" if options.dry_run else "took"
-    text = f"{verb} back {common.count_text(number, 'vote')} of {common.count_text(users, 'user')}"
-    values = {"node": node, "taken_back": number, "users": users, "dry_run": options.dry_run}
-    common.print_answer(options, text, values)
+    print(f"{verb} back {common.count_text(number, 'vote')} of {common.count_text(users, 'user')}")
     return 0
 
 
 # ---- a new version
 
 
-@_action(
-    "upgrade",
+@command(
+    "shared upgrade",
     "bring tables and functions of the database up to this version",
     _DSN,
 )
 def upgrade(options: argparse.Namespace) -> int:
-    from spamguard.shared import admin
+    admin = _load_admin()
 
     before, after = admin.upgrade(options.dsn)
     print(f"the database has schema {after}, before {before}")

@@ -61,9 +61,11 @@ def all_groups(group: Any = Settings, place: str = "the top level") -> dict[Any,
     return found
 
 
-def dump_settings(settings: Settings) -> str:
-    """The whole configuration as YAML. It holds names of key files, never their contents."""
-    return yaml.safe_dump(to_plain(settings), sort_keys=False, allow_unicode=True, width=120)
+def dump_settings(settings: Any, key: str = "") -> str:
+    """The settings, or one group under its key, as YAML; names of key files, not their contents."""
+    values = to_plain(settings, type(settings))
+    whole = {key: values} if key else values
+    return str(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120))
 
 
 def to_plain(value: Any, kind: Any = Settings) -> Any:

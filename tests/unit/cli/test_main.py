@@ -90,7 +90,7 @@ def test_a_directory_whose_name_is_not_utf8(run, status_of, tmp_path):
     state = tmp_path / os.fsdecode(b"st\xe4te")
     assert run(state, "learn", "--as", "ham", "-", stdin=b"Subject: x\n\nx\n").status == 0
     assert status_of(state)["classes"]["ham"]["messages"] == 1
-    assert run(state, "token", "list", "--json").json == []
+    assert run(state, "token", "list").out == ""
 
 
 @pytest.mark.parametrize(

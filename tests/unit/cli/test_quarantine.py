@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_note_if_the_list_is_cut(run, held, monkeypatch):
     done = run(held, "quarantine", "list")
     assert done.out.startswith(SECOND)
     assert len(done.out.splitlines()) == 1
-    assert done.err == f"spamguard: note: there are older ones: --before {SECOND}\n"
+    assert done.err == "spamguard: note: there are older ones, which the page shows\n"
     assert run(held, "quarantine", "list", "--before", SECOND).err == ""
 
 
@@ -79,9 +80,8 @@ def test_show(run, held):
     assert f"author    {WROTE}\n" in done.out
     assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\nX-Folded: a\n        b\n" in done.out
     assert "\x1b" not in done.out
-    (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines
-    assert entry["header"].encode() == RAW.partition(b"\r\n\r\n")[0]
-    assert Path(entry["file"]).read_bytes() == RAW
+    (file,) = re.findall("(?m)^file +(.*)$", run(held, "quarantine", "show", FIRST).out)
+    assert Path(file).read_bytes() == RAW
 
 
 def test_messages_are_not_released_to_the_daemon_itself(run, held):
@@ -92,8 +92,8 @@ def test_messages_are_not_released_to_the_daemon_itself(run, held):
         "spamguard itself listens there, and would hold them once more: hand them to "
         "smtp://127.0.0.1:10026"
     )
-    (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
-    assert entry["waiting"] == ["b@x", "c@x"]
+    for entry in run(held, "quarantine", "list", "--json").lines:
+        assert entry["waiting"] == ["b@x", "c@x"]
 
 
 def test_releasing_hands_on_once_and_teaches(run, held, counts, tmp_path):

@@ -202,12 +202,12 @@ def test_what_one_machine_taught_is_taken_back_for_all(run, initialised, databas
     with Filter.open(broken) as one:
         node = NodeStatus(one.ledger.node, "mx3", "", "1", 1, 0, 0.0, "")
     write_status(initialised, SharedStatus(nodes=(node,)))
-    undo = ("shared", "undo", "--json", "--node")
+    undo = ("shared", "undo", "--node")
     done = run(initialised, *undo, "mx3", "--dry-run")
-    assert (done.json["node"], done.json["taken_back"]) == (node.node, 1)
-    assert run(initialised, *undo, "mx3").json["taken_back"] == 1
+    assert done.out == "would take back 1 vote of 1 user\n"
+    assert run(initialised, *undo, "mx3").out == "took back 1 vote of 1 user\n"
     assert said(initialised) == before
-    assert run(initialised, *undo, node.node).json["taken_back"] == 0
+    assert run(initialised, *undo, node.node).out == "took back 0 votes of 0 users\n"
     assert run(initialised, *undo, "mx7").failed("mx7", "shared status")
 
 
