@@ -218,7 +218,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", default=argparse.SUPPRESS, type=parse_path, metavar="FILE", help=about
     )
-    about = "how to judge; `status` lists the names (default: all experts together)"
+    about = "how to judge: default (all experts together), bernoulli or multinomial"
     parser.add_argument("--profile", default=argparse.SUPPRESS, metavar="NAME", help=about)
 
 
