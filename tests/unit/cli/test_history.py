@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from datetime import datetime
 
 import pytest
 
 from spamguard.cli import main
-from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
 from spamguard.proxy.history import HISTORY_FILE, History
 from spamguard.records import Word
-from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
-from spamguard.storage import Spool, SpoolView
 from tests.unit.cli.conftest import lessons, new_mail
 from tests.unit.proxy.history_rows import append, row
 
@@ -144,30 +140,6 @@ def test_the_name_in_a_log_line_is_as_good_as_an_id(run, taught, form):
     assert run(taught, "explain", form.format("0" * 12)).failed("no message with that id")
 
 
-def hold(state, raw, name=ID):
-    """Put a message into the quarantine, under the id of its verdict."""
-    with closing(Spool(state)) as spool:
-        spool.write(raw)
-        envelope = Envelope(Sender("a@example.com"), (Recipient("b@example.org"),), Client(""))
-        Quarantine(state / DIRECTORY).store(
-            name, SpoolView(b"", spool, 0), envelope, "spam", 1.7e9, "smtp://127.0.0.1:10025"
-        )
-
-
-def test_a_held_message_is_read_again(run, taught):
-    remember(taught, words=())
-    (unnamed,) = run(taught, "explain", "--json", "--words", "1000", ID).lines
-    hold(taught, SPAM)
-    (named,) = run(taught, "explain", "--json", "--words", "1000", ID).lines
-    assert {word["text"] for word in unnamed["words"]} == {""}
-    assert all(word["text"] for word in named["words"])
-    assert named["sum"] == unnamed["sum"]
-    remember(taught, id=OTHER, extractor=99, words=())
-    hold(taught, SPAM, OTHER)
-    (other,) = run(taught, "explain", "--json", OTHER).lines
-    assert (other["sum"], "no_now" in other) == (named["sum"], False)
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -188,8 +160,3 @@ def test_what_history_looks_for(run, taught, words, expected):
     done = run(taught, "history", "--json", *words)
     assert (done.status, len(done.lines)) == (0, expected)
     assert ("there are older ones" in done.err) == ("--limit" in words)
-
-
-def test_a_verdict_that_there_is_not_is_an_error(run, taught):
-    remember(taught)
-    assert run(taught, "history", "--verdict", "spm").failed("'spm'", "spam", "not-scanned")
