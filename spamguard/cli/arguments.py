@@ -261,15 +261,13 @@ def parse_count(text: str) -> int:
 
 # ---- arguments that several commands share
 
-IDS = argument(
-    "--id",
-    action="append",
-    dest="ids",
-    default=[],
-    metavar="ID",
-    help="a message that passed, by the id in X-Spamguard or message= of a log line",
+PATHS_OR_IDS = argument(
+    "paths",
+    nargs="*",
+    metavar="PATH|ID",
+    help=f"{PATHS_HELP}; or the id of a message that passed, as X-Spamguard has it, or its name in "
+    "the log (message=)",
 )
-PATHS = argument("paths", nargs="*", metavar="PATH", help=PATHS_HELP)
 JSON = flag("--json", "answer in JSON")
 JSON_LINES = flag("--json", "answer in JSON, on a line for each message")
 DRY_RUN = flag("--dry-run", "only say what would be done")
@@ -295,12 +293,9 @@ TEACHER = argument(
 )
 
 
-def check_paths_or_ids(options: argparse.Namespace) -> None:
-    """Refuse a command line that names neither PATHs nor ids, or both."""
-    if not options.paths and not options.ids:
-        options.wrong_usage("the following arguments are required: PATH")
-    if options.paths and options.ids:
-        options.wrong_usage("argument --id: not allowed with PATH")
+def require_paths(options: argparse.Namespace) -> None:
+    if not options.paths:
+        options.wrong_usage("the following arguments are required: PATH|ID")
 
 
 _FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"

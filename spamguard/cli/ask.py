@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from itertools import tee
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
@@ -96,9 +95,8 @@ Explain a verdict. A sentence comes first, then the log-odds as a sum, by group,
 word, trait and number of the message. Behind a word stand its kind and the messages of each class
 that have it. The votes on the message itself come first.
 
-In place of PATH, the ID of a message that passed, as X-Spamguard has it, or its name in the log
-(message=). It shows the verdict and the action of that time, and the verdict by today's tables; of
-its words those are named that were among the 100 strongest then. There is no verdict of today for a
+Of a message that passed, named by its ID, it shows the verdict and the action of that time, and the
+verdict by today's tables; of its words those are named that were among the 100 strongest then. There is no verdict of today for a
 message that another version has read: the reason is shown.""",
     argument(
         "--words",
@@ -108,12 +106,7 @@ message that another version has read: the reason is shown.""",
     ),
     arguments.USER,
     arguments.JSON_LINES,
-    argument(
-        "paths",
-        nargs="+",
-        metavar="PATH|ID",
-        help=f"{arguments.PATHS_HELP}; or id or name of a message that passed",
-    ),
+    arguments.PATHS_OR_IDS,
     example="""  spamguard explain message.eml
   spamguard explain --words 30 message.eml
   spamguard explain --json message.eml
@@ -124,10 +117,8 @@ message that another version has read: the reason is shown.""",
 def run_explain(options: argparse.Namespace) -> int:
     from spamguard.engine.prepare import ExampleReader
 
-    ids = [path for path in options.paths if common.is_passed(path) and not Path(path).exists()]
-    paths = [path for path in options.paths if path not in ids]
-    rows = common.find_rows(options, ids)
-    messages = common.read_messages(paths)
+    arguments.require_paths(options)
+    rows, messages = common.find_messages(options)
     explained = len(rows)
     with common.open_filter(options, note=_UNTAUGHT) as spam_filter:
         reader = ExampleReader(spam_filter.key)
@@ -142,7 +133,9 @@ def run_explain(options: argparse.Namespace) -> int:
             common.print_answer(options, text, {"message": name, **values})
             explained += 1
     if not explained:
-        raise SourceError(f"{', '.join(paths)}: no message there to explain; check the path")
+        raise SourceError(
+            f"{', '.join(options.paths)}: no message there to explain; check the path"
+        )
     return 0
 
 

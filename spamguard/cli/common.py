@@ -320,29 +320,28 @@ def progress(
 _MESSAGE_NAME = re.compile("(?:message=)?([0-9a-f]{12})")  # as `log.message_name` writes it
 
 
-def is_passed(text: str) -> bool:
-    """Whether a text has the form of what names a message that passed."""
-    return is_id(text) or _MESSAGE_NAME.fullmatch(text) is not None
+def find_messages(
+    options: argparse.Namespace,
+) -> tuple[list[HistoryRow], Iterator[sources.SourceMessage]]:
+    """What the history has of the ids and names of the log among the PATHs, and all other messages.
 
-
-def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRow]:
-    """The history's rows of these ids, or names in the log; UsageError at the first that it does
-    not have.
+    UsageError at the first that the history does not have.
     """
-    if not ids:
-        return []
-    rows = []
-    with open_history(options, f"{ids[0]} is not known") as history:
-        for message_id in ids:
+    ids, rows = [], []
+    for text in options.paths:
+        if (is_id(text) or _MESSAGE_NAME.fullmatch(text)) and not Path(text).exists():
+            ids.append(text)
+    for message_id in ids:
+        with open_history(options, f"{message_id} is not known") as history:
             name = _MESSAGE_NAME.fullmatch(message_id)
             row = history.find_named(name[1]) if name else history.find(message_id)
-            if row is None:
-                raise UsageError(
-                    f"{message_id}: no message with that id in the history: "
-                    "it is another filter's, or too old, or was never judged"
-                )
-            rows.append(row)
-    return rows
+        if row is None:
+            raise UsageError(
+                f"{message_id}: no message with that id in the history: "
+                "it is another filter's, or too old, or was never judged"
+            )
+        rows.append(row)
+    return rows, read_messages([path for path in options.paths if path not in ids])
 
 
 def open_history(options: argparse.Namespace, consequence: str) -> HistorySearch:

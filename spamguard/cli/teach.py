@@ -80,7 +80,7 @@ def _cast_word(options: argparse.Namespace, label: str) -> int:
     from spamguard.learning.lessons import LessonOutcome, LessonService
     from spamguard.ledger.senders import make_sender_vote
 
-    names = ("paths", "ids", "unwanted", "new")
+    names = ("paths", "unwanted", "new")
     if any(getattr(options, name, False) for name in names):
         options.wrong_usage("argument --sender: only --as and --user go with it")
     if label not in {*SENDER_NATS, ""}:
@@ -127,8 +127,7 @@ Messages of a TREC index bring their class along; for all others say it with --a
 
 What is marked as deleted is not taught, nor what has no header field at all, and so is no mail.
 
-Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
-does. --sender teaches no message, but "always from this sender", or from everybody at a domain.""",
+Messages that passed the daemon need not be at hand: name their ids. --sender teaches no message, but "always from this sender", or from everybody at a domain.""",
     argument(
         "--as",
         dest="label",
@@ -139,12 +138,11 @@ does. --sender teaches no message, but "always from this sender", or from everyb
     flag("--new", "the class is new, even if its name resembles another one's"),
     SENDER,
     arguments.TEACHER,
-    arguments.IDS,
-    arguments.PATHS,
+    arguments.PATHS_OR_IDS,
     example="""  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index
-  spamguard learn --as ham --id 0iq5r8jo4c1n2f3g
+  spamguard learn --as ham 0iq5r8jo4c1n2f3g
   spamguard learn --as ham --sender news@example.org --user anna
   spamguard learn --as spam --sender offers.example""",
 )
@@ -155,13 +153,12 @@ def run_learn(options: argparse.Namespace) -> int:
 
     if options.sender:
         return _cast_word(options, options.label or "unsaid")
-    arguments.check_paths_or_ids(options)
-    if options.label is None and (options.unwanted or options.ids):
-        unsaid = (*options.ids, "--unwanted")[0]
-        raise UsageError(f"{unsaid}: say what it is with --as CLASS")
+    arguments.require_paths(options)
     common.warn_of_service(options)
-    rows = common.find_rows(options, options.ids)
-    messages = common.progress(common.read_messages(options.paths))
+    rows, messages = common.find_messages(options)
+    if options.label is None and (options.unwanted or rows):
+        unsaid = rows[0].id if rows else "--unwanted"
+        raise UsageError(f"{unsaid}: say what it is with --as CLASS")
     refused: list[str] = []
     deleted: list[str] = []
     learnt: Counter[str] = Counter()
@@ -177,7 +174,7 @@ def run_learn(options: argparse.Namespace) -> int:
         passed = [
             LabelledExample(options.label, example_from_row(spam_filter, row)) for row in rows
         ]
-        labelled = _label_messages(messages, options, open_class, refused, deleted)
+        labelled = _label_messages(common.progress(messages), options, open_class, refused, deleted)
         # There is no need to pause for other writers: the next batch is scored before it locks the
         # ledger. With four commands teaching 3,000 messages each, a fifth writer waited 0.1 ms at
         # the median, 60-90 ms at the 99th percentile and 0.2 s at most.
@@ -249,11 +246,10 @@ Take back what was taught about messages. What was never taught is no error. The
 stay: `explain` shows them, --user takes them back.""",
     SENDER,
     arguments.TEACHER,
-    arguments.IDS,
-    arguments.PATHS,
+    arguments.PATHS_OR_IDS,
     example="""  spamguard forget message.eml
   spamguard forget ~/Maildir/.Junk
-  spamguard forget --id 0iq5r8jo4c1n2f3g""",
+  spamguard forget 0iq5r8jo4c1n2f3g""",
 )
 def run_forget(options: argparse.Namespace) -> int:
     from spamguard.engine.prepare import ExampleReader
@@ -262,9 +258,9 @@ def run_forget(options: argparse.Namespace) -> int:
 
     if options.sender:
         return _cast_word(options, "")
-    arguments.check_paths_or_ids(options)
-    rows = common.find_rows(options, options.ids)
-    messages = common.progress(common.read_messages(options.paths))
+    arguments.require_paths(options)
+    rows, found = common.find_messages(options)
+    messages = common.progress(found)
     forgotten = unknown = by_others = 0
     with common.open_filter(options, must_exist=True) as spam_filter:
         service, reader = LessonService(spam_filter), ExampleReader(spam_filter.key)

@@ -255,7 +255,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class HistorySettings:
-    """What `explain ID`, `learn --id` and the page can look up. No bodies are kept."""
+    """What `explain ID`, `learn ID` and the page can look up. No bodies are kept."""
 
     age: types.Days = 30
     size: types.Size = 512 << 20
