@@ -96,8 +96,8 @@ word, trait and number of the message. Behind a word stand its kind and the mess
 that have it. The votes on the message itself come first.
 
 Of a message that passed, named by its ID, it shows the verdict and the action of that time, and the
-verdict by today's tables; of its words those are named that were among the 100 strongest then. There is no verdict of today for a
-message that another version has read: the reason is shown.""",
+verdict by today's tables; of its words those are named that were among the 100 strongest then.
+There is no verdict of today for a message that another version has read: the reason is shown.""",
     argument(
         "--words",
         type=arguments.parse_count,

@@ -1,8 +1,7 @@
 """`undo`, `backup`, `restore`, `rebuild` and `import`: what the filter knows is kept.
 
-`undo` takes back what one user has taught: it finds the messages that the user voted on, takes the
-votes back in batches through `learning`, and settles once at the end.
-`backup` writes one file while the daemon runs. `restore` checks that file to its end, opens its
+`undo` takes back what a user or a machine has taught: it finds the messages that were voted on,
+takes the votes back in batches through `learning`, and settles once at the end. `backup` writes one file while the daemon runs. `restore` checks that file to its end, opens its
 ledger and makes all tables from it before it touches the state directory, and keeps what was there.
 `rebuild` makes the tables from the receipts; it reads nothing but the ledger, so that damaged
 tables cannot hinder it. `import` takes the receipts of another installation from its backup.
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +26,7 @@ from spamguard.times import local_time
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
-    from spamguard.learning.undo import UndoneVote, VoteSelection
+    from spamguard.learning.undo import UndoneVote
 
 # ---- undo
 
@@ -40,16 +38,18 @@ Take back what a user has taught. It is exactly as if it had never been taught: 
 vote on a message is in force again. Doing it twice changes nothing.
 
 Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place.
-Of several users at once the experts are settled once, which is most of the time it takes.""",
+Of several users at once the experts are settled once, which is most of the time it takes. --node
+takes back, for all machines that share lessons, what one has taught that somebody broke into.""",
     argument(
         "--user",
         action="append",
         dest="users",
-        required=True,
+        default=[],
         metavar="NAME",
         help="whose word to take back, as `status` tells it; "
         f"the site's is {arguments.SITE!r}; may be repeated",
     ),
+    argument("--node", metavar="NAME", help="the name of a machine, or its id (`shared status`)"),
     arguments.SINCE,
     arguments.UNTIL,
     argument(
@@ -62,62 +62,66 @@ Of several users at once the experts are settled once, which is most of the time
     example="""  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --since '2026-11-17 08:00'
   spamguard undo --user anna --origin 'folder Junk'
-  spamguard undo --user anna --user ben --origin 'folders, before they were watched'""",
+  spamguard undo --user anna --user ben --origin 'folders, before they were watched'
+  spamguard undo --node mx3""",
 )
 def run_undo(options: argparse.Namespace) -> int:
-    from spamguard.learning.undo import VoteSelection
+    from spamguard.learning.undo import VoteSelection, undo_votes
 
     if not all(options.users):  # as of a variable that is not set
         raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
+    if bool(options.users) == bool(options.node):
+        options.wrong_usage("one of the arguments --user --node is required")
     since, until = arguments.parse_period(options)
-    selections = [
-        VoteSelection(arguments.parse_teacher(user), since, options.origin, until)
-        for user in options.users
-    ]
     with common.open_filter(options, must_exist=True) as spam_filter:
-        users = spam_filter.ledger.users
-        digests = [users.voted_digests(chosen.user, chosen.since) for chosen in selections]
-        for found, selection in zip(digests, selections, strict=True):
-            if not found and not users.voted_digests(selection.user, 0):
+        known, node = spam_filter.ledger.users, ""
+        digests: dict[str, list[bytes]] = {}
+        for user in map(arguments.parse_teacher, options.users):
+            digests[user] = known.voted_digests(user, since)
+            if not digests[user] and not known.voted_digests(user, 0):
                 raise UsageError(
-                    f"{selection.user or arguments.SITE!r} has taught nothing here: "
+                    f"{user or arguments.SITE!r} has taught nothing here: "
                     "`spamguard status` lists who has"
                 )
-        undone = undo_selections(spam_filter, digests, selections, dry_run=options.dry_run)
+        if options.node:
+            node = _find_node(spam_filter, options.node)
+            for user, digest in known.keys_of_node(node, since):
+                digests.setdefault(user, []).append(digest)
+        undone: dict[str, list[UndoneVote]] = {user: [] for user in digests}
+        with common.progress(total=sum(map(len, digests.values()))) as bar:
+            for user, of_user in digests.items():
+                selection = VoteSelection(user, since, options.origin, until, node)
+                for batch in undo_votes(spam_filter, of_user, selection, dry_run=options.dry_run):
+                    bar.update(BATCH_SIZE)
+                    undone[user] += batch
         # Settle also if there were votes but none is left: the command that took them back may
         # have been interrupted before it settled.
-        if not options.dry_run and (
-            any(undone) or (any(digests) and spam_filter.status().unsettled)
-        ):
+        has_votes = any(digests.values()) and spam_filter.status().unsettled
+        if not options.dry_run and (any(undone.values()) or has_votes):
             spam_filter.settle_everywhere()
-    for name, votes in zip(options.users, undone, strict=True):
-        verb = "would take" if options.dry_run else "took"
+    verb = "would take" if options.dry_run else "took"
+    for user, votes in undone.items():
         count = common.count_text(len(votes), "vote")
         text = f"{verb} back {count}" if votes else "nothing to take back"
         if restored := sum(vote.new_label is not None for vote in votes):
             text += f"; on {restored:,} of these messages an earlier vote is in force again"
-        print((f"{printable(name)}: " if len(undone) > 1 else "") + text)
+        print(f"{printable(user or arguments.SITE)}: {text}")
     return 0
 
 
-def undo_selections(
-    spam_filter: Filter,
-    digests: Sequence[list[bytes]],
-    selections: Sequence[VoteSelection],
-    *,
-    dry_run: bool,
-) -> list[list[UndoneVote]]:
-    """Undo each selection on its messages."""
-    from spamguard.learning import undo
+def _find_node(spam_filter: Filter, name: str) -> str:
+    """The id of the machine of this name or id, which must have taught something."""
+    from spamguard.shared.status import read_status
 
-    undone: list[list[UndoneVote]] = []
-    with common.progress(total=sum(map(len, digests))) as bar:
-        for user_digests, selection in zip(digests, selections, strict=True):
-            undone.append([])
-            for batch in undo.undo_votes(spam_filter, user_digests, selection, dry_run=dry_run):
-                bar.update(BATCH_SIZE)
-                undone[-1] += batch
-    return undone
+    nodes = read_status(spam_filter.directory).nodes
+    found = {node.node for node in nodes if name in (node.name, node.node)} or {name}
+    known = [node for node in found if spam_filter.ledger.users.keys_of_node(node, 0)]
+    if len(known) != 1:
+        ids = ", ".join(sorted(known)) or "none that has taught anything"
+        raise UsageError(
+            f"{printable(name)!r} is the name of {ids}: give an id of `shared status --json`"
+        )
+    return known[0]
 
 
 # ---- backup

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -53,9 +52,10 @@ def _password_option(about: str) -> Argument:
 
 
 def _load_admin() -> ModuleType:
-    if find_spec("psycopg") is None:
-        raise UsageError("needs psycopg: pip install 'spamguard[shared]'")
-    return import_module("spamguard.shared.admin")
+    try:
+        return import_module("spamguard.shared.admin")
+    except ModuleNotFoundError as error:
+        raise UsageError("needs psycopg: pip install 'spamguard[shared]'") from error
 
 
 group(
@@ -78,7 +78,6 @@ has learnt before is shared too.""",
   spamguard shared join 'host=db.example dbname=spamguard'
   spamguard shared join 'host=db.example dbname=spamguard' --key key --password-file password
   spamguard shared status
-  spamguard shared undo --node mx3
   spamguard shared forget mx3
   spamguard shared leave""",
 )
@@ -327,53 +326,6 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
             f"{spam_filter.directory}: this filter learns alone: `spamguard shared join` ends that"
         )
     return spam_filter.ledger.shared
-
-
-# ---- undo
-
-
-@command(
-    "shared undo",
-    "take back, for all machines, what a machine that somebody broke into has taught",
-    argument(
-        "--node", required=True, metavar="NAME", help="its name or its id, as `status` has them"
-    ),
-    arguments.SINCE,
-    arguments.UNTIL,
-    arguments.DRY_RUN,
-)
-def undo(options: argparse.Namespace) -> int:
-    """Take back what one node has cast, user by user. Classes stay."""
-    from spamguard.cli.keep import undo_selections
-    from spamguard.learning.undo import VoteSelection
-    from spamguard.shared.status import read_status
-
-    since, until = arguments.parse_period(options)
-    with common.open_filter(options, must_exist=True) as spam_filter:
-        _shared_log(spam_filter)
-        name = options.node
-        nodes = read_status(spam_filter.directory).nodes
-        found = {node.node for node in nodes if name in (node.name, node.node)} or {name}
-        known = [node for node in found if spam_filter.ledger.users.keys_of_node(node, 0)]
-        if len(known) != 1:
-            ids = ", ".join(sorted(known)) or "none that has taught anything"
-            raise UsageError(
-                f"{printable(name)!r} is the name of {ids}: give an id of `shared status --json`"
-            )
-        (node,) = known
-        digests: dict[str, list[bytes]] = {}
-        for user, digest in spam_filter.ledger.users.keys_of_node(node, since):
-            digests.setdefault(user, []).append(digest)
-        selections = [VoteSelection(user, since, until=until, node=node) for user in digests]
-        undone = undo_selections(
-            spam_filter, list(digests.values()), selections, dry_run=options.dry_run
-        )
-        if digests and not options.dry_run:
-            spam_filter.settle_everywhere()
-    number, users = sum(map(len, undone)), sum(map(bool, undone))
-    verb = "would take" if options.dry_run else "took"
-    print(f"{verb} back {common.count_text(number, 'vote')} of {common.count_text(users, 'user')}")
-    return 0
 
 
 # ---- a new version

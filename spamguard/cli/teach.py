@@ -127,7 +127,8 @@ Messages of a TREC index bring their class along; for all others say it with --a
 
 What is marked as deleted is not taught, nor what has no header field at all, and so is no mail.
 
-Messages that passed the daemon need not be at hand: name their ids. --sender teaches no message, but "always from this sender", or from everybody at a domain.""",
+Messages that passed the daemon need not be at hand: name their ids. --sender teaches no message,
+but "always from this sender", or from everybody at a domain.""",
     argument(
         "--as",
         dest="label",

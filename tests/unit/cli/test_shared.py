@@ -202,12 +202,12 @@ def test_what_one_machine_taught_is_taken_back_for_all(run, initialised, databas
     with Filter.open(broken) as one:
         node = NodeStatus(one.ledger.node, "mx3", "", "1", 1, 0, 0.0, "")
     write_status(initialised, SharedStatus(nodes=(node,)))
-    undo = ("shared", "undo", "--node")
+    undo = ("undo", "--node")
     done = run(initialised, *undo, "mx3", "--dry-run")
-    assert done.out == "would take back 1 vote of 1 user\n"
-    assert run(initialised, *undo, "mx3").out == "took back 1 vote of 1 user\n"
+    assert done.out == "(the site): would take back 1 vote\n"
+    assert run(initialised, *undo, "mx3").out == "(the site): took back 1 vote\n"
     assert said(initialised) == before
-    assert run(initialised, *undo, node.node).out == "took back 0 votes of 0 users\n"
+    assert "nothing to take back" in run(initialised, *undo, node.node).out
     assert run(initialised, *undo, "mx7").failed("mx7", "shared status")
 
 

@@ -12,7 +12,9 @@ def test_an_earlier_vote_is_in_force_again(run, taught, new_spam):
         teaching = ExampleReader(spam_filter.key).read_example(new_spam.read_bytes())
         spam_filter.learn_examples([teaching], "ham", user="anna", origin="folder INBOX")
     out = run(taught, "undo", "--user", "anna", "--origin", "folder").out
-    assert out == "took back 1 vote; on 1 of these messages an earlier vote is in force again\n"
+    assert (
+        out == "anna: took back 1 vote; on 1 of these messages an earlier vote is in force again\n"
+    )
     with Filter.open(taught) as spam_filter:
         vote = spam_filter.ledger.get_vote(teaching.digest, "anna")
         assert (vote.label, vote.origin) == ("spam", "cli")
@@ -30,7 +32,7 @@ def test_an_interrupted_settling_is_made_up_for(run, status_of, taught, new_spam
     assert status_of(taught)["unsettled"] == 2
     assert run(taught, "undo", "--user", "anna", "--dry-run").status == 0
     assert status_of(taught)["unsettled"] == 2
-    assert run(taught, "undo", "--user", "anna").out == "nothing to take back\n"
+    assert run(taught, "undo", "--user", "anna").out == "anna: nothing to take back\n"
     assert status_of(taught)["unsettled"] == 0
 
 
@@ -39,7 +41,7 @@ def test_an_empty_name_does_not_mean_the_site(run, taught):
     assert run(taught, "undo", "--user", "", "--dry-run").failed("--user is empty", "'(the site)'")
     assert (
         run(taught, "undo", "--user", "(the site)", "--dry-run").out
-        == "would take back 120 votes\n"
+        == "(the site): would take back 120 votes\n"
     )
 
 
