@@ -1,7 +1,9 @@
 """`undo`, `backup`, `restore`, `rebuild` and `import`: what the filter knows is kept.
 
 `undo` takes back what a user or a machine has taught: it finds the messages that were voted on,
-takes the votes back in batches through `learning`, and settles once at the end. `backup` writes one file while the daemon runs. `restore` checks that file to its end, opens its
+takes the votes back in batches through `learning`, and settles once at the end.
+
+`backup` writes one file while the daemon runs. `restore` checks that file to its end, opens its
 ledger and makes all tables from it before it touches the state directory, and keeps what was there.
 `rebuild` makes the tables from the receipts; it reads nothing but the ledger, so that damaged
 tables cannot hinder it. `import` takes the receipts of another installation from its backup.
