@@ -345,7 +345,7 @@ class Settings:
     # mail that is reached by IMAP only; `spamguard account add` writes these
     accounts: tuple[Annotated[Account, Checked(check_account)], ...] = ()
     # of the mailbox broker (`spamguard open-mailboxes`); None: the daemon opens mailboxes itself
-    watch_socket: types.SocketPath | None = None
+    watch_socket: types.AbsolutePath | None = None
     teach: TeachSettings | None = None
     personal: types.Flag = False  # weigh each recipient's own votes more in that recipient's mail
     # addresses, each with the user whose mail it is; empty: nobody

@@ -25,7 +25,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 from spamguard import times
 from spamguard.config import values
-from spamguard.config.values import Endpoint, HostPort, describe_value
+from spamguard.config.values import Endpoint, HostPort, Protocol, describe_value
 from spamguard.users import RESERVED_CLASSES, is_class_name
 
 NON_TEACHING_ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
@@ -211,20 +211,12 @@ TeachingUser = Annotated[values.TeachingUser, enum_option(values.TeachingUser)]
 
 _VARIABLE_PATTERN = re.compile(r"%(?:[A-Za-z]|\{[^}]*\})")  # as Dovecot writes the name of a user
 _MAX_SECRET_BYTES = 1000
-_MAX_SOCKET_PATH = 80  # the kernel takes 107, and a new socket first gets a longer name
 
 
 def _check_path(value: object) -> Path:
     if isinstance(value, str) and value.startswith("/") and "\0" not in value:
         return Path(value)
     raise _mismatch("an absolute path", value)
-
-
-def _check_socket_path(value: object) -> Path:
-    path = _check_path(value)
-    if len(str(path).encode()) > _MAX_SOCKET_PATH:
-        raise _mismatch(f"an absolute path of at most {_MAX_SOCKET_PATH} bytes", value)
-    return path
 
 
 def check_file(value: object) -> Path:
@@ -279,7 +271,6 @@ def _check_maildir(value: object) -> str:
 AbsolutePath = Annotated[Path, Option(_check_path, str)]
 ReadableFile = Annotated[Path, Option(check_file, str)]
 SecretFile = Annotated[Path, Option(check_secret_file, str)]
-SocketPath = Annotated[Path, Option(_check_socket_path, str)]
 MaildirPattern = Annotated[str, Option(_check_maildir)]
 
 
@@ -289,17 +280,10 @@ _HOST_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
 _HOST_PORT = r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})"
 
 
-def _check_scanner(value: object) -> Endpoint:
-    endpoint = values.parse_scanner(value)
-    if endpoint.path is None:
-        return _check_place(endpoint)
-    _check_socket_path(str(endpoint.path))
-    return endpoint
-
-
 def _check_place(endpoint: Endpoint) -> Endpoint:
     try:
-        ip_address(endpoint.host)
+        if endpoint.protocol is not Protocol.MILTER or endpoint.path is None:
+            ip_address(endpoint.host)
     except ValueError as error:
         raise _mismatch("PROTOCOL://ADDRESS:PORT with an IP address", str(endpoint)) from error
     return endpoint
@@ -332,7 +316,9 @@ def _check_host(value: object) -> str:
 ListenerEndpoint = Annotated[
     Endpoint, Option(lambda value: _check_place(values.parse_endpoint(value)), str)
 ]
-ScannerEndpoint = Annotated[Endpoint, Option(_check_scanner, str)]
+ScannerEndpoint = Annotated[
+    Endpoint, Option(lambda value: _check_place(values.parse_scanner(value)), str)
+]
 NextHopEndpoint = Annotated[Endpoint, Option(values.parse_endpoint, str)]
 ListenAddress = Annotated[HostPort, Option(check_host_port, str)]
 Networks = tuple[Annotated[str, Option(_check_network)], ...]

@@ -100,7 +100,6 @@ MISTAKES = {
     **{listener(f"{text}\n"): expected for text, expected in IN_A_LISTENER.items()},
     "": "1:1 expected the key 'state'",
     STATE + "listeners: []\n": "1:1 expected the key 'listeners'",
-    listener(f"watch_socket: /{'x' * 90}\n"): "6:1 watch_socket",
     listener(hop="{tls: required}"): "5:5 expected the key 'to'",
     listener(hop="smtp://x"): "5:5 next_hop",
     listener(hop="smtp://x:0"): "5:5 expected a",
