@@ -111,6 +111,8 @@ def _describe(error: ErrorDetails, document: Document) -> str:
             return f"{key}: {error['ctx']['error']}"
         case "tuple_type":
             expected = "a list as in [a, b]"
+        case "enum":
+            expected = f"one of {error['ctx']['expected'].replace(chr(39), '')}"
         case _:
             group = _group_at(path)
             required = [

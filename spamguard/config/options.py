@@ -71,7 +71,7 @@ class Hop:
     """The next hop of a listener."""
 
     to: types.NextHopEndpoint
-    tls: types.Tls = Tls.OPPORTUNISTIC
+    tls: Tls = Tls.OPPORTUNISTIC
     connect: ConstantSeconds = 10.0
     command: ConstantSeconds = 300.0  # for each reply: RFC 5321, section 4.5.3.2
     data: ConstantSeconds = 1800.0  # one attempt, so it waits for longer than clients do
@@ -85,7 +85,7 @@ class Rule:
 
     when: types.Label  # A class, or unsure; spam means every unwanted class
     # what to do, where that door can; defer and reject only before the queue
-    action: types.Action
+    action: Action
     from_probability: types.Probability = 0.0
     to: types.MailAddress = ""
     # text before the subject; breaks DKIM signatures
@@ -100,7 +100,7 @@ class Policy:
     spam_threshold: types.SpamThreshold = 0.95
     # show the exact probability to recipients and to clients of a scanner
     tell_probability: types.Flag = False
-    on_error: types.OnError = OnError.PASS
+    on_error: OnError = OnError.PASS
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class TeachByMail:
     senders: Annotated[tuple[types.SenderPattern, ...], AT_LEAST_ONE]
     clients: types.Networks = LOOPBACK_NETWORKS
     # the user of the lesson: the sender's address, or its local-part
-    user: types.TeachingUser = TeachingUser.ADDRESS
+    user: TeachingUser = TeachingUser.ADDRESS
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,11 @@ class Listener(Policy):
     """One door for mail, and where its mail goes."""
 
     listen: types.ListenerEndpoint
-    position: types.Position
+    position: Position
     next_hop: Annotated[Hop, Shorthand("to")]
     limits: DoorLimits = DoorLimits()
-    # bare CR, bare LF and NUL serve to smuggle; None: normalise them after the queue, else refuse
-    odd_bytes: types.OddBytes = None
+    # bare CR, bare LF and NUL serve to smuggle mail
+    odd_bytes: OddBytes = OddBytes.AUTO
     trusted: types.Networks = LOOPBACK_NETWORKS  # networks whose XFORWARD and XCLIENT are trusted
     clients: types.Networks = LOOPBACK_NETWORKS
     tls: CheckedCertificate | None = None
@@ -309,7 +309,7 @@ class Web:
     proxy: WebProxy | None = None
     # sender of our own mail, such as login links; empty: none is sent
     mail_from: types.MailAddress = ""
-    digest: types.DigestPeriod = None
+    digest: DigestPeriod = DigestPeriod.NONE
     digest_to: types.MailAddress = ""  # an operator who is told what is held for all; empty: nobody
     digest_hour: types.HourOfDay = 6
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import cache
 from ipaddress import ip_address
 from typing import Any, get_args, get_type_hints
@@ -23,7 +24,7 @@ import yaml
 
 from spamguard.config.options import LOOPBACK_NETWORKS, Listener, Protocol, Scanner, Settings, Web
 from spamguard.config.types import CONSTANT, MAPPING, NON_TEACHING_ROLES, Option
-from spamguard.config.values import Action, Position, reaches
+from spamguard.config.values import Action, DigestPeriod, Position, reaches
 
 KeyPath = tuple[str | int, ...]
 ConfigProblem = tuple[KeyPath, str]
@@ -78,6 +79,8 @@ def to_plain(value: Any, kind: Any = Settings) -> Any:
     if is_dataclass(value):
         group: Any = type(value)
         return {key: to_plain(getattr(value, key), each) for key, each in options(group).items()}
+    if isinstance(value, StrEnum):
+        return str(value)
     inner = get_args(kind)[0]  # of a list, or of what may be left out
     return (
         [to_plain(each, inner) for each in value]
@@ -180,8 +183,9 @@ def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
         yield ("web", "proxy", "operators"), "nobody is named without user_header"
     if web.mail_from and not has_next_hop:
         yield ("web", "mail_from"), "mail needs the next hop of a listener, and there is none"
-    if (web.digest or web.digest_to) and not web.mail_from:
-        name = "digest" if web.digest else "digest_to"
+    is_told = web.digest is not DigestPeriod.NONE
+    if (is_told or web.digest_to) and not web.mail_from:
+        name = "digest" if is_told else "digest_to"
         yield ("web", name), "say who sends it, as in mail_from: spamguard@example.org"
 
 

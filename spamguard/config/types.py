@@ -17,7 +17,6 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -117,18 +116,6 @@ def _mismatch(expected: str, value: object) -> ValueError:
     return ValueError(f"expected {expected}, found {describe_value(value)}")
 
 
-def enum_option(kind: type[StrEnum], unset: str = "") -> Option:
-    """One of some words; the word `unset` stands for None."""
-    names = [*filter(None, [unset]), *(member.value for member in kind)]
-
-    def check(value: object) -> StrEnum | None:
-        if isinstance(value, str) and value in names:
-            return None if value == unset else kind(value)
-        raise _mismatch(f"one of {', '.join(names)}", value)
-
-    return Option(check, lambda value: str(value or unset))
-
-
 def pattern_option(pattern: str, expected: str, *, empty: bool = False) -> Option:
     """A text. empty: it may be empty, too."""
     if empty:
@@ -172,7 +159,7 @@ def _class_option(*other_names: str) -> Option:
     return Option(check)
 
 
-# ---- numbers, choices and truth values
+# ---- numbers and truth values
 
 
 def _check_flag(value: object) -> bool:
@@ -198,13 +185,6 @@ Processes = Annotated[int, integer_option(0, 1024)]
 Flag = Annotated[bool, Option(_check_flag)]
 Probability = Annotated[float, _probability_option(0, 1)]
 SpamThreshold = Annotated[float, _probability_option(0.5, 0.999999)]  # some mail must be spam
-Position = Annotated[values.Position, enum_option(values.Position)]
-Tls = Annotated[values.Tls, enum_option(values.Tls)]
-Action = Annotated[values.Action, enum_option(values.Action)]
-OnError = Annotated[values.OnError, enum_option(values.OnError)]
-OddBytes = Annotated[values.OddBytes | None, enum_option(values.OddBytes, "auto")]
-DigestPeriod = Annotated[values.DigestPeriod | None, enum_option(values.DigestPeriod, "none")]
-TeachingUser = Annotated[values.TeachingUser, enum_option(values.TeachingUser)]
 
 
 # ---- paths

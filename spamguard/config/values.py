@@ -129,6 +129,7 @@ class OnError(StrEnum):
 class OddBytes(StrEnum):
     """What happens to a message with bare CR, bare LF or NUL."""
 
+    AUTO = "auto"  # after the queue they are normalised, elsewhere refused
     REFUSE = "refuse"
     NORMALISE = "normalise"  # CR to a blank, LF to CRLF, NUL removed
 
@@ -136,6 +137,7 @@ class OddBytes(StrEnum):
 class DigestPeriod(StrEnum):
     """How often users are told by mail what is held and unsure."""
 
+    NONE = "none"
     DAILY = "daily"
     WEEKLY = "weekly"
 
