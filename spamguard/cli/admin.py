@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
@@ -127,7 +127,6 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
         metavar="ENDPOINT",
         help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
     ),
-    flag("--no-learn", "teach nothing"),
     _IDS,
 )
 def release_entries(options: argparse.Namespace) -> int:
@@ -145,17 +144,16 @@ def release_entries(options: argparse.Namespace) -> int:
                 f"{options.next_hop}: spamguard itself listens there, and would hold them once "
                 f"more: hand them to {listener['next_hop']}"
             )
-    with nullcontext() if options.no_learn else common.open_filter(options) as teacher:
+    with common.open_filter(options) as teacher:
         complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
-        if teacher:
-            teacher.settle_if_due()
+        teacher.settle_if_due()
     return 0 if complete else 1
 
 
 async def _release_all(
     quarantine: Quarantine,
     entries: Sequence[QuarantineEntry],
-    teacher: Filter | None,
+    teacher: Filter,
     options: argparse.Namespace,
 ) -> bool:
     """Release and teach the messages; return whether every recipient has got them."""
@@ -172,7 +170,7 @@ async def _release_all(
             replies = await quarantine.release(entry.id, next_hop)
             after = quarantine.entry(entry.id)
             learnt = False
-            if teacher is not None and after.delivered:
+            if after.delivered:
                 with closing(quarantine.open(entry.id).spool) as spool:
                     example = ExampleReader(teacher.key).read_example(spool.read())
                 outcomes = LessonService(teacher).submit([example], "ham", "", Origin.RELEASE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from spamguard import sources
@@ -16,13 +16,6 @@ from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command
 from spamguard.errors import UsageError
 from spamguard.users import is_class_name
-
-
-def _parse_share(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < (share := float(text)) < 1:
-            return share
-    raise argparse.ArgumentTypeError(f"{text!r} is no number between 0 and 1")
 
 
 @command(
@@ -34,7 +27,7 @@ A new filter in a temporary directory judges every message before it is taught (
 all, `split`). Protocols:
   online       every message is taught right after it was judged
   corrections  only messages judged wrong or unsure are taught
-  split        the first part is taught, the rest judged
+  split        the first 70 % are taught, the rest judged
 
 Folders are read side by side, each in its own order; an index in the order of its lines. An index
 may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted.""",
@@ -59,13 +52,6 @@ may have classes of its own: they are wanted, unless your filter (--state) calls
         choices=("online", "corrections", "split"),
         default="online",
         help="default: online",
-    ),
-    argument(
-        "--share",
-        type=_parse_share,
-        default=0.7,
-        metavar="X",
-        help="part that is taught first, in `split` (default: 0.7)",
     ),
     argument(
         "--scores",
@@ -96,7 +82,6 @@ def run_evaluate(options: argparse.Namespace) -> int:
         options.protocol,
         _message_source(options),
         options.profile,
-        share=options.share,
         unwanted=unwanted,
     )
     with common.terminate_cleanly(), closing(running):

@@ -18,7 +18,6 @@ import argparse
 import getpass
 import logging
 import os
-import pwd
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from spamguard import log
 from spamguard.cli import arguments, common, status
 from spamguard.cli.arguments import argument, command, flag
 from spamguard.config import types
-from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
+from spamguard.errors import ConfigError, SpamguardError, StartError
 from spamguard.storage import account_owner, directory_owner
 
 if TYPE_CHECKING:
@@ -237,9 +236,8 @@ remedy.
 
 Moving: a marked message is put into a Maildir and moved to Junk; the filter must learn it, and is
 shown to have forgotten it afterwards. That is a Maildir and a filter of its own in a temporary
-directory, and nothing need run. With --maildir or --user the running daemon must learn from that
-mailbox, within 10 seconds; it needs a Junk folder, and the ledger keeps that the lesson was taken
-back.
+directory, and nothing need run. With --maildir the running daemon must learn from that mailbox,
+within 10 seconds; it needs a Junk folder, and the ledger keeps that the lesson was taken back.
 
 Passing: with a configuration, a daemon must run that serves what it says, and a marked message goes
 to the mail server of this machine, which must let it be judged once and file it as spam. It goes
@@ -247,16 +245,10 @@ into that mailbox, or the first that is there, teaches nothing and is removed.
 
 Exit status: 0 if nothing failed, 1 otherwise.""",
     argument(
-        "--user",
-        metavar="NAME",
-        help="act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is "
-        "given",
-    ),
-    argument(
         "--maildir",
         type=arguments.parse_path,
         metavar="PATH",
-        help="a mailbox that the running daemon watches",
+        help="a mailbox that the running daemon watches; root acts with its owner's rights",
     ),
     argument(
         "--smtp",
@@ -273,7 +265,7 @@ Exit status: 0 if nothing failed, 1 otherwise.""",
     arguments.JSON,
     example="""  spamguard doctor
   spamguard doctor --config spamguard.yaml
-  spamguard doctor --user anna
+  spamguard doctor --maildir ~anna/Maildir
   spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org""",
 )
 def run_doctor(options: argparse.Namespace) -> int:
@@ -326,7 +318,7 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
             yield from doctor.check_old_lessons(spam_filter.ledger)
             if settings:
                 yield from _mail_steps(options, spam_filter, settings)
-            if options.maildir is None and options.user is None:
+            if options.maildir is None:
                 question = "is the temporary directory on a disk that can be watched?"
                 with (
                     proof.scratch_filter(spam_filter.key) as scratch,
@@ -395,9 +387,9 @@ def _mailbox_steps(
     from spamguard.doctor import proof
     from spamguard.folders import roles
 
-    path, account = _named_mailbox(options)
+    path = options.maildir.absolute()  # as the daemon names it: symbolic links stay
     special_uses = roles.read_dovecot().special_uses
-    owner = account_owner(account) if account else directory_owner(path)
+    owner = directory_owner(path)
     with owner.impersonate():
         junk = proof.find_junk(path, settings.watch if settings else (), special_uses)
     if junk is None:
@@ -411,21 +403,6 @@ def _mailbox_steps(
     yield from proof.prove(spam_filter, mailbox, question)
 
 
-def _named_mailbox(options: argparse.Namespace) -> tuple[Path, pwd.struct_passwd | None]:
-    """The mailbox of --maildir or --user, and that user."""
-    maildir, account = options.maildir, None
-    if options.user is not None:
-        try:
-            account = pwd.getpwnam(options.user)
-        except KeyError:
-            raise UsageError(
-                f"{options.user!r} is no user of this system: name the mailbox with --maildir"
-            ) from None
-        maildir = maildir or Path(account.pw_dir) / "Maildir"
-    # as the daemon names it: symbolic links stay
-    return Path(os.path.abspath(maildir)), account  # noqa: PTH100  resolve() would follow them
-
-
 def _mail_steps(
     options: argparse.Namespace, spam_filter: Filter, settings: Settings
 ) -> Iterator[Step]:
@@ -437,9 +414,9 @@ def _mail_steps(
 
     with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
         mailboxes = [mailbox for mailbox in backend.find_mailboxes() if mailbox.user]
-    if options.maildir or options.user:
-        path, _ = _named_mailbox(options)
-        mailboxes = [mailbox for mailbox in mailboxes if mailbox.path == str(path)]
+    if options.maildir:
+        path = str(options.maildir.absolute())
+        mailboxes = [mailbox for mailbox in mailboxes if mailbox.path == path]
     if not mailboxes:
         yield doctor.skipped("mail", "there is no mailbox yet in which it could be looked for")
         return

@@ -40,7 +40,6 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
     ("arguments", "message"),
     [
         (("explain", "--words", "-1", "message"), "--words: '-1' is no whole number from 0 on"),
-        (("evaluate", "--share", "nan", "index"), "--share: 'nan' is no number between 0 and 1"),
         (("--state", "", "status"), "--state: the name is empty"),
         (("check", ""), "FILE: the name is empty"),
         (("teach-folders", ""), "MAILDIR: the name is empty"),
