@@ -32,7 +32,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from spamguard import log, process, sources
 from spamguard.errors import ConfigError, MemoryLimitError, SourceError, UsageError, remedy
 from spamguard.keys import is_id
-from spamguard.storage import LEDGER_FILE, draft_file, name_path_in_errors, sync_directory
+from spamguard.storage import (
+    LEDGER_FILE,
+    as_directory_owner,
+    draft_file,
+    name_path_in_errors,
+    sync_directory,
+)
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -250,6 +256,21 @@ def open_filter(
         if not (is_there or is_scratch):
             say(f"note: {state} {note}")
         yield spam_filter
+
+
+@contextmanager
+def stopped_daemon(state: Path) -> Iterator[None]:
+    """Keep daemons from the state directory. StartError: one runs there."""
+    from spamguard.daemon.status import StateLock
+    from spamguard.engine import store
+
+    store.make_state_directory(state)
+    with as_directory_owner(state):
+        lock = StateLock(state)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _no_filter_error(options: argparse.Namespace) -> UsageError:

@@ -198,17 +198,16 @@ def run_restore(options: argparse.Namespace) -> int:
     from spamguard.learning import undo
 
     state = common.state_directory(options)
-    _check_overwrite(state, replace=options.replace)
+    backup.check_overwrite(state, replace=options.replace)
     with common.open_seekable(options.file) as stream:
         reader = backup.BackupReader(options.file, stream)
         header = reader.verify()
         with (
+            common.stopped_daemon(state),
             common.progress(total=sum(header.sizes.values()), unit="B") as bar,
             backup.prove_backup(reader, state, bar.update) as draft,
         ):
-            aside = backup.install_backup(
-                draft, state, lambda: _check_overwrite(state, replace=options.replace)
-            )
+            aside = backup.install_backup(draft, state)
     with common.open_filter(options, must_exist=True) as spam_filter:
         lessons = common.count_text(sum(spam_filter.status().classes.values()))
         outdated = undo.count_outdated(spam_filter.ledger)
@@ -218,18 +217,6 @@ def run_restore(options: argparse.Namespace) -> int:
     if outdated:
         common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
     return 0
-
-
-def _check_overwrite(state: Path, *, replace: bool) -> None:
-    """Raise UsageError if the state directory must not be replaced."""
-    from spamguard import backup
-    from spamguard.daemon import status
-
-    backup.check_overwrite(state, replace=replace)
-    if state.is_dir() and (daemon := status.ask_daemon(state)) is not None:
-        raise UsageError(
-            f"{state}: a daemon runs on it (process {daemon['pid']}): stop it, then restore"
-        )
 
 
 # ---- rebuild

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING
 from spamguard import keys
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import Argument, argument, command, flag, group
-from spamguard.errors import StartError, UsageError
+from spamguard.errors import UsageError
 from spamguard.log import printable
-from spamguard.storage import KEY_FILE, as_directory_owner
+from spamguard.storage import KEY_FILE
 from spamguard.times import duration_text, local_time
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ def join(options: argparse.Namespace) -> int:
             "--password-file"
         )
     bits, server = asyncio.run(_read_cluster(settings, RowMac(key)))
-    with _stopped_daemon(state):
+    with common.stopped_daemon(state):
         keys.store_key(state / KEY_FILE, key)
         with common.open_filter(options, note="is a new filter", _bits=bits) as spam_filter:
             if spam_filter.min_bits != bits:
@@ -276,7 +275,7 @@ def leave(options: argparse.Namespace) -> int:
     from spamguard.engine.store import parse_if_whole
 
     state = common.existing_state_directory(options)
-    with _stopped_daemon(state):
+    with common.stopped_daemon(state):
         with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
             log = _shared_log(spam_filter)
             counts = log.counts()
@@ -297,27 +296,6 @@ def leave(options: argparse.Namespace) -> int:
             "`spamguard backup` here and `spamguard import` there take them over"
         )
     return 0
-
-
-@contextmanager
-def _stopped_daemon(state: Path) -> Iterator[None]:
-    """Keep daemons from the state directory. UsageError: one runs there."""
-    from spamguard.daemon.status import StateLock
-    from spamguard.engine import store
-
-    store.make_state_directory(state)
-    try:
-        with as_directory_owner(state):
-            lock = StateLock(state)
-    except StartError as error:
-        raise UsageError(
-            f"{state}: a daemon runs on it: stop it before (`systemctl stop spamguard.socket "
-            "spamguard` where it is a service)"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _shared_log(spam_filter: Filter) -> SharedLog:

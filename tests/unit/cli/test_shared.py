@@ -273,7 +273,7 @@ def test_tables_of_another_size_are_refused(run, initialised, database):
 def test_a_running_daemon_keeps_its_state(run, initialised, database):
     lock = StateLock(initialised)
     for words in (["join", database.node], ["leave"]):
-        assert run(initialised, "shared", *words).failed("a daemon runs on it", "systemctl stop")
+        assert run(initialised, "shared", *words).failed("another daemon", "systemctl stop")
     lock.release()
     assert run(initialised, "shared", "join", database.node).status == 0
 
