@@ -107,10 +107,9 @@ Check a configuration. Prints everything that is in force, defaults too, as YAML
 `# ok`; or every mistake with its line.
 
 Without FILE: that of --config, or of the service; else what holds without a file. Warnings go to
-standard error and leave the exit status 0. Run as root, or as the daemon's user, it warns of
-watched mailboxes that this user cannot read; run as root, also of files that this user cannot, and
-where the daemon would not start: no such user, or a state directory of another user.
-""",
+standard error and leave the exit status 0. Run as root, it warns of files that the daemon's user
+cannot read, and where the daemon would not start: no such user, or a state directory of another
+user. `doctor` looks at the mailboxes.""",
     argument(
         "file",
         nargs="?",
@@ -163,16 +162,6 @@ def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
         yield str(error)
     # root can start the daemon if this file is unreadable, but the daemon cannot reload it
     yield from _unreadable_files(settings, [file] if file else [])
-    if not settings.watch or settings.watch_socket:
-        return
-    from spamguard import doctor
-
-    with suppress(StartError):  # the user is on another machine, or yet to come
-        account = startup.service_account(settings)
-        if access := doctor.check_access(settings, account):
-            yield from access.unmatched
-            if access.trouble:
-                yield "; ".join(access.trouble)
 
 
 def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:

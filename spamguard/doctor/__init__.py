@@ -36,7 +36,7 @@ from spamguard.folders import roles
 from spamguard.folders.broker import make_mailboxes
 from spamguard.folders.changes import InotifyEvents
 from spamguard.folders.maildir import owner_name
-from spamguard.folders.roles import find_unmatched_watches, is_maildir
+from spamguard.folders.roles import is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname
 from spamguard.process import run_command
@@ -183,13 +183,11 @@ def check_file_events() -> Step:
 class MailboxAccess(NamedTuple):
     """Whether the daemon can read people's mailboxes.
 
-    paths: of all mailboxes. trouble: what is wrong, and its remedy. unmatched: as of
-    `roles.find_unmatched_watches`.
+    paths: of all mailboxes. trouble: what is wrong, and its remedy.
     """
 
     paths: Sequence[str]
     trouble: tuple[str, str] | None = None
-    unmatched: Sequence[str] = ()
 
 
 def check_access(settings: Settings, account: pwd.struct_passwd) -> MailboxAccess | None:
@@ -221,7 +219,7 @@ def check_access(settings: Settings, account: pwd.struct_passwd) -> MailboxAcces
             f"{paths[0]}: moving mail there teaches nothing"
         )
         trouble = detail, MAILDIR_REMEDY
-    return MailboxAccess(paths, trouble, find_unmatched_watches(settings, mailboxes))
+    return MailboxAccess(paths, trouble)
 
 
 def _is_readable(path: str) -> bool:
