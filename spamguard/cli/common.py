@@ -1,7 +1,7 @@
 """What all commands share: the filter, its configuration, messages, progress, output and errors.
 
 `open_filter` finds the state directory and opens the filter there. `read_messages`
-and `progress` bring mail in, `find_rows` what the history says about messages that passed;
+and `progress` bring mail in, `find_messages` also what the history says about messages that passed;
 `print_answer` and `open_output` bring answers out. `say` writes one line to standard error;
 `describe_error` makes that line of an error.
 
@@ -405,10 +405,10 @@ def print_step(step: Step) -> None:
     print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
 
 
-def to_json(values: object, indent: int | None = None) -> str:
+def to_json(values: object) -> str:
     """JSON; in ASCII if standard output is not UTF-8, which JSON is (RFC 8259, section 8.1)."""
     is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(values, indent=indent, ensure_ascii=not is_utf8)
+    return json.dumps(values, ensure_ascii=not is_utf8)
 
 
 def count_text(number: int, noun: str = "message") -> str:
@@ -422,9 +422,7 @@ def is_regular_file(name: str) -> bool:
 
 
 @contextmanager
-def open_output(
-    name: str, check: Callable[[BinaryIO], object] = lambda _: None
-) -> Iterator[BinaryIO]:
+def open_output(name: str, check: Callable[[BinaryIO], object]) -> Iterator[BinaryIO]:
     """Open a stream to write to.
 
     check: called with the written file, to read it, before a regular file gets its name.

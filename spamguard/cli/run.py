@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from spamguard import log
 from spamguard.cli import arguments, common, status
-from spamguard.cli.arguments import argument, command, flag
+from spamguard.cli.arguments import argument, command
 from spamguard.config import types
 from spamguard.errors import ConfigError, SpamguardError, StartError
 from spamguard.storage import account_owner, directory_owner
@@ -117,7 +117,6 @@ user. `doctor` looks at the mailboxes.""",
         metavar="FILE",
         help="the configuration (YAML)",
     ),
-    flag("--json", "answer in JSON: ok, problems, warnings, and what is in force"),
     example="""  spamguard check
   spamguard check spamguard.yaml""",
 )
@@ -126,23 +125,10 @@ def run_check(options: argparse.Namespace) -> int:
     from spamguard.daemon import startup
 
     options.config = file = options.file or options.config
-    settings: Settings | None = None
-    warnings: list[str] = []
-    problems: list[str] = []
-    try:
-        settings = common.config_reader(options, file)()
-        warnings += _find_warnings(settings, file)
-        problems += _unreadable_files(settings, startup.required_files(settings))
-    except ConfigError as error:
-        problems += error.problems
-    if options.json:
-        in_force = schema.to_plain(settings) if not problems else None
-        values = {"ok": not problems, "problems": problems, "warnings": warnings}
-        print(common.to_json(values | {"settings": in_force}))
-        return common.EXIT_ERROR if problems else 0
-    for warning in warnings:
+    settings = common.config_reader(options, file)()
+    for warning in _find_warnings(settings, file):
         common.say(f"warning: {warning}")
-    if settings is None or problems:
+    if problems := _unreadable_files(settings, startup.required_files(settings)):
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
     print("# ok")

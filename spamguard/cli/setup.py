@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import getpass
 import os
 import pwd
 import re
@@ -32,7 +31,6 @@ from spamguard.cli.mail_servers import BACK, MILTER, SMTP, Change
 from spamguard.config.load import parse_yaml
 from spamguard.config.options import Position, Protocol, Settings
 from spamguard.errors import ConfigError, SpamguardError, UsageError
-from spamguard.log import hostname
 from spamguard.process import run_command
 
 SERVERS = ("postfix", "exim", "other")
@@ -377,11 +375,7 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         "spamguard setup --remove --apply": "undoes it: takes spamguard out of the mail servers",
     }
     if settings.web is not None:
-        host, port = settings.web.listen.host, settings.web.listen.port
         steps[f"spamguard login-link --operator{where}"] = "prints a link into the page"
-        steps[f"ssh -L {port}:{host}:{port} {getpass.getuser()}@{hostname()}"] = (
-            "before you open it, if you are at another machine"
-        )
     print("\nNext:")
     for line, about in steps.items():
         print(f"  {line}\n      {about}")
