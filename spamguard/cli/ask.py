@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 # ---- judge
 
 
-_UNTAUGHT = "is a new filter that was taught nothing yet"  # judging early is no mistake
 EXIT_WANTED, EXIT_UNWANTED, EXIT_UNSURE = 0, 1, 3
 
 
@@ -60,7 +59,7 @@ def run_judge(options: argparse.Namespace) -> int:
     messages = common.read_messages(options.paths)
     if sys.stderr.isatty() and not sys.stdout.isatty():  # where both are, verdicts break the bar
         messages = common.progress(messages)
-    with common.terminate_cleanly(), common.open_filter(options, note=_UNTAUGHT) as spam_filter:
+    with common.terminate_cleanly(), common.open_filter(options) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)
         with closing(spam_filter.judge_all(raws, user=options.user, cores=None)) as verdicts:
@@ -120,7 +119,7 @@ def run_explain(options: argparse.Namespace) -> int:
     arguments.require_paths(options)
     rows, messages = common.find_messages(options)
     explained = len(rows)
-    with common.open_filter(options, note=_UNTAUGHT) as spam_filter:
+    with common.open_filter(options) as spam_filter:
         reader = ExampleReader(spam_filter.key)
         for row in rows:
             _explain_row(spam_filter, row, options)
@@ -293,7 +292,7 @@ def pass_message(options: argparse.Namespace | None) -> int:
 
 def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
     # First of all, because it checks whether there is memory for the modules loaded below.
-    with common.open_filter(options, note=_UNTAUGHT) as spam_filter:
+    with common.open_filter(options) as spam_filter:
         from secrets import token_hex
 
         from spamguard import keys

@@ -59,9 +59,6 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 SERVICE_STATE = Path("/var/lib/spamguard")  # as systemd/spamguard.service has both
 SERVICE_CONFIG = Path("/etc/spamguard/spamguard.yaml")
 MEMORY_REMEDY = "free some, or raise the limit on it (`ulimit -v`)"
-_NEW_FILTER_NOTE = (
-    "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
-)
 _ACCESS_REMEDY = "run this as its owner, or as root, or change its permissions"
 _REMEDIES = {
     errno.ENOMEM: MEMORY_REMEDY,
@@ -224,7 +221,6 @@ def open_filter(
     *,
     must_exist: bool = False,
     scratch: bool = False,
-    note: str = _NEW_FILTER_NOTE,
     **settings: Any,
 ) -> Iterator[Filter]:
     """Open the filter that the options name.
@@ -235,8 +231,6 @@ def open_filter(
         UsageError where there is none. Otherwise a new one is made.
     scratch
         A new one does not stay: it is for a command that looks only.
-    note
-        What is said of a new one, because most often the path is a slip.
     settings
         For `Filter.open`.
     """
@@ -254,7 +248,9 @@ def open_filter(
         Filter.open(place, profile=options.profile, **settings) as spam_filter,
     ):
         if not (is_there or is_scratch):
-            say(f"note: {state} {note}")
+            # most often the path is a slip
+            text = "is a new filter; another one, such as the daemon's, is named by --state"
+            say(f"note: {state} {text} or $SPAMGUARD_STATE")
         yield spam_filter
 
 

@@ -151,7 +151,7 @@ def join(options: argparse.Namespace) -> int:
     bits, server = asyncio.run(_read_cluster(settings, RowMac(key)))
     with common.stopped_daemon(state):
         keys.store_key(state / KEY_FILE, key)
-        with common.open_filter(options, note="is a new filter", _bits=bits) as spam_filter:
+        with common.open_filter(options, _bits=bits) as spam_filter:
             if spam_filter.min_bits != bits:
                 raise UsageError(
                     f"{state}: its tables begin with 2**{spam_filter.min_bits} buckets, those of "
