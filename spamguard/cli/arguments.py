@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from spamguard import __version__, native
-from spamguard.errors import UsageError
 from spamguard.times import parse_time
 
 Argument = Callable[[argparse.ArgumentParser], object]
@@ -259,6 +258,21 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+_FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
+
+
+def parse_moment(text: str) -> int:
+    """Seconds since 1970 of a time that is over."""
+    now = datetime.now()  # local time
+    try:
+        moment = int(parse_time(text, now))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: {_FORMS}") from None
+    if moment > now.timestamp():
+        raise argparse.ArgumentTypeError(f"{text!r} is still to come: {_FORMS}")
+    return moment
+
+
 # ---- arguments that several commands share
 
 PATHS_OR_IDS = argument(
@@ -273,10 +287,12 @@ JSON_LINES = flag("--json", "answer in JSON, on a line for each message")
 DRY_RUN = flag("--dry-run", "only say what would be done")
 SINCE = argument(
     "--since",
+    type=parse_moment,
+    default=0,
     metavar="WHEN",
     help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)",
 )
-UNTIL = argument("--until", metavar="WHEN", help="only before then")
+UNTIL = argument("--until", type=parse_moment, default=0, metavar="WHEN", help="only before then")
 USER = argument(
     "--user",
     type=parse_user,
@@ -296,22 +312,3 @@ TEACHER = argument(
 def require_paths(options: argparse.Namespace) -> None:
     if not options.paths:
         options.wrong_usage("the following arguments are required: PATH|ID")
-
-
-_FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
-
-
-def parse_period(options: argparse.Namespace) -> tuple[int, int]:
-    """--since and --until in seconds since 1970; 0 where one is left out. UsageError: a text names
-    no time, or one in the future.
-    """
-    now, period = datetime.now(), []  # local time
-    for text in (options.since, options.until):
-        try:
-            moment = 0 if text is None else int(parse_time(text, now))
-        except ValueError:
-            raise UsageError(f"{text!r} is no time: {_FORMS}") from None
-        if moment > now.timestamp():
-            raise UsageError(f"{text!r} is still to come: {_FORMS}")
-        period.append(moment)
-    return period[0], period[1]

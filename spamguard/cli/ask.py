@@ -57,8 +57,6 @@ is an error.""",
 def run_judge(options: argparse.Namespace) -> int:
     statuses: set[int] = set()
     messages = common.read_messages(options.paths)
-    if sys.stderr.isatty() and not sys.stdout.isatty():  # where both are, verdicts break the bar
-        messages = common.progress(messages)
     with common.terminate_cleanly(), common.open_filter(options) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)
@@ -358,8 +356,7 @@ why.""",
 def run_history(options: argparse.Namespace) -> int:
     from spamguard.proxy.history_search import HistoryFilter
 
-    since, until = arguments.parse_period(options)
-    conditions = HistoryFilter(label=options.verdict, since=since, until=until)
+    conditions = HistoryFilter(label=options.verdict, since=options.since, until=options.until)
     with common.open_history(options, "no message has passed") as history:
         for number, row in enumerate(_find_rows(history, conditions)):
             if number == options.limit:

@@ -74,7 +74,7 @@ def run_undo(options: argparse.Namespace) -> int:
         raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
     if bool(options.users) == bool(options.node):
         options.wrong_usage("one of the arguments --user --node is required")
-    since, until = arguments.parse_period(options)
+    since, until = options.since, options.until
     with common.open_filter(options, must_exist=True) as spam_filter:
         known, node = spam_filter.ledger.users, ""
         digests: dict[str, list[bytes]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 
@@ -56,6 +58,18 @@ def test_the_site_is_named_alike_everywhere(run, taught, new_spam):
 
 def test_wrong_usage(run, state, tmp_path):
     assert run(state, "undo", "--user", "nobody").failed("'nobody' has taught nothing", "status")
-    assert run(state, "undo", "--user", "x", "--since", "whenever").failed("'whenever' is no time")
-    assert run(state, "undo", "--user", "x", "--until", "2999-01-01").failed("still to come")
     assert run(tmp_path / "none", "undo", "--user", "x").failed("no filter there")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--since", "whenever"), "'whenever' is no time"),
+        (("--until", "2999-01-01"), "still to come"),
+        (("--node", "mx1"), "one of the arguments --user --node"),
+    ],
+)
+def test_arguments_that_make_no_sense(run, state, capsysbinary, words, message):
+    with pytest.raises(SystemExit, match="2"):
+        run(state, "undo", "--user", "x", *words)
+    assert message.encode() in capsysbinary.readouterr().err
