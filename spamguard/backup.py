@@ -176,9 +176,7 @@ class BackupReader:
     def _read_header(self) -> tuple[bytes, BackupHeader]:
         head = self._stream.read(tarfile.BLOCKSIZE)
         if not head.startswith(f"{HEADER_MEMBER}\0".encode()):
-            self._refuse(
-                "it is not a file that `spamguard backup` wrote (`import` takes those of `export`)"
-            )
+            self._refuse("it is not a file that `spamguard backup` wrote")
         try:
             length = tarfile.TarInfo.frombuf(head, "ascii", "replace").size
             description = self._read(length) if 0 < length <= _MAX_HEADER_BYTES else b""
@@ -313,14 +311,13 @@ def check_overwrite(state: Path, *, replace: bool) -> None:
         )
 
 
-def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path | None:
+def install_backup(draft: Path, state: Path) -> Path | None:
     """Put the files of a proved backup in the place of those in the state directory; where the old
-    ones are kept, if there were any. `refuse` raises if a daemon has started meanwhile.
+    ones are kept, if there were any.
 
     UsageError: somebody has the ledger open. LedgerError: the disk refuses.
     """
     with _lock_ledger(state / LEDGER_FILE):
-        refuse()
         try:
             aside = _keep_aside(state)
             stale = list(state.glob("tables-*.bin"))

@@ -8,10 +8,6 @@ mail client.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from spamguard.config.options import Settings
 
 
 def remedy(error: OSError, otherwise: str) -> str:
@@ -63,14 +59,12 @@ class MemoryLimitError(SpamguardError):
 class ConfigError(SpamguardError):
     """The configuration cannot be used.
 
-    `problems` has a line for each, with file, line and column where there is one. `settings` is
-    what the rest of it says, if that is known.
+    `problems` has a line for each, with file, line and column where there is one.
     """
 
-    def __init__(self, *problems: str, settings: Settings | None = None) -> None:
+    def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
-        self.settings = settings
 
 
 class StartError(SpamguardError):

@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
 NIGHTLY = {
     f"test_{name}.py"
     for name in (
-        "completion", "container", "debian_package", "exim_asks", "grafana", "other_servers",
+        "container", "debian_package", "exim_asks", "grafana", "other_servers",
         "packaging", "recipes", "sendmail_asks", "several_machines", "two_primaries",
     )
 }  # fmt: skip

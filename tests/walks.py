@@ -152,8 +152,8 @@ def move(place: Path, recorder: Recorder) -> set[str]:
     for number, letter in enumerate(letters):
         (box / "cur" / f"{number}:2,S").write_bytes(letter.replace(b"\r\n", b"\n"))
     state, port = daemon.taught(place / "moves"), free_port()
-    arguments = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", f"maildir:{place / 'out'}")
-    with daemon.running(state, *arguments, "--watch", str(box), port=port) as running:
+    arguments = daemon.one_listener(state, port, f"maildir:{place / 'out'}", str(box))
+    with daemon.running(state, *arguments, port=port) as running:
         eventually(lambda: moving.seen(state, box) == len(letters))
         numbers = iter(range(len(letters)))
 

@@ -302,7 +302,7 @@ def teach(options: argparse.Namespace) -> int:
         values: dict[str, Any] = {"taught": counts, "known": 0, "taken_back": 0}
         if not options.dry_run:
             messages = common.progress(_fetch(connection, filed), counts.total())
-            with common.open_filter(options, note="is a new filter") as spam_filter:
+            with common.open_filter(options) as spam_filter:
                 values = teach_filed(spam_filter, account.name, counts, messages)
                 spam_filter.settle_if_due()
     texts = [f"{common.count_text(n)} as {label}" for label, n in values["taught"].items() if n]

@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
@@ -58,17 +58,12 @@ def _open_quarantine(options: argparse.Namespace) -> Quarantine:
     return Quarantine(common.existing_state_directory(options) / DIRECTORY)
 
 
-@command(
-    "quarantine list",
-    "the newest 1,000, newest first",
-    arguments.JSON_LINES,
-    argument("--before", default="", metavar="ID", help="only messages older than this one"),
-)
+@command("quarantine list", "the newest 1,000, newest first", arguments.JSON_LINES)
 def list_entries(options: argparse.Namespace) -> int:
     from spamguard.delivery.quarantine import MAX_ENTRIES
 
     quarantine = _open_quarantine(options)
-    entries = list(quarantine.entries(MAX_ENTRIES + 1, options.before))
+    entries = list(quarantine.entries(MAX_ENTRIES + 1))
     for entry in entries[:MAX_ENTRIES]:
         header = b""
         with suppress(QuarantineError, OSError):  # it was deleted meanwhile
@@ -83,28 +78,21 @@ def list_entries(options: argparse.Namespace) -> int:
     if not entries:
         common.say("note: nothing is held there")
     if entries[MAX_ENTRIES:]:
-        common.say(f"note: there are older ones: --before {entries[MAX_ENTRIES - 1].id}")
+        common.say("note: there are older ones, which the page shows")
     return 0
 
 
-@command(
-    "quarantine show",
-    "envelope, header section and file of messages",
-    arguments.JSON_LINES,
-    _IDS,
-)
+@command("quarantine show", "envelope, header section and file of messages", _IDS)
 def show_entries(options: argparse.Namespace) -> int:
     quarantine = _open_quarantine(options)
     for entry in [quarantine.entry(message_id) for message_id in options.ids]:
         header = quarantine.header(entry.id)
-        values = _entry_values(entry, header) | {"file": str(quarantine.file(entry.id))}
-        text = header.decode("utf-8", "replace")
-        fields = (
-            f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
-            for name, value in (values | {"time": local_time(entry.when)}).items()
-        )
-        lines = (*fields, "", *(line.expandtabs() for line in text.splitlines()), "")
-        common.print_answer(options, "\n".join(map(printable, lines)), values | {"header": text})
+        values = _entry_values(entry, header) | {"time": local_time(entry.when)}
+        for name, value in (values | {"file": quarantine.file(entry.id)}).items():
+            text = ", ".join(value) if isinstance(value, list) else value
+            print(printable(f"{name:9} {text}"))
+        lines = header.decode("utf-8", "replace").splitlines()
+        print("", *(printable(line.expandtabs()) for line in lines), "", sep="\n")
     return 0
 
 
@@ -139,7 +127,6 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
         metavar="ENDPOINT",
         help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
     ),
-    flag("--no-learn", "teach nothing"),
     _IDS,
 )
 def release_entries(options: argparse.Namespace) -> int:
@@ -157,17 +144,16 @@ def release_entries(options: argparse.Namespace) -> int:
                 f"{options.next_hop}: spamguard itself listens there, and would hold them once "
                 f"more: hand them to {listener['next_hop']}"
             )
-    with nullcontext() if options.no_learn else common.open_filter(options) as teacher:
+    with common.open_filter(options) as teacher:
         complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
-        if teacher:
-            teacher.settle_if_due()
+        teacher.settle_if_due()
     return 0 if complete else 1
 
 
 async def _release_all(
     quarantine: Quarantine,
     entries: Sequence[QuarantineEntry],
-    teacher: Filter | None,
+    teacher: Filter,
     options: argparse.Namespace,
 ) -> bool:
     """Release and teach the messages; return whether every recipient has got them."""
@@ -184,7 +170,7 @@ async def _release_all(
             replies = await quarantine.release(entry.id, next_hop)
             after = quarantine.entry(entry.id)
             learnt = False
-            if teacher is not None and after.delivered:
+            if after.delivered:
                 with closing(quarantine.open(entry.id).spool) as spool:
                     example = ExampleReader(teacher.key).read_example(spool.read())
                 outcomes = LessonService(teacher).submit([example], "ham", "", Origin.RELEASE)
@@ -276,7 +262,6 @@ too (`login-link`). Exit status of `revoke`: 1 when there is no such token.""",
     "token create",
     "make a token and show it, this once",
     argument("name", metavar="NAME", help="a name to know it by"),
-    arguments.JSON,
     *_PERSON,
     argument(
         "--expires",
@@ -297,39 +282,23 @@ def create_token(options: argparse.Namespace) -> int:
     with _open_credentials(options) as store:
         token = store.create(CredentialKind.TOKEN, person, now, name=options.name, expires=expires)
     common.say(f"{options.name}: this is shown once; programs send it as Authorization: Bearer …")
-    values = {"token": token, "name": options.name}
-    values |= {
-        "user": person.name,
-        "operator": person.operator,
-        "expires": rfc3339(expires) if expires else None,
-    }
-    common.print_answer(options, token, values)
+    print(token)
     return 0
 
 
-@command("token list", "tokens and sessions, without their secrets", arguments.JSON)
+@command("token list", "tokens and sessions, without their secrets")
 def list_credentials(options: argparse.Namespace) -> int:
-    lines, values = [], []
     with _open_credentials(options) as store:
-        valid = list(store.list_valid(int(time.time())))
+        valid = [each for each in store.list_valid(int(time.time())) if each.kind != "link"]
     for each in valid:
-        if each.kind == "link":
-            continue
-        name, is_operator = each.person.name, each.person.operator
-        user = name + (" (operator)" if is_operator else "")
+        user = each.person.name + (" (operator)" if each.person.operator else "")
         until = local_time(each.expires) if each.expires else "revoked"
-        lines.append(
+        line = (
             f"{each.kind:7}  {each.name or '-':20}  {user:24}  "
             f"since {local_time(each.created)}, until {until}, used {local_time(each.last_used)}"
         )
-        times = {"created": each.created, "expires": each.expires, "seen": each.last_used}
-        values.append(
-            {"kind": str(each.kind), "name": each.name, "user": name, "operator": is_operator}
-            | {key: rfc3339(seconds) if seconds else None for key, seconds in times.items()}
-        )
-    if values or options.json:
-        common.print_answer(options, "\n".join(map(printable, lines)), values)
-    if not values:
+        print(printable(line))
+    if not valid:
         common.say("note: there are neither tokens nor sessions")
     return 0
 

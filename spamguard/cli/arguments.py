@@ -1,8 +1,8 @@
 """The commands, their parsers, and the types of their arguments.
 
 A command is a function under `command`, which says what its help says, and lists its arguments:
-each is a function that adds one or some to a parser. `GROUPS` names the module of each command, so
-that one command loads one module; `build_parser` makes the parser of the program from what they
+each is a function that adds one or some to a parser. `COMMANDS` names the module of each, so that
+one command loads one module; `build_parser` makes the parser of the program from what they
 declare. The `parse_…` functions are types for argparse: they take a text and return a value, or
 raise ArgumentTypeError with a sentence.
 
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from spamguard import __version__, native
-from spamguard.errors import UsageError
 from spamguard.times import parse_time
 
 Argument = Callable[[argparse.ArgumentParser], object]
@@ -37,48 +36,39 @@ _MAX_COLUMNS = 130
 
 # ---- the commands, and the parser of the program
 
-GROUPS = {
-    "run it": {
-        "setup": "setup",
-        "run": "run",
-        "open-mailboxes": "run",
-        "check": "run",
-        "status": "status",
-        "doctor": "run",
-        "account": "account",
-    },
-    "teach it": {
-        "learn": "teach",
-        "teach-folders": "teach",
-        "teach-pipe": "teach",
-        "forget": "teach",
-        "undo": "keep",
-    },
-    "ask it": {
-        "judge": "ask",
-        "filter": "ask",
-        "explain": "ask",
-        "history": "ask",
-    },
-    "look after what is held, and who is let in": {
-        "quarantine": "admin",
-        "token": "admin",
-        "login-link": "admin",
-    },
-    "keep what it knows": {
-        "backup": "keep",
-        "restore": "keep",
-        "rebuild": "keep",
-        "export": "keep",
-        "import": "keep",
-    },
-    "share it with other machines": {"shared": "shared"},
-    "measure it": {"evaluate": "evaluate"},
-    "complete it in a shell": {"completion": "completion"},
+COMMANDS = {
+    # run it
+    "setup": "setup",
+    "run": "run",
+    "open-mailboxes": "run",
+    "check": "run",
+    "status": "status",
+    "doctor": "run",
+    "account": "account",
+    # teach it
+    "learn": "teach",
+    "teach-folders": "teach",
+    "teach-pipe": "teach",
+    "forget": "teach",
+    "undo": "keep",
+    # ask it
+    "judge": "ask",
+    "filter": "ask",
+    "explain": "ask",
+    "history": "ask",
+    # look after what is held, and who is let in
+    "quarantine": "admin",
+    "token": "admin",
+    "login-link": "admin",
+    # keep what it knows, share and measure it
+    "backup": "keep",
+    "restore": "keep",
+    "rebuild": "keep",
+    "import": "keep",
+    "shared": "shared",
+    "evaluate": "evaluate",
 }
-"""The commands by purpose, in the order of the help, each with the module that holds it."""
-
-COMMANDS = {command: module for commands in GROUPS.values() for command, module in commands.items()}
+"""The commands in the order of the help, each with the module that holds it."""
 
 _ABOUT = """\
 A statistics-only spam filter: teach it mail, ask it about mail, take teaching back, see why.
@@ -112,29 +102,17 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
     One alone saves about 20 ms for each message that `filter` gets.
     """
-    top = argparse.ArgumentParser("spamguard", epilog=_EPILOG, formatter_class=HelpFormatter)
+    top = argparse.ArgumentParser(
+        "spamguard", description=_ABOUT, epilog=_EPILOG, formatter_class=HelpFormatter
+    )
     version = f"spamguard {__version__} (kernel: {native.implementation()})"
     top.add_argument("--version", action="version", version=version)
     _add_common(top)
     top.set_defaults(state=None, config=None, profile="default")
-    commands = top.add_subparsers(
-        metavar="COMMAND", dest="command", required=True, help=argparse.SUPPRESS
-    )
-    names = [name for name in COMMANDS if name in words] or list(COMMANDS)
-    for name in names:
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in [name for name in COMMANDS if name in words] or COMMANDS:
         import_module(f"spamguard.cli.{COMMANDS[name]}")
         _add_command(commands, name)
-    # argparse would leave out the command, because the help suppresses it
-    options = "[-h] [--version] [--state DIR] [--config FILE] [--profile NAME]"
-    top.usage = f"{top.prog} {options} COMMAND ..."
-    if len(names) == len(COMMANDS):
-        lines = [_ABOUT]
-        for title, group in GROUPS.items():
-            lines += ["", f"{title}:"]
-            for name in group:
-                sentence = (commands.choices[name].description or "").partition(".")[0]
-                lines.append(f"  {name:14}  {sentence}")
-        top.description = "\n".join(lines)
     return top
 
 
@@ -230,39 +208,25 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)"
     )
     parser.add_argument(
-        "--state", default=argparse.SUPPRESS, type=parse_directory, metavar="DIR", help=about
+        "--state", default=argparse.SUPPRESS, type=parse_path, metavar="DIR", help=about
     )
     about = (
         "the configuration (YAML). Default for root, if no filter is named: that of the service, "
         "/etc/spamguard/spamguard.yaml, if it is there"
     )
     parser.add_argument(
-        "--config", default=argparse.SUPPRESS, type=parse_file, metavar="FILE", help=about
+        "--config", default=argparse.SUPPRESS, type=parse_path, metavar="FILE", help=about
     )
-    about = "how to judge; `status` lists the names (default: all experts together)"
+    about = "how to judge: default (all experts together), bernoulli or multinomial"
     parser.add_argument("--profile", default=argparse.SUPPRESS, metavar="NAME", help=about)
 
 
 # ---- types
 
 
-def parse_directory(text: str) -> Path:
-    return _parse_path(text, "a directory")
-
-
-def parse_file(text: str) -> Path:
-    return _parse_path(text, "a file")
-
-
-def parse_stream(text: str) -> str:
-    """The name of a file, or - for standard input or output."""
-    parse_file(text)
-    return text
-
-
-def _parse_path(text: str, kind: str) -> Path:
+def parse_path(text: str) -> Path:
     if not text:  # of a variable that is not set; it would mean the current directory
-        raise argparse.ArgumentTypeError(f"the name of {kind} is empty")
+        raise argparse.ArgumentTypeError("the name is empty")
     return Path(text)
 
 
@@ -294,26 +258,41 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+_FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
+
+
+def parse_moment(text: str) -> int:
+    """Seconds since 1970 of a time that is over."""
+    now = datetime.now()  # local time
+    try:
+        moment = int(parse_time(text, now))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: {_FORMS}") from None
+    if moment > now.timestamp():
+        raise argparse.ArgumentTypeError(f"{text!r} is still to come: {_FORMS}")
+    return moment
+
+
 # ---- arguments that several commands share
 
-IDS = argument(
-    "--id",
-    action="append",
-    dest="ids",
-    default=[],
-    metavar="ID",
-    help="a message that passed, by the id in X-Spamguard or message= of a log line",
+PATHS_OR_IDS = argument(
+    "paths",
+    nargs="*",
+    metavar="PATH|ID",
+    help=f"{PATHS_HELP}; or the id of a message that passed, as X-Spamguard has it, or its name in "
+    "the log (message=)",
 )
-PATHS = argument("paths", nargs="*", metavar="PATH", help=PATHS_HELP)
 JSON = flag("--json", "answer in JSON")
 JSON_LINES = flag("--json", "answer in JSON, on a line for each message")
 DRY_RUN = flag("--dry-run", "only say what would be done")
 SINCE = argument(
     "--since",
+    type=parse_moment,
+    default=0,
     metavar="WHEN",
     help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)",
 )
-UNTIL = argument("--until", metavar="WHEN", help="only before then")
+UNTIL = argument("--until", type=parse_moment, default=0, metavar="WHEN", help="only before then")
 USER = argument(
     "--user",
     type=parse_user,
@@ -330,28 +309,6 @@ TEACHER = argument(
 )
 
 
-def check_paths_or_ids(options: argparse.Namespace) -> None:
-    """Refuse a command line that names neither PATHs nor ids, or both."""
-    if not options.paths and not options.ids:
-        options.wrong_usage("the following arguments are required: PATH")
-    if options.paths and options.ids:
-        options.wrong_usage("argument --id: not allowed with PATH")
-
-
-_FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
-
-
-def parse_period(options: argparse.Namespace) -> tuple[int, int]:
-    """--since and --until in seconds since 1970; 0 where one is left out. UsageError: a text names
-    no time, or one in the future.
-    """
-    now, period = datetime.now(), []  # local time
-    for text in (options.since, options.until):
-        try:
-            moment = 0 if text is None else int(parse_time(text, now))
-        except ValueError:
-            raise UsageError(f"{text!r} is no time: {_FORMS}") from None
-        if moment > now.timestamp():
-            raise UsageError(f"{text!r} is still to come: {_FORMS}")
-        period.append(moment)
-    return period[0], period[1]
+def require_paths(options: argparse.Namespace) -> None:
+    if not options.paths:
+        options.wrong_usage("the following arguments are required: PATH|ID")

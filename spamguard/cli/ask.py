@@ -20,12 +20,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from itertools import tee
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command
-from spamguard.errors import MemoryLimitError, QuarantineError, SourceError, UsageError
+from spamguard.errors import MemoryLimitError, SourceError, UsageError
 from spamguard.log import message_name, printable
 from spamguard.times import local_time, rfc3339
 
@@ -33,12 +32,11 @@ if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
     from spamguard.proxy.history import HistoryRow
     from spamguard.proxy.history_search import HistoryFilter, HistorySearch
-    from spamguard.records import Explanation, Vote
+    from spamguard.records import Explanation
 
 # ---- judge
 
 
-_UNTAUGHT = "is a new filter that was taught nothing yet"  # judging early is no mistake
 EXIT_WANTED, EXIT_UNWANTED, EXIT_UNSURE = 0, 1, 3
 
 
@@ -59,9 +57,7 @@ is an error.""",
 def run_judge(options: argparse.Namespace) -> int:
     statuses: set[int] = set()
     messages = common.read_messages(options.paths)
-    if sys.stderr.isatty() and not sys.stdout.isatty():  # where both are, verdicts break the bar
-        messages = common.progress(messages)
-    with common.terminate_cleanly(), common.open_filter(options, note=_UNTAUGHT) as spam_filter:
+    with common.terminate_cleanly(), common.open_filter(options) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)
         with closing(spam_filter.judge_all(raws, user=options.user, cores=None)) as verdicts:
@@ -96,10 +92,9 @@ Explain a verdict. A sentence comes first, then the log-odds as a sum, by group,
 word, trait and number of the message. Behind a word stand its kind and the messages of each class
 that have it. The votes on the message itself come first.
 
-In place of PATH, the ID of a message that passed, as X-Spamguard has it, or its name in the log
-(message=). It shows the verdict and the action of that time, and the verdict by today's tables; of
-its words those are named that were among the 100 strongest then, or all if it is still held. There
-is no verdict of today for a message that another version has read: the reason is shown.""",
+Of a message that passed, named by its ID, it shows the verdict and the action of that time, and the
+verdict by today's tables; of its words those are named that were among the 100 strongest then.
+There is no verdict of today for a message that another version has read: the reason is shown.""",
     argument(
         "--words",
         type=arguments.parse_count,
@@ -108,12 +103,7 @@ is no verdict of today for a message that another version has read: the reason i
     ),
     arguments.USER,
     arguments.JSON_LINES,
-    argument(
-        "paths",
-        nargs="+",
-        metavar="PATH|ID",
-        help=f"{arguments.PATHS_HELP}; or id or name of a message that passed",
-    ),
+    arguments.PATHS_OR_IDS,
     example="""  spamguard explain message.eml
   spamguard explain --words 30 message.eml
   spamguard explain --json message.eml
@@ -124,12 +114,10 @@ is no verdict of today for a message that another version has read: the reason i
 def run_explain(options: argparse.Namespace) -> int:
     from spamguard.engine.prepare import ExampleReader
 
-    ids = [path for path in options.paths if common.is_passed(path) and not Path(path).exists()]
-    paths = [path for path in options.paths if path not in ids]
-    rows = common.find_rows(options, ids)
-    messages = common.read_messages(paths)
+    arguments.require_paths(options)
+    rows, messages = common.find_messages(options)
     explained = len(rows)
-    with common.open_filter(options, note=_UNTAUGHT) as spam_filter:
+    with common.open_filter(options) as spam_filter:
         reader = ExampleReader(spam_filter.key)
         for row in rows:
             _explain_row(spam_filter, row, options)
@@ -137,52 +125,49 @@ def run_explain(options: argparse.Namespace) -> int:
             why = spam_filter.explain(message.raw, user=options.user)
             digest = reader.digest(message.raw)
             name = message_name(digest)
-            votes = list(spam_filter.ledger.users.votes_on_message(digest))
             title = f"{message.name}, message={name}"
-            text, values = _answer(options, message.name, title, why, votes)
+            text, values = _answer(options, message.name, title, why, spam_filter, digest)
             common.print_answer(options, text, {"message": name, **values})
             explained += 1
     if not explained:
-        raise SourceError(f"{', '.join(paths)}: no message there to explain; check the path")
+        raise SourceError(
+            f"{', '.join(options.paths)}: no message there to explain; check the path"
+        )
     return 0
 
 
 def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
     """Show the verdict of then, and that of now if there can be one."""
-    from spamguard.delivery.quarantine import DIRECTORY, Quarantine
-    from spamguard.engine.prepare import ExampleReader
     from spamguard.proxy.history_search import example_from_row
 
-    extractor, held = ExampleReader(spam_filter.key).extractor, None
-    with suppress(QuarantineError, OSError):  # it was passed on, or released or deleted since
-        quarantine = Quarantine(common.state_directory(options) / DIRECTORY)
-        with closing(quarantine.open(row.id).spool) as message:
-            held = message.read()
     text = _row_text(row, options.words)
     values: dict[str, object] = {}
     if options.json:
         values = {"name": row.id, "message": row.message, "then": _row_values(row, words=True)}
-    try:
-        features = example_from_row(spam_filter, row).features if row.was_scanned else None
-    except UsageError as error:
-        features = extractor.features(held) if held else None
-        if features is None:
+    if row.was_scanned:
+        try:
+            features = example_from_row(spam_filter, row).features
+        except UsageError as error:
             values["no_now"] = str(error)
             text += f"\nnow: cannot be told. {error}\n"
-    if features is not None:
-        word_texts = {word.token: word.text for word in row.words}
-        word_texts |= extractor.token_texts(held) if held else {}
-        why = spam_filter.explain_features(features, word_texts, options.user, row.sender_digest)
-        votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
-        now, more = _answer(options, row.id, "now", why, votes)
-        text, values = f"{text}\n{now}", values | more
+        else:
+            words = {word.token: word.text for word in row.words}
+            why = spam_filter.explain_features(features, words, options.user, row.sender_digest)
+            now, more = _answer(options, row.id, "now", why, spam_filter, row.digest)
+            text, values = f"{text}\n{now}", values | more
     common.print_answer(options, text, values)
 
 
 def _answer(
-    options: argparse.Namespace, name: str, title: str, why: Explanation, votes: Sequence[Vote]
+    options: argparse.Namespace,
+    name: str,
+    title: str,
+    why: Explanation,
+    spam_filter: Filter,
+    digest: bytes,
 ) -> tuple[str, dict[str, object]]:
     """The explanation as a text, or as values for JSON."""
+    votes = list(spam_filter.ledger.users.votes_on_message(digest))
     if options.json:
         from spamguard.web.models import VerdictExplanation, summarize_explanation, to_json
 
@@ -305,7 +290,7 @@ def pass_message(options: argparse.Namespace | None) -> int:
 
 def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
     # First of all, because it checks whether there is memory for the modules loaded below.
-    with common.open_filter(options, note=_UNTAUGHT) as spam_filter:
+    with common.open_filter(options) as spam_filter:
         from secrets import token_hex
 
         from spamguard import keys
@@ -338,6 +323,8 @@ def _report_failure(text: str, error: BaseException) -> None:
 
 # ---- history
 
+_PAGE_ROWS = 1000  # read at a time
+
 
 @command(
     "history",
@@ -367,19 +354,11 @@ why.""",
   spamguard history --json --limit 10000""",
 )
 def run_history(options: argparse.Namespace) -> int:
-    from spamguard.engine.policy import UNSURE
-    from spamguard.proxy.history import NOT_SCANNED
     from spamguard.proxy.history_search import HistoryFilter
 
-    since, until = arguments.parse_period(options)
-    if options.verdict:
-        with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
-            labels = (*sorted(spam_filter.classes), UNSURE, NOT_SCANNED)
-        if options.verdict not in labels:
-            raise UsageError(f"no verdict is called {options.verdict!r}: say {', '.join(labels)}")
-    conditions = HistoryFilter(label=options.verdict, since=since, until=until)
+    conditions = HistoryFilter(label=options.verdict, since=options.since, until=options.until)
     with common.open_history(options, "no message has passed") as history:
-        for number, row in enumerate(_find_rows(history, conditions, options.limit + 1)):
+        for number, row in enumerate(_find_rows(history, conditions)):
             if number == options.limit:
                 common.say(f"note: there are older ones: --limit {2 * options.limit}")
                 break
@@ -393,14 +372,12 @@ def run_history(options: argparse.Namespace) -> int:
     return 0
 
 
-def _find_rows(
-    history: HistorySearch, conditions: HistoryFilter, limit: int
-) -> Iterator[HistoryRow]:
-    """At most so many rows, newest first."""
-    while limit > 0:
-        rows, before = history.find_page(conditions, limit)
+def _find_rows(history: HistorySearch, conditions: HistoryFilter) -> Iterator[HistoryRow]:
+    """All rows, newest first."""
+    before = None
+    while before != "":
+        rows, before = history.find_page(conditions, _PAGE_ROWS)
         yield from rows
-        limit = limit - len(rows) if before else 0
         conditions = conditions._replace(before=before)
 
 

@@ -1,7 +1,7 @@
 """What all commands share: the filter, its configuration, messages, progress, output and errors.
 
 `open_filter` finds the state directory and opens the filter there. `read_messages`
-and `progress` bring mail in, `find_rows` what the history says about messages that passed;
+and `progress` bring mail in, `find_messages` also what the history says about messages that passed;
 `print_answer` and `open_output` bring answers out. `say` writes one line to standard error;
 `describe_error` makes that line of an error.
 
@@ -32,7 +32,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from spamguard import log, process, sources
 from spamguard.errors import ConfigError, MemoryLimitError, SourceError, UsageError, remedy
 from spamguard.keys import is_id
-from spamguard.storage import LEDGER_FILE, draft_file, name_path_in_errors, sync_directory
+from spamguard.storage import (
+    LEDGER_FILE,
+    as_directory_owner,
+    draft_file,
+    name_path_in_errors,
+    sync_directory,
+)
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -53,9 +59,6 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 SERVICE_STATE = Path("/var/lib/spamguard")  # as systemd/spamguard.service has both
 SERVICE_CONFIG = Path("/etc/spamguard/spamguard.yaml")
 MEMORY_REMEDY = "free some, or raise the limit on it (`ulimit -v`)"
-_NEW_FILTER_NOTE = (
-    "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
-)
 _ACCESS_REMEDY = "run this as its owner, or as root, or change its permissions"
 _REMEDIES = {
     errno.ENOMEM: MEMORY_REMEDY,
@@ -128,21 +131,14 @@ def terminate_cleanly() -> Iterator[None]:
 # ---- the configuration, and the filter
 
 
-def config_reader(
-    options: argparse.Namespace, file: Path | None, **overrides: Any
-) -> Callable[[], Settings]:
-    """Return a function that reads the configuration; it raises ConfigError.
-
-    overrides: what the command line says in place of the file.
-    """
-    default_state = _usual_state(options)  # as it is now: a service becomes another user
+def config_reader(options: argparse.Namespace, file: Path | None) -> Callable[[], Settings]:
+    """Return a function that reads the configuration; it raises ConfigError."""
+    usual_state = _usual_state(options)  # as it is now: a service becomes another user
 
     def read() -> Settings:
-        from spamguard.config.load import settings_from_command_line
+        from spamguard.config import load  # when it is called: only then is pydantic needed
 
-        return settings_from_command_line(
-            file, usual_state=default_state, state=options.state, **overrides
-        )
+        return load.load_settings(file, state=options.state, usual_state=usual_state)
 
     return read
 
@@ -225,7 +221,6 @@ def open_filter(
     *,
     must_exist: bool = False,
     scratch: bool = False,
-    note: str = _NEW_FILTER_NOTE,
     **settings: Any,
 ) -> Iterator[Filter]:
     """Open the filter that the options name.
@@ -236,8 +231,6 @@ def open_filter(
         UsageError where there is none. Otherwise a new one is made.
     scratch
         A new one does not stay: it is for a command that looks only.
-    note
-        What is said of a new one, because most often the path is a slip.
     settings
         For `Filter.open`.
     """
@@ -255,8 +248,25 @@ def open_filter(
         Filter.open(place, profile=options.profile, **settings) as spam_filter,
     ):
         if not (is_there or is_scratch):
-            say(f"note: {state} {note}")
+            # most often the path is a slip
+            text = "is a new filter; another one, such as the daemon's, is named by --state"
+            say(f"note: {state} {text} or $SPAMGUARD_STATE")
         yield spam_filter
+
+
+@contextmanager
+def stopped_daemon(state: Path) -> Iterator[None]:
+    """Keep daemons from the state directory. StartError: one runs there."""
+    from spamguard.daemon.status import StateLock
+    from spamguard.engine import store
+
+    store.make_state_directory(state)
+    with as_directory_owner(state):
+        lock = StateLock(state)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _no_filter_error(options: argparse.Namespace) -> UsageError:
@@ -327,29 +337,28 @@ def progress(
 _MESSAGE_NAME = re.compile("(?:message=)?([0-9a-f]{12})")  # as `log.message_name` writes it
 
 
-def is_passed(text: str) -> bool:
-    """Whether a text has the form of what names a message that passed."""
-    return is_id(text) or _MESSAGE_NAME.fullmatch(text) is not None
+def find_messages(
+    options: argparse.Namespace,
+) -> tuple[list[HistoryRow], Iterator[sources.SourceMessage]]:
+    """What the history has of the ids and names of the log among the PATHs, and all other messages.
 
-
-def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRow]:
-    """The history's rows of these ids, or names in the log; UsageError at the first that it does
-    not have.
+    UsageError at the first that the history does not have.
     """
-    if not ids:
-        return []
-    rows = []
-    with open_history(options, f"{ids[0]} is not known") as history:
-        for message_id in ids:
+    ids, rows = [], []
+    for text in options.paths:
+        if (is_id(text) or _MESSAGE_NAME.fullmatch(text)) and not Path(text).exists():
+            ids.append(text)
+    for message_id in ids:
+        with open_history(options, f"{message_id} is not known") as history:
             name = _MESSAGE_NAME.fullmatch(message_id)
             row = history.find_named(name[1]) if name else history.find(message_id)
-            if row is None:
-                raise UsageError(
-                    f"{message_id}: no message with that id in the history: "
-                    "it is another filter's, or too old, or was never judged"
-                )
-            rows.append(row)
-    return rows
+        if row is None:
+            raise UsageError(
+                f"{message_id}: no message with that id in the history: "
+                "it is another filter's, or too old, or was never judged"
+            )
+        rows.append(row)
+    return rows, read_messages([path for path in options.paths if path not in ids])
 
 
 def open_history(options: argparse.Namespace, consequence: str) -> HistorySearch:
@@ -392,10 +401,10 @@ def print_step(step: Step) -> None:
     print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
 
 
-def to_json(values: object, indent: int | None = None) -> str:
+def to_json(values: object) -> str:
     """JSON; in ASCII if standard output is not UTF-8, which JSON is (RFC 8259, section 8.1)."""
     is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(values, indent=indent, ensure_ascii=not is_utf8)
+    return json.dumps(values, ensure_ascii=not is_utf8)
 
 
 def count_text(number: int, noun: str = "message") -> str:
@@ -409,9 +418,7 @@ def is_regular_file(name: str) -> bool:
 
 
 @contextmanager
-def open_output(
-    name: str, check: Callable[[BinaryIO], object] = lambda _: None
-) -> Iterator[BinaryIO]:
+def open_output(name: str, check: Callable[[BinaryIO], object]) -> Iterator[BinaryIO]:
     """Open a stream to write to.
 
     check: called with the written file, to read it, before a regular file gets its name.

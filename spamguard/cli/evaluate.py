@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from spamguard import sources
@@ -16,13 +16,6 @@ from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command
 from spamguard.errors import UsageError
 from spamguard.users import is_class_name
-
-
-def _parse_share(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < (share := float(text)) < 1:
-            return share
-    raise argparse.ArgumentTypeError(f"{text!r} is no number between 0 and 1")
 
 
 @command(
@@ -34,7 +27,7 @@ A new filter in a temporary directory judges every message before it is taught (
 all, `split`). Protocols:
   online       every message is taught right after it was judged
   corrections  only messages judged wrong or unsure are taught
-  split        the first part is taught, the rest judged
+  split        the first 70 % are taught, the rest judged
 
 Folders are read side by side, each in its own order; an index in the order of its lines. An index
 may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted.""",
@@ -61,21 +54,12 @@ may have classes of its own: they are wanted, unless your filter (--state) calls
         help="default: online",
     ),
     argument(
-        "--share",
-        type=_parse_share,
-        default=0.7,
-        metavar="X",
-        help="part that is taught first, in `split` (default: 0.7)",
-    ),
-    argument(
         "--scores",
-        type=arguments.parse_file,
+        type=arguments.parse_path,
         metavar="FILE.csv",
         help="write n,gold,label,score,trained of every judged message",
     ),
-    argument(
-        "--plots", type=arguments.parse_directory, metavar="DIR", help="draw ROC and calibration"
-    ),
+    argument("--plots", type=arguments.parse_path, metavar="DIR", help="draw ROC and calibration"),
     example="""  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json""",
@@ -98,7 +82,6 @@ def run_evaluate(options: argparse.Namespace) -> int:
         options.protocol,
         _message_source(options),
         options.profile,
-        share=options.share,
         unwanted=unwanted,
     )
     with common.terminate_cleanly(), closing(running):

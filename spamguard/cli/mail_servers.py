@@ -114,7 +114,6 @@ _POSTFIX_FILES = ("main.cf", "master.cf")
 _FILTER = f"spamguard:[127.0.0.1]:{SMTP.rpartition(':')[2]}"
 _OUR_MILTER = f"{{ inet:{MILTER}, default_action=tempfail }}"
 _MILTERS = re.compile(r"\{[^{}]*\}|[^\s,{}]+")
-_LIMIT_NOTE = re.compile(r"^# (\S+) had process_limit (\S+)$", re.MULTILINE)
 _BACK_PART = "\n# Back from spamguard"
 _QUEUE_PATIENCE = 60.0  # seconds until mail under way must have left or be deferred
 
@@ -157,9 +156,7 @@ class _PostfixFiles:
     def __init__(self, directory: Path, place: Path, position: str) -> None:
         self._directory, self._place, self._position = directory, place, position
         for name in _POSTFIX_FILES:
-            master = read_text(directory / name) or ""
-            write_text(place / name, master)
-        self._limits: dict[str, str] = dict(_LIMIT_NOTE.findall(master))
+            write_text(place / name, read_text(directory / name) or "")
 
     def files(self) -> dict[Path, str | None]:
         return {self._directory / name: read_text(self._place / name) for name in _POSTFIX_FILES}
@@ -200,9 +197,6 @@ class _PostfixFiles:
                 name, _, our_value = option.partition("=")
                 if options.get(f"{service}/{name}") == our_value:
                     self._postconf("-PX", f"{service}/{name}")
-            if self._postconf("-Fh", f"{service}/process_limit") == "20":
-                limit = self._limits.get(service, "-")
-                self._postconf("-F", f"{service}/process_limit={limit}")
 
     def take_out_services(self) -> None:
         """The way to spamguard, and back."""
@@ -216,10 +210,8 @@ class _PostfixFiles:
         if self._position == "after-queue":
             services = snippet("postfix/after-queue.master.cf")
         elif self._position == "before-queue":
-            limit = self._postconf("-Fh", f"{self._door()}/process_limit")
-            note = f"# {self._door()} had process_limit {limit}"
             snippet_parts = snippet("postfix/before-queue.master.cf").partition(_BACK_PART)
-            services = f"{note}{_BACK_PART}{snippet_parts[2]}"
+            services = _BACK_PART + snippet_parts[2]
         else:
             return
         self._edit("master.cf", lambda text: text + _block(services))
@@ -240,7 +232,6 @@ class _PostfixFiles:
         elif self._position == "before-queue":
             for option in _proxy_options():
                 self._postconf("-P", f"{self._door()}/{option}")
-            self._postconf("-F", f"{self._door()}/process_limit=20")
         elif self._position == "milter":
             for name in ("smtpd_milters", "non_smtpd_milters"):
                 if _OUR_MILTER not in self._postconf("-xh", name):  # it may be $smtpd_milters

@@ -18,7 +18,6 @@ import argparse
 import getpass
 import logging
 import os
-import pwd
 import subprocess
 import sys
 import time
@@ -29,10 +28,10 @@ from typing import TYPE_CHECKING
 
 from spamguard import log
 from spamguard.cli import arguments, common, status
-from spamguard.cli.arguments import argument, command, flag
+from spamguard.cli.arguments import argument, command
 from spamguard.config import types
-from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
-from spamguard.storage import LEDGER_FILE, account_owner, directory_owner
+from spamguard.errors import ConfigError, SpamguardError, StartError
+from spamguard.storage import account_owner, directory_owner
 
 if TYPE_CHECKING:
     from spamguard.config.options import Settings
@@ -59,47 +58,19 @@ teaches.
 SIGHUP: read the configuration again, no connection is lost; SIGTERM: finish running work within 10
 seconds. Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same), or
 the limit on memory (`ulimit -v`) is too low.""",
-    argument(
-        "--listen",
-        metavar="ENDPOINT",
-        help="smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says",
-    ),
-    argument(
-        "--next-hop",
-        metavar="ENDPOINT",
-        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, "
-        "instead of what the file says",
-    ),
-    argument(
-        "--watch",
-        metavar="MAILDIR",
-        type=arguments.parse_directory,
-        action="append",
-        default=[],
-        help="where moving mail teaches, such as /home/*/Maildir, instead of what the file says; "
-        "may be repeated",
-    ),
     example="""  spamguard run
-  spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
-  spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp""",
+  spamguard run --config /etc/spamguard/spamguard.yaml""",
 )
 def run_run(options: argparse.Namespace) -> int:
     from spamguard.daemon.master import Master
 
-    read = common.config_reader(
-        options,
-        options.config and options.config.absolute(),
-        listen=options.listen,
-        next_hop=options.next_hop,
-        watch=[str(maildir.absolute()) for maildir in options.watch],
-    )
+    read = common.config_reader(options, options.config and options.config.absolute())
 
     def read_and_warn() -> Settings:
         from spamguard.config import schema
 
         settings = read()
-        unknown = [text for _, text in schema.unknown_classes(settings, None)]
-        for warning in (*schema.find_warnings(settings), *unknown):
+        for warning in schema.find_warnings(settings):
             _log.warning("%s", warning)
         return settings
 
@@ -136,69 +107,32 @@ Check a configuration. Prints everything that is in force, defaults too, as YAML
 `# ok`; or every mistake with its line.
 
 Without FILE: that of --config, or of the service; else what holds without a file. Warnings go to
-standard error and leave the exit status 0. Run as root, or as the daemon's user, it warns of
-watched mailboxes that this user cannot read; run as root, also of files that this user cannot, and
-where the daemon would not start: no such user, or a state directory of another user.
-
-With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you
-type. Begin the file with `# yaml-language-server: $schema=PATH`, or name it in the settings of your
-editor.""",
+standard error and leave the exit status 0. Run as root, it warns of files that the daemon's user
+cannot read, and where the daemon would not start: no such user, or a state directory of another
+user. `doctor` looks at the mailboxes.""",
     argument(
         "file",
         nargs="?",
-        type=arguments.parse_file,
+        type=arguments.parse_path,
         metavar="FILE",
         help="the configuration (YAML)",
     ),
-    flag("--schema", "print the JSON Schema of the configuration, for editors"),
-    flag("--json", "answer in JSON: ok, problems, warnings, and what is in force"),
     example="""  spamguard check
-  spamguard check spamguard.yaml
-  spamguard check --schema > /etc/spamguard/schema.json""",
+  spamguard check spamguard.yaml""",
 )
 def run_check(options: argparse.Namespace) -> int:
     from spamguard.config import schema
     from spamguard.daemon import startup
 
-    if options.schema:
-        print(common.to_json(schema.schema_for_editors(), indent=2))
-        return 0
     options.config = file = options.file or options.config
-    warnings: list[str] = []
-    problems: list[str] = []
-    settings: Settings | None
-    try:
-        settings = common.config_reader(options, file, find_classes=_read_classes)()
-    except ConfigError as error:
-        problems += error.problems
-        settings = error.settings
-    if settings is not None:
-        warnings += _find_warnings(settings, file)
-        problems += _unreadable_files(settings, startup.required_files(settings))
-    if options.json:
-        in_force = schema.to_plain(settings) if not problems else None
-        values = {"ok": not problems, "problems": problems, "warnings": warnings}
-        print(common.to_json(values | {"settings": in_force}))
-        return common.EXIT_ERROR if problems else 0
-    for warning in warnings:
+    settings = common.config_reader(options, file)()
+    for warning in _find_warnings(settings, file):
         common.say(f"warning: {warning}")
-    if settings is None or problems:
+    if problems := _unreadable_files(settings, startup.required_files(settings)):
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
     print("# ok")
     return 0
-
-
-def _read_classes(state: Path) -> frozenset[str] | None:
-    """The classes of a filter, without opening it for writing; None if there is none to be read."""
-    import sqlite3
-
-    try:
-        ledger = sqlite3.connect(f"{(state / LEDGER_FILE).as_uri()}?mode=ro", uri=True)
-        with closing(ledger):
-            return frozenset(name for (name,) in ledger.execute("SELECT name FROM classes"))
-    except sqlite3.Error:
-        return None
 
 
 def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
@@ -214,16 +148,6 @@ def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
         yield str(error)
     # root can start the daemon if this file is unreadable, but the daemon cannot reload it
     yield from _unreadable_files(settings, [file] if file else [])
-    if not settings.watch or settings.watch_socket:
-        return
-    from spamguard import doctor
-
-    with suppress(StartError):  # the user is on another machine, or yet to come
-        account = startup.service_account(settings)
-        if access := doctor.check_access(settings, account):
-            yield from access.unmatched
-            if access.trouble:
-                yield "; ".join(access.trouble)
 
 
 def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
@@ -289,22 +213,16 @@ Passing: with a configuration, a daemon must run that serves what it says, and a
 to the mail server of this machine, which must let it be judged once and file it as spam. It goes
 into the first mailbox that is there, teaches nothing and is removed.
 
-Moving: with --maildir or --user, a marked message is put into that mailbox and moved to Junk. The
+Moving: with --maildir, a marked message is put into that mailbox and moved to Junk. The
 running daemon must learn it, within 10 seconds; then both are taken back. The mailbox needs a Junk
 folder, and the ledger keeps that the lesson was taken back. The other message goes there, too.
 
 Exit status: 0 if nothing failed, 1 otherwise.""",
     argument(
-        "--user",
-        metavar="NAME",
-        help="act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is "
-        "given",
-    ),
-    argument(
         "--maildir",
-        type=arguments.parse_directory,
+        type=arguments.parse_path,
         metavar="PATH",
-        help="a mailbox that the running daemon watches",
+        help="a mailbox that the running daemon watches; root acts with its owner's rights",
     ),
     argument(
         "--smtp",
@@ -321,7 +239,7 @@ Exit status: 0 if nothing failed, 1 otherwise.""",
     arguments.JSON,
     example="""  spamguard doctor
   spamguard doctor --config spamguard.yaml
-  spamguard doctor --user anna
+  spamguard doctor --maildir ~anna/Maildir
   spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org""",
 )
 def run_doctor(options: argparse.Namespace) -> int:
@@ -369,7 +287,7 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
                 )
             if settings:
                 yield from _mail_steps(options, spam_filter, settings)
-            if options.maildir or options.user:
+            if options.maildir:
                 yield from _mailbox_steps(options, spam_filter, settings)
     except (SpamguardError, OSError) as error:
         yield doctor.failed("filter", common.describe_error(error), "")
@@ -419,9 +337,9 @@ def _mailbox_steps(
     from spamguard.doctor import proof
     from spamguard.folders import roles
 
-    path, account = _named_mailbox(options)
+    path = options.maildir.absolute()  # as the daemon names it: symbolic links stay
     special_uses = roles.read_dovecot().special_uses
-    owner = account_owner(account) if account else directory_owner(path)
+    owner = directory_owner(path)
     with owner.impersonate():
         junk = proof.find_junk(path, settings.watch if settings else (), special_uses)
     if junk is None:
@@ -430,21 +348,6 @@ def _mailbox_steps(
         return
     mailbox = proof.ProofMailbox(path, junk, owner, spam_filter.directory)
     yield from proof.prove(spam_filter, mailbox)
-
-
-def _named_mailbox(options: argparse.Namespace) -> tuple[Path, pwd.struct_passwd | None]:
-    """The mailbox of --maildir or --user, and that user."""
-    maildir, account = options.maildir, None
-    if options.user is not None:
-        try:
-            account = pwd.getpwnam(options.user)
-        except KeyError:
-            raise UsageError(
-                f"{options.user!r} is no user of this system: name the mailbox with --maildir"
-            ) from None
-        maildir = maildir or Path(account.pw_dir) / "Maildir"
-    # as the daemon names it: symbolic links stay
-    return Path(os.path.abspath(maildir)), account  # noqa: PTH100  resolve() would follow them
 
 
 def _mail_steps(
@@ -458,9 +361,9 @@ def _mail_steps(
 
     with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
         mailboxes = [mailbox for mailbox in backend.find_mailboxes() if mailbox.user]
-    if options.maildir or options.user:
-        path, _ = _named_mailbox(options)
-        mailboxes = [mailbox for mailbox in mailboxes if mailbox.path == str(path)]
+    if options.maildir:
+        path = str(options.maildir.absolute())
+        mailboxes = [mailbox for mailbox in mailboxes if mailbox.path == path]
     if not mailboxes:
         yield doctor.skipped("mail", "there is no mailbox yet in which it could be looked for")
         return

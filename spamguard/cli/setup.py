@@ -1,9 +1,8 @@
 """`setup`: the configuration for this mail server, and the lines that the server itself needs.
 
-It looks at what is installed here, asks at most three questions, and plans what to change:
+It looks at what is installed here and at the present configuration, and plans what to change:
 spamguard.yaml and the service, and the files of mail servers (`mail_servers`). It shows that;
---apply does it. The present configuration gives the proposals, and keeps what is not asked.
---remove plans the opposite: nothing of ours in the files of mail servers.
+--apply does it. --remove plans the opposite: nothing of ours in the files of mail servers.
 
 It must never change anything without --apply, write a configuration that `check` refuses, or change
 a file of somebody else of which it keeps no copy. A server whose new files are refused gets its old
@@ -14,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import getpass
 import os
 import pwd
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -34,19 +31,10 @@ from spamguard.cli.mail_servers import BACK, MILTER, SMTP, Change
 from spamguard.config.load import parse_yaml
 from spamguard.config.options import Position, Protocol, Settings
 from spamguard.errors import ConfigError, SpamguardError, UsageError
-from spamguard.log import hostname
 from spamguard.process import run_command
 
-SERVERS = {
-    "postfix": "its files are changed",
-    "exim": "as Debian configures it, its files are changed; otherwise you get the lines",
-    "other": "you get the two addresses between which mail has to pass",
-}
-POSITIONS = {
-    "after-queue": "mail is queued first, then judged and tagged; none can be refused",
-    "before-queue": "mail is judged while its sender waits, so spam can be refused",
-    "milter": "as before-queue, but mail does not pass through spamguard",
-}
+SERVERS = ("postfix", "exim", "other")
+POSITIONS = ("after-queue", "before-queue", "milter")
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
 _DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
@@ -54,7 +42,7 @@ _FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
 
 class Answers(NamedTuple):
-    """What the user wants. position: of spamguard in the path of the mail."""
+    """What the user wants. position: of spamguard in the path of mail."""
 
     server: str
     position: str
@@ -64,30 +52,26 @@ class Answers(NamedTuple):
 @command(
     "setup",
     """\
-Set spamguard up for the mail server of this machine. It asks up to three questions and shows what
-it would change: spamguard.yaml, the service, and the files of Postfix, Exim or Dovecot.
+Set spamguard up for the mail server of this machine. It shows what it would change: spamguard.yaml,
+the service, and the files of Postfix, Exim or Dovecot.
 
 With --apply it does that, in place of what an earlier `setup` did, has the servers read their
 files, starts the service where systemd and its units are there, and ends with `doctor`. It keeps a
 copy of each file that it changes, as FILE.before-spamguard, FILE.before-spamguard.1 and so on.
---remove takes spamguard out of these servers; what it has learnt and spamguard.yaml stay. An option
-answers a question; without a terminal, what it proposes is the answer.""",
-    argument(
-        "--server",
-        choices=tuple(SERVERS),
-        metavar="NAME",
-        help="the mail server: " + ", ".join(SERVERS),
-    ),
-    argument(
-        "--position",
-        choices=tuple(POSITIONS),
-        metavar="POSITION",
-        help="where spamguard stands: " + ", ".join(POSITIONS),
-    ),
+--remove takes spamguard out of these servers; what it has learnt and spamguard.yaml stay.
+
+The files of Postfix are changed, those of Exim where Debian configures it; otherwise you get the
+lines, or the two addresses between which mail has to pass. Positions, of which Postfix has all:
+  after-queue   mail is queued first, then judged and tagged; none can be refused
+  before-queue  mail is judged while its sender waits, so spam can be refused
+  milter        as before-queue, but mail does not pass through spamguard""",
+    argument("--server", choices=SERVERS, help="the mail server (default: what is installed)"),
+    argument("--position", choices=POSITIONS, help="default: the present one, or after-queue"),
     argument(
         "--mailboxes",
         metavar="PATTERN",
-        help="Maildirs in which moving mail teaches, such as /home/*/Maildir",
+        help="Maildirs in which moving mail teaches, such as /home/*/Maildir (default: the present "
+        "ones, or those of Dovecot)",
     ),
     flag("--remove", "take spamguard out of Postfix, Exim and Dovecot"),
     flag("--apply", "do it: without this option nothing is changed"),
@@ -115,12 +99,11 @@ def run_setup(options: argparse.Namespace) -> int:
         return common.config_reader(options, file)()
 
     old = read(path) if path.exists() else None
-    answers = _ask(options, old)
+    answers = _find_answers(options, old)
+    print(f"Server {answers.server}, position {answers.position}, mailboxes {answers.mailboxes}.\n")
     if is_root := os.geteuid() == 0:
         find_account(ACCOUNT)
     text = make_config(path, old, answers, is_root=is_root)
-    if answers.position == "milter" and old and any(door.rules for door in old.listeners):
-        print("The rules of the listener go: a milter has its own.\n")
     settings = check_config(path, text, read)
     one_recipient = bool(settings.listeners) and (
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
@@ -160,62 +143,26 @@ def find_account(name: str) -> pwd.struct_passwd:
 # ---- the answers
 
 
-def _ask(options: argparse.Namespace, old: Settings | None) -> Answers:
-    asked = [options.server, options.position, options.mailboxes].count(None)
-    if asked and sys.stdin.isatty():
-        print(f"At most {asked} questions. Enter takes what stands in brackets, ? explains.\n")
+def _find_answers(options: argparse.Namespace, old: Settings | None) -> Answers:
+    """What the options say, else the present configuration, else what is installed."""
     programs = {"postconf": "postfix", "exim4": "exim", "exim": "exim"}
-    proposal = next((name for word, name in programs.items() if shutil.which(word)), "other")
-    server = options.server or _question(
-        "Mail server", proposal, SERVERS, "Through which program mail comes in here."
-    )
-    positions = tuple(POSITIONS) if server == "postfix" else ("after-queue",)
+    found = next((name for word, name in programs.items() if shutil.which(word)), "other")
+    server = options.server or found
+    positions = POSITIONS if server == "postfix" else POSITIONS[:1]
     if options.position and options.position not in positions:
         raise UsageError(f"the position for {server} is {' or '.join(positions)}")
-    front = [str(each.position) for each in old.listeners if each.position in _FRONT] if old else []
+    present = [str(each.position) for each in old.listeners] if old else []
     if old and any(each.listen.protocol is Protocol.MILTER for each in old.scanners):
-        front.append("milter")
-    proposal = front[0] if front else ""
-    position = options.position or _question(
-        "Position",
-        proposal if proposal in positions else positions[0],
-        {name: POSITIONS[name] for name in positions},
-        "Where spamguard stands in the path of the mail. It can be changed later.",
-    )
+        present.append("milter")
+    position = next((each for each in (options.position, *present) if each in positions), "")
     location = run_command("doveconf", "-h", "mail_location").strip()
-    proposal = "/home/*/Maildir"
+    mailboxes = "/home/*/Maildir"
     if old and old.watch:
-        proposal = old.watch[0].maildir
+        mailboxes = old.watch[0].maildir
     elif location.startswith("maildir:/"):
         path = location.removeprefix("maildir:").partition(":")[0]
-        proposal = re.sub(r"%(\w|\{\w+\})", "*", path)
-    mailboxes = options.mailboxes or _question(
-        "Mailboxes in which moving mail teaches",
-        proposal,
-        {},
-        "The Maildirs of your users. * stands for the name of a user, or of a domain. Moving mail\n"
-        "there into Junk teaches spam, and out of it ham.",
-    )
-    return Answers(server, position, mailboxes)
-
-
-def _question(title: str, proposal: str, choices: Mapping[str, str], about: str) -> str:
-    """The answer of the person at the terminal. Without a terminal, or choice: the proposal."""
-    if len(choices) == 1 or not sys.stdin.isatty():
-        return proposal
-    print("".join(f"  {name}: {text}\n" for name, text in choices.items()), end="")
-    while True:
-        try:
-            answer = input(f"{title} [{proposal}]: ").strip() or proposal
-        except EOFError:
-            return proposal
-        if answer in choices or (not choices and answer.startswith("/")):
-            print()
-            return answer
-        if answer != "?":
-            expected = f"one of {', '.join(choices)}" if choices else "a path that begins with /"
-            print(f"Expected {expected}, found {answer!r}.")
-        print(about)
+        mailboxes = re.sub(r"%(\w|\{\w+\})", "*", path)
+    return Answers(server, position or positions[0], options.mailboxes or mailboxes)
 
 
 # ---- the configuration
@@ -420,20 +367,15 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
     if not applied:
         print("`spamguard setup --apply` does all of this.")
         return
-    print("\nNext:")
     # root's commands take that of the service
-    where = [] if path == common.SERVICE_CONFIG else ["--config", str(path)]
+    where = "" if path == common.SERVICE_CONFIG else f" --config {path}"
+    steps = {
+        f"spamguard teach-folders --dry-run{where}": "shows what is filed already and would teach; "
+        "without --dry-run it is learnt",
+        "spamguard setup --remove --apply": "undoes it: takes spamguard out of the mail servers",
+    }
     if settings.web is not None:
-        command = ["spamguard", "login-link", "--operator", *where]
-        # only for a person: who has the link is let in
-        link = run_command(sys.executable, "-m", *command) if sys.stdout.isatty() else ""
-        host, port = settings.web.listen.host, settings.web.listen.port
-        print(f"  {link.strip() or ' '.join(command)}")
-        print("      the way into the page: a link, which lets you in once")
-        print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{hostname()}")
-        print("      before that, if you are at another machine")
-    print(f"  {' '.join(['spamguard', 'teach-folders', '--dry-run', *where])}")
-    patterns = ", ".join(watch.maildir for watch in settings.watch)
-    print(f"      shows what {patterns} would teach; without --dry-run it is learnt")
-    print("  spamguard setup --remove --apply")
-    print("      undoes it: takes spamguard out of the mail servers again")
+        steps[f"spamguard login-link --operator{where}"] = "prints a link into the page"
+    print("\nNext:")
+    for line, about in steps.items():
+        print(f"  {line}\n      {about}")

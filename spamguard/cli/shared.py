@@ -11,21 +11,20 @@ Must never print a password, and never change the state of a daemon that runs.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from spamguard import keys
 from spamguard.cli import arguments, common
-from spamguard.cli.arguments import Argument, Run, argument, command, flag, group
-from spamguard.errors import StartError, UsageError
+from spamguard.cli.arguments import Argument, argument, command, flag, group
+from spamguard.errors import UsageError
 from spamguard.log import printable
-from spamguard.storage import KEY_FILE, as_directory_owner
+from spamguard.storage import KEY_FILE
 from spamguard.times import duration_text, local_time
 
 if TYPE_CHECKING:
@@ -48,24 +47,14 @@ _DSN = argument(
 
 def _password_option(about: str) -> Argument:
     about = f"{about} (default: {_PASSWORD_FILE} in the state directory)"
-    return argument("--password-file", type=arguments.parse_file, metavar="FILE", help=about)
+    return argument("--password-file", type=arguments.parse_path, metavar="FILE", help=about)
 
 
-def _action(name: str, about: str, *added: Argument) -> Callable[[Run], Run]:
-    """Declare an action. UsageError when it runs: the driver of the database is missing."""
-
-    def declare(work: Run) -> Run:
-        def run(options: argparse.Namespace) -> int:
-            try:
-                return work(options)
-            except ModuleNotFoundError as error:
-                if error.name != "psycopg":
-                    raise
-                raise UsageError("needs psycopg: pip install 'spamguard[shared]'") from error
-
-        return command(f"shared {name}", about, *added)(run)
-
-    return declare
+def _load_admin() -> ModuleType:
+    try:
+        return import_module("spamguard.shared.admin")
+    except ModuleNotFoundError as error:
+        raise UsageError("needs psycopg: pip install 'spamguard[shared]'") from error
 
 
 group(
@@ -88,7 +77,6 @@ has learnt before is shared too.""",
   spamguard shared join 'host=db.example dbname=spamguard'
   spamguard shared join 'host=db.example dbname=spamguard' --key key --password-file password
   spamguard shared status
-  spamguard shared undo --node mx3
   spamguard shared forget mx3
   spamguard shared leave""",
 )
@@ -96,14 +84,14 @@ has learnt before is shared too.""",
 # ---- the owner of the database
 
 
-@_action(
-    "init",
+@command(
+    "shared init",
     "make tables, functions and the role of the nodes in an empty database",
     _DSN,
     _password_option("password of the nodes' role; made when absent"),
 )
 def init(options: argparse.Namespace) -> int:
-    from spamguard.shared import admin
+    admin = _load_admin()
     from spamguard.shared.mac import RowMac
 
     with common.open_filter(options) as spam_filter:
@@ -130,13 +118,13 @@ def _password_file(options: argparse.Namespace) -> Path:
 # ---- this machine
 
 
-@_action(
-    "join",
+@command(
+    "shared join",
     "let this machine's filter, a new one or one with lessons, take part",
     _DSN,
     argument(
         "--key",
-        type=arguments.parse_file,
+        type=arguments.parse_path,
         metavar="FILE",
         help="the key of the other machines (default: the one in the state directory)",
     ),
@@ -146,11 +134,12 @@ def join(options: argparse.Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
     import asyncio
 
+    from spamguard.config.schema import dump_settings
     from spamguard.engine.snapshot import SNAPSHOT_KEY
     from spamguard.engine.store import disown_tables
-    from spamguard.shared import admin
     from spamguard.shared.mac import RowMac
 
+    admin = _load_admin()
     state, file = common.state_directory(options), _password_file(options)
     key = _find_key(state, options.key)
     settings = admin.node_settings(options.dsn, file, user=admin.NODE_ROLE)
@@ -160,16 +149,9 @@ def join(options: argparse.Namespace) -> int:
             "--password-file"
         )
     bits, server = asyncio.run(_read_cluster(settings, RowMac(key)))
-    with _stopped_daemon(state):
-        with as_directory_owner(state):
-            is_readable = os.access(file, os.R_OK, effective_ids=True)
-        if not is_readable:  # a node would not start
-            raise UsageError(
-                f"{file}: the account of the daemon cannot read it: give it to the owner of "
-                f"{state} (chown), with mode 0600"
-            )
+    with common.stopped_daemon(state):
         keys.store_key(state / KEY_FILE, key)
-        with common.open_filter(options, note="is a new filter", _bits=bits) as spam_filter:
+        with common.open_filter(options, _bits=bits) as spam_filter:
             if spam_filter.min_bits != bits:
                 raise UsageError(
                     f"{state}: its tables begin with 2**{spam_filter.min_bits} buckets, those of "
@@ -189,16 +171,7 @@ def join(options: argparse.Namespace) -> int:
         text += f"; {waiting} of this machine will go to the others"
     common.say(f"{state}: {text}")
     common.say("put these lines into spamguard.yaml, then start the daemon:")
-    print(
-        "shared:",
-        f"  database: {json.dumps(settings.database)}",
-        f"  password_file: {json.dumps(str(file))}",
-        sep="\n",
-    )
-    if not settings.tls.verify:
-        print("  tls: no")
-    elif settings.tls.ca:
-        print(f"  tls: {{ca: {json.dumps(str(settings.tls.ca))}}}")
+    print(dump_settings(settings, "shared"), end="")
     return 0
 
 
@@ -231,8 +204,8 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
 # ---- status
 
 
-@_action(
-    "status",
+@command(
+    "shared status",
     "how this machine and the others are, as the running daemon has it",
     arguments.JSON,
 )
@@ -264,8 +237,8 @@ def status(options: argparse.Namespace) -> int:
     return 0
 
 
-@_action(
-    "forget",
+@command(
+    "shared forget",
     "drop a node that does not come back from the list that `status` shows",
     argument("node", metavar="NODE", help="its name, or its id"),
 )
@@ -292,8 +265,8 @@ def forget(options: argparse.Namespace) -> int:
 # ---- leaving
 
 
-@_action(
-    "leave",
+@command(
+    "shared leave",
     "go on alone, with everything that was learnt",
     flag("--force", "also while lessons wait for the database"),
 )
@@ -302,7 +275,7 @@ def leave(options: argparse.Namespace) -> int:
     from spamguard.engine.store import parse_if_whole
 
     state = common.existing_state_directory(options)
-    with _stopped_daemon(state):
+    with common.stopped_daemon(state):
         with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
             log = _shared_log(spam_filter)
             counts = log.counts()
@@ -320,30 +293,9 @@ def leave(options: argparse.Namespace) -> int:
     if counts.waiting:
         print(
             f"{common.count_text(counts.waiting, 'lesson')} that the others do not have: "
-            "`spamguard export` here and `spamguard import` there take them over"
+            "`spamguard backup` here and `spamguard import` there take them over"
         )
     return 0
-
-
-@contextmanager
-def _stopped_daemon(state: Path) -> Iterator[None]:
-    """Keep daemons from the state directory. UsageError: one runs there."""
-    from spamguard.daemon.status import StateLock
-    from spamguard.engine import store
-
-    store.make_state_directory(state)
-    try:
-        with as_directory_owner(state):
-            lock = StateLock(state)
-    except StartError as error:
-        raise UsageError(
-            f"{state}: a daemon runs on it: stop it before (`systemctl stop spamguard.socket "
-            "spamguard` where it is a service)"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _shared_log(spam_filter: Filter) -> SharedLog:
@@ -354,66 +306,16 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
     return spam_filter.ledger.shared
 
 
-# ---- undo
-
-
-@_action(
-    "undo",
-    "take back, for all machines, what a machine that somebody broke into has taught",
-    arguments.JSON,
-    argument(
-        "--node", required=True, metavar="NAME", help="its name or its id, as `status` has them"
-    ),
-    arguments.SINCE,
-    arguments.UNTIL,
-    arguments.DRY_RUN,
-)
-def undo(options: argparse.Namespace) -> int:
-    """Take back what one node has cast, user by user. Classes stay."""
-    from spamguard.cli.keep import undo_selections
-    from spamguard.learning.undo import VoteSelection
-    from spamguard.shared.status import read_status
-
-    since, until = arguments.parse_period(options)
-    with common.open_filter(options, must_exist=True) as spam_filter:
-        _shared_log(spam_filter)
-        name = options.node
-        nodes = read_status(spam_filter.directory).nodes
-        found = {node.node for node in nodes if name in (node.name, node.node)} or {name}
-        known = [node for node in found if spam_filter.ledger.users.keys_of_node(node, 0)]
-        if len(known) != 1:
-            ids = ", ".join(sorted(known)) or "none that has taught anything"
-            raise UsageError(
-                f"{printable(name)!r} is the name of {ids}: give an id of `shared status --json`"
-            )
-        (node,) = known
-        digests: dict[str, list[bytes]] = {}
-        for user, digest in spam_filter.ledger.users.keys_of_node(node, since):
-            digests.setdefault(user, []).append(digest)
-        selections = [VoteSelection(user, since, until=until, node=node) for user in digests]
-        undone = undo_selections(
-            spam_filter, list(digests.values()), selections, dry_run=options.dry_run
-        )
-        if digests and not options.dry_run:
-            spam_filter.settle_everywhere()
-    number, users = sum(map(len, undone)), sum(map(bool, undone))
-    verb = "would take" if options.dry_run else "took"
-    text = f"{verb} back {common.count_text(number, 'vote')} of {common.count_text(users, 'user')}"
-    values = {"node": node, "taken_back": number, "users": users, "dry_run": options.dry_run}
-    common.print_answer(options, text, values)
-    return 0
-
-
 # ---- a new version
 
 
-@_action(
-    "upgrade",
+@command(
+    "shared upgrade",
     "bring tables and functions of the database up to this version",
     _DSN,
 )
 def upgrade(options: argparse.Namespace) -> int:
-    from spamguard.shared import admin
+    admin = _load_admin()
 
     before, after = admin.upgrade(options.dsn)
     print(f"the database has schema {after}, before {before}")

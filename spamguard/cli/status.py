@@ -57,7 +57,6 @@ lessons_per_day.""",
 def run_status(options: argparse.Namespace) -> int:
     common.warn_of_service(options)
     from spamguard import native
-    from spamguard.bayes.fusion import PROFILES
     from spamguard.engine import policy
     from spamguard.learning.undo import count_outdated
     from spamguard.ledger.schema import SCHEMA_VERSION
@@ -75,8 +74,6 @@ def run_status(options: argparse.Namespace) -> int:
             },
             "kernel": native.implementation(),
             "key": known.fingerprint,
-            "profile": options.profile,
-            "profiles": {name: each.about for name, each in PROFILES.items()},
             "classes": {
                 name: {"messages": number, "unwanted": name in known.unwanted}
                 for name, number in known.classes.items()
@@ -101,38 +98,43 @@ def _status_text(values: dict[str, Any]) -> str:
     from spamguard.engine import snapshot
     from spamguard.learning import undo
 
-    versions, sizes = values["versions"], values["bytes"]
-    kept, keep = values["kept"], (values["daemon"] or {}).get("keep")
+    versions, sizes, kept = values["versions"], values["bytes"], values["kept"]
+    keep = (values["daemon"] or {}).get("keep")  # as the running daemon says it
     keeping = f"since {local_time(kept['since'])[:10]}" if kept["since"] else "nothing yet"
-    keeping += f" (keep: {keep})" if keep else ""  # as the running daemon says it
+    keeping += f" (keep: {keep})" if keep else ""
     if kept["aged"]:
         keeping += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
     accounts = [f"{name}: {row['text']}" for name, row in values["accounts"].items()]
+    watching = [] if accounts else ["nobody has watched folders here"]
+    if watcher := values["watcher"]:
+        # A watcher dies with its daemon, however recently it was seen.
+        ending = "" if watcher["alive"] and values["daemon"] else ", not running"
+        mailboxes = common.count_text(watcher["mailboxes"], "mailbox")
+        watching = [f"{mailboxes}, last seen {local_time(watcher['seen'])}{ending}"]
     shared = []
     if values["shared"]:
         shared = [f"{values['shared']['position']:,} of {values['shared']['last']:,} events"]
         shared += [note.removeprefix("shared log: ") for note in values["shared"]["notes"]]
-    watching = "nobody has watched folders here"
-    if watcher := values["watcher"]:
-        mailboxes = common.count_text(watcher["mailboxes"], "mailbox")
-        # A watcher dies with its daemon, however recently it was seen.
-        ending = "" if watcher["alive"] and values["daemon"] else ", not running"
-        watching = f"{mailboxes}, last seen {local_time(watcher['seen'])}{ending}"
+    parts = {
+        "state": [values["state"]],
+        "version": [
+            f"spamguard {versions['program']}, extractor {versions['extractor']}, "
+            f"ledger {versions['ledger']}"
+        ],
+        "kernel": [values["kernel"]],
+        "key": [values["key"]],
+        "events": [f"{values['events']:,}, {values['unsettled']:,} since the experts were settled"],
+        "kept": [keeping],
+        "watcher": watching,
+        "accounts": accounts,
+        "daemon": daemon_lines(values["daemon"]),
+        "shared log": shared,
+        "size": [f"ledger {sizes['ledger'] / 1e6:,.1f} MB, tables {sizes['tables'] / 1e6:,.1f} MB"],
+    }
     lines = [
-        f"state      {values['state']}",
-        f"version    spamguard {versions['program']}, extractor {versions['extractor']}, "
-        f"ledger {versions['ledger']}",
-        f"kernel     {values['kernel']}",
-        f"key        {values['key']}",
-        f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
-        f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
-        f"kept       {keeping}",
-        *([f"watcher    {watching}"] if watcher or not accounts else []),
-        *(f"{'' if n else 'accounts':11}{printable(line)}" for n, line in enumerate(accounts)),
-        *daemon_lines(values["daemon"]),
-        *(f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(shared)),
-        f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
-        f"tables {sizes['tables'] / 1e6:,.1f} MB",
+        f"{'' if number else title:11}{printable(line)}"
+        for title, part in parts.items()
+        for number, line in enumerate(part)
     ]
     lines += ["", "class       messages"]
     for name, row in values["classes"].items():
@@ -271,7 +273,7 @@ def daemon_problems(values: dict[str, Any]) -> Iterator[str]:
 def daemon_lines(values: dict[str, Any] | None) -> list[str]:
     """The daemon for people. values: of `daemon_values`."""
     if values is None or daemon_trouble(values):
-        return [f"daemon     {daemon_trouble(values)}"]
+        return [daemon_trouble(values)]
     ready = "ready" if values["ready"] else "NOT READY"
     uptime = duration_text(time.time() - values["began"])
     lines = [
@@ -296,7 +298,7 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
     if errors := sum(row["number"] for row in values["next_hop_errors"]):
         lines.append(f"{common.count_text(errors, 'error')} of next hops, the last ones:")
         lines += (f"  {local_time(row['time'])} {row['text']}" for row in values["last_errors"])
-    return [f"{'' if n else 'daemon':11}{printable(line)}" for n, line in enumerate(lines)]
+    return lines
 
 
 # ---- the shared log

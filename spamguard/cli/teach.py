@@ -40,7 +40,7 @@ from spamguard.users import SENDER_NATS, Origin
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
-    from spamguard.engine.prepare import LabelledExample, SplitMessage
+    from spamguard.engine.prepare import SplitMessage
     from spamguard.folders.maildir import Mailbox
     from spamguard.folders.scan import FiledMessage, FolderReader
 
@@ -80,37 +80,24 @@ def _cast_word(options: argparse.Namespace, label: str) -> int:
     from spamguard.learning.lessons import LessonOutcome, LessonService
     from spamguard.ledger.senders import make_sender_vote
 
-    names = ("paths", "ids", "unwanted", "new", "force", "dry_run")
+    names = ("paths", "unwanted", "new")
     if any(getattr(options, name, False) for name in names):
-        options.wrong_usage("argument --sender: only --as, --user and --json go with it")
+        options.wrong_usage("argument --sender: only --as and --user go with it")
     if label not in {*SENDER_NATS, ""}:
         raise UsageError(f"{options.sender}: say --as ham if its mail is wanted, or --as spam")
     if label:  # a word that would not count is not kept
-        if getattr(options, "config", None):
+        if options.config is not None:
             settings = common.load_config(options)
-            servers, is_personal = settings.believed_servers, settings.personal
+            said = {"authserv_ids": settings.believed_servers, "personal": settings.personal}
         else:
-            state = common.state_directory(options)
-            daemon = ask_daemon(state) or {}
-            if "authserv_ids" not in daemon:
-                raise UsageError(
-                    f"{options.sender}: nothing tells whether this would count, as no daemon "
-                    f"answers on {state}: start it, or name its directory with --state"
-                )
-            servers, is_personal = daemon["authserv_ids"], daemon["personal"]
-        missing = []
-        if not servers:
-            missing.append(
-                "`authserv_ids: [mx.example.org]`, with the name that your mail server gives "
-                "itself in Authentication-Results, and a listener behind it (position "
-                "after-queue, LMTP, or `strips_authentication_results: true`)"
-            )
-        if options.user and not is_personal:
-            missing.append("`personal: true`, or else leave out --user to say it for everybody")
-        if missing:
+            said = ask_daemon(common.state_directory(options)) or {}
+        if not said.get("authserv_ids") or (options.user and not said.get("personal")):
             raise UsageError(
-                f"{options.sender}: not kept, as this would never count: "
-                f"the configuration lacks {', and '.join(missing)}"
+                f"{options.sender}: not kept, as nothing tells that this would count. The "
+                "configuration (--config, or that of the running daemon) needs `authserv_ids: "
+                "[mx.example.org]`, with the name that your mail server gives itself in "
+                "Authentication-Results, and a listener behind it (position after-queue, LMTP, or "
+                "`strips_authentication_results: true`); for one user also `personal: true`"
             )
     with common.open_filter(options, must_exist=not label) as spam_filter:
         digest, nats = spam_filter.senders.digest(options.sender), SENDER_NATS.get(label)
@@ -123,18 +110,13 @@ def _cast_word(options: argparse.Namespace, label: str) -> int:
         text += "" if changed else " (already known)"
     else:
         text = "forgot what was said of it" if changed else "nothing was said of it"
-    values = {"sender": options.sender, "user": options.user, "class": label, "changed": changed}
-    whose = options.user or arguments.SITE
-    common.print_answer(options, f"{options.sender}, for {whose}: {text}", values)
+    print(f"{options.sender}, for {options.user or arguments.SITE}: {text}")
     return 0
 
 
 # ---- learn
 
-_NO_MAIL = (
-    "{:,} of the messages are no mail, such as {}: no header field at all; "
-    "--force teaches it all the same"
-)
+_NO_MAIL = "{:,} of the messages are no mail, such as {}: no header field at all"
 
 
 @command(
@@ -143,11 +125,10 @@ _NO_MAIL = (
 Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
 Messages of a TREC index bring their class along; for all others say it with --as.
 
-What is marked as deleted is not taught. What has no header field at all is no mail and is not
-taught, unless --force says so.
+What is marked as deleted is not taught, nor what has no header field at all, and so is no mail.
 
-Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
-does. --sender teaches no message, but "always from this sender", or from everybody at a domain.""",
+Messages that passed the daemon need not be at hand: name their ids. --sender teaches no message,
+but "always from this sender", or from everybody at a domain.""",
     argument(
         "--as",
         dest="label",
@@ -156,18 +137,13 @@ does. --sender teaches no message, but "always from this sender", or from everyb
     ),
     flag("--unwanted", "messages of this class are unwanted, as spam is"),
     flag("--new", "the class is new, even if its name resembles another one's"),
-    flag("--force", "teach also what has no header field at all, and so is no mail"),
-    arguments.DRY_RUN,
     SENDER,
     arguments.TEACHER,
-    arguments.JSON,
-    arguments.IDS,
-    arguments.PATHS,
+    arguments.PATHS_OR_IDS,
     example="""  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index
-  spamguard learn --dry-run --as ham ~/Documents/mail
-  spamguard learn --as ham --id 0iq5r8jo4c1n2f3g
+  spamguard learn --as ham 0iq5r8jo4c1n2f3g
   spamguard learn --as ham --sender news@example.org --user anna
   spamguard learn --as spam --sender offers.example""",
 )
@@ -178,63 +154,51 @@ def run_learn(options: argparse.Namespace) -> int:
 
     if options.sender:
         return _cast_word(options, options.label or "unsaid")
-    arguments.check_paths_or_ids(options)
-    if options.label is None and (options.unwanted or options.ids):
-        unsaid = (*options.ids, "--unwanted")[0]
-        raise UsageError(f"{unsaid}: say what it is with --as CLASS")
+    arguments.require_paths(options)
     common.warn_of_service(options)
-    rows = common.find_rows(options, options.ids)
-    messages = common.progress(common.read_messages(options.paths))
+    rows, messages = common.find_messages(options)
+    if options.label is None and (options.unwanted or rows):
+        unsaid = rows[0].id if rows else "--unwanted"
+        raise UsageError(f"{unsaid}: say what it is with --as CLASS")
     refused: list[str] = []
     deleted: list[str] = []
-    with common.open_filter(options, scratch=options.dry_run) as spam_filter:
-        passed = [
-            LabelledExample(options.label, example_from_row(spam_filter, row)) for row in rows
-        ]
+    learnt: Counter[str] = Counter()
+    total = 0
+    with common.open_filter(options) as spam_filter:
         service = LessonService(spam_filter)
         new_class = NewClass.CREATE if options.new else NewClass.UNLESS_SIMILAR
-        open_class: Callable[[str], None] = cache(
-            partial(spam_filter.check_class, new=options.new, unwanted=options.unwanted or None)
-            if options.dry_run
-            else partial(service.open_class, new_class=new_class, unwanted=options.unwanted)
+        open_class = cache(
+            partial(service.open_class, new_class=new_class, unwanted=options.unwanted)
         )
         if options.label is not None:
             open_class(options.label)
-        labelled = _label_messages(messages, options, open_class, refused, deleted)
-        learnt: Counter[str] = Counter()
-        unchanged: Counter[str] = Counter()
-        if options.dry_run:
-            learnt.update(str(message.label) for message in labelled)
-            learnt.update(str(example.label) for example in passed)
-        else:
-            # There is no need to pause for other writers: the next batch is scored before it
-            # locks the ledger. With four commands teaching 3,000 messages each, a fifth writer
-            # waited 0.1 ms at the median, 60-90 ms at the 99th percentile and 0.2 s at most;
-            # pauses of 2 and 10 ms between the batches changed nothing.
-            examples = chain(passed, extract_examples(spam_filter.key, labelled))
-            for batch in chain.from_iterable(map(_split_contradictions, batches(examples))):
-                for label, lessons in group_by_class(batch).items():
-                    outcomes = service.submit(lessons, label, options.user, Origin.COMMAND)
-                    learnt[label] += outcomes.count(LessonOutcome.LEARNT)
-                    unchanged[label] += outcomes.count(LessonOutcome.UNCHANGED)
-        if refused and not learnt:
+        passed = [
+            LabelledExample(options.label, example_from_row(spam_filter, row)) for row in rows
+        ]
+        labelled = _label_messages(common.progress(messages), options, open_class, refused, deleted)
+        # There is no need to pause for other writers: the next batch is scored before it locks the
+        # ledger. With four commands teaching 3,000 messages each, a fifth writer waited 0.1 ms at
+        # the median, 60-90 ms at the 99th percentile and 0.2 s at most.
+        for batch in batches(chain(passed, extract_examples(spam_filter.key, labelled))):
+            total += len(batch)
+            last = {each.example.digest: each for each in batch}  # of two classes the last one wins
+            for label, lessons in group_by_class(last.values()).items():
+                outcomes = service.submit(lessons, label, options.user, Origin.COMMAND)
+                learnt[label] += outcomes.count(LessonOutcome.LEARNT)
+        if refused and not total:
             raise SourceError(_NO_MAIL.format(len(refused), refused[0]))
-        # the command settles by itself: there may be no daemon to do it
-        settled = not options.dry_run and spam_filter.settle_if_due()
+        spam_filter.settle_if_due()  # there may be no daemon to do it
     if refused:
         common.say(f"note: {_NO_MAIL.format(len(refused), refused[0])}")
-    values = {"taught": learnt, "known": unchanged, "refused": len(refused)}
-    values |= {"deleted": len(deleted), "settled": settled, "dry_run": options.dry_run}
-    verb = "would teach" if options.dry_run else "taught"
     counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(learnt.items()))
-    text = f"{verb} {', '.join(counts)}" if learnt else f"{verb} nothing"
-    if not learnt and not deleted:
+    text = f"taught {', '.join(counts) or 'nothing'}"
+    if not total and not deleted:
         text += ": no messages there"
-    if repeated := unchanged.total():
+    if repeated := total - learnt.total():
         text += f" ({repeated:,} already known)"
     if deleted:
         text += f"; marked as deleted, and so not taught: {len(deleted):,}"
-    common.print_answer(options, text, values)
+    print(text)
     return 0
 
 
@@ -253,38 +217,24 @@ def _label_messages(
     from spamguard.mail.mime import has_header
 
     for message in messages:
+        label = options.label or message.label
         if message.deleted:
             deleted.append(message.name)
-            continue
-        if not options.force and not has_header(message.raw):
+        elif not has_header(message.raw):
             refused.append(message.name)
-            continue
-        if options.label is None and message.label is None:
+        elif not label:
             raise UsageError(
                 f"{message.name}: say what it is with --as CLASS; "
                 "only a TREC index tells that by itself"
             )
-        if options.label and message.label not in (None, options.label):
+        elif message.label not in (None, label):
             raise UsageError(
                 f"{message.name}: its index calls it {message.label}, --as says {options.label}: "
                 "leave --as out, or name the files"
             )
-        label = options.label or message.label or ""
-        open_class(label)
-        yield message._replace(label=label)
-
-
-def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[LabelledExample]]:
-    """Split a batch where it repeats a message with another class: the last one must win."""
-    labels: dict[bytes, str | None] = {}
-    part: list[LabelledExample] = []
-    for labelled in batch:
-        digest = labelled.example.digest
-        if labels.setdefault(digest, labelled.label) != labelled.label:
-            yield part
-            labels, part = {digest: labelled.label}, []
-        part.append(labelled)
-    yield part
+        else:
+            open_class(label)
+            yield message._replace(label=label)
 
 
 # ---- forget
@@ -297,12 +247,10 @@ Take back what was taught about messages. What was never taught is no error. The
 stay: `explain` shows them, --user takes them back.""",
     SENDER,
     arguments.TEACHER,
-    arguments.JSON,
-    arguments.IDS,
-    arguments.PATHS,
+    arguments.PATHS_OR_IDS,
     example="""  spamguard forget message.eml
   spamguard forget ~/Maildir/.Junk
-  spamguard forget --id 0iq5r8jo4c1n2f3g""",
+  spamguard forget 0iq5r8jo4c1n2f3g""",
 )
 def run_forget(options: argparse.Namespace) -> int:
     from spamguard.engine.prepare import ExampleReader
@@ -311,9 +259,9 @@ def run_forget(options: argparse.Namespace) -> int:
 
     if options.sender:
         return _cast_word(options, "")
-    arguments.check_paths_or_ids(options)
-    rows = common.find_rows(options, options.ids)
-    messages = common.progress(common.read_messages(options.paths))
+    arguments.require_paths(options)
+    rows, found = common.find_messages(options)
+    messages = common.progress(found)
     forgotten = unknown = by_others = 0
     with common.open_filter(options, must_exist=True) as spam_filter:
         service, reader = LessonService(spam_filter), ExampleReader(spam_filter.key)
@@ -325,7 +273,7 @@ def run_forget(options: argparse.Namespace) -> int:
             unknown += len(untaught)
             standings = spam_filter.ledger.users.find_standings(untaught, options.user)
             by_others += sum(standing.label is not None for standing in standings.values())
-        settled = spam_filter.settle_if_due()
+        spam_filter.settle_if_due()
     text = f"forgot {common.count_text(forgotten)}"
     text += f" ({unknown:,} not known)" if unknown else ""
     if by_others:
@@ -333,8 +281,7 @@ def run_forget(options: argparse.Namespace) -> int:
             f"; {by_others:,} of these stay taught by others: "
             "`explain` tells by whom, --user takes it back"
         )
-    values = {"forgotten": forgotten, "unknown": unknown}
-    common.print_answer(options, text, values | {"by_others": by_others, "settled": settled})
+    print(text)
     return 0
 
 
@@ -360,11 +307,10 @@ Messages taught before an upgrade that reads mail otherwise are read again and k
 daemon does not do this by itself: messages that lie in a mailbox when it first looks teach nothing,
 only later moves do.""",
     arguments.DRY_RUN,
-    arguments.JSON,
     argument(
         "maildirs",
         nargs="*",
-        type=arguments.parse_directory,
+        type=arguments.parse_path,
         metavar="MAILDIR",
         help="a Maildir, or a pattern of several, such as '/home/*/Maildir'",
     ),
@@ -399,42 +345,30 @@ def run_teach_folders(options: argparse.Namespace) -> int:
                 raise UsageError(
                     f"{watch.maildir}: no Maildir there: check the path and its permissions"
                 )
-        results = []
         with common.open_filter(options, scratch=options.dry_run) as spam_filter:
             # A file younger than this counts as unfinished and would be passed over in silence.
             time.sleep(QUIET_SECONDS)
             reader = FolderReader(mailboxes, spam_filter.key)
-            work = _count_lessons if options.dry_run else _teach_mailbox
+            work, verb = (_teach_mailbox, "taught")
+            if options.dry_run:
+                work, verb = (_count_lessons, "would teach")
             for mailbox in owned:
                 filed = find_filed(mailboxes, mailbox, roles[mailbox.watch])
-                counts = work(spam_filter, reader, mailbox, filed)
-                path = printable(mailbox.path)
-                results.append({"user": mailbox.user, "maildir": path, **counts})
+                parts, known, retracted = work(spam_filter, reader, mailbox, filed)
+                remarks = {"already known": known, "taken back before, and left so": retracted}
+                remark = ", ".join(
+                    f"{number:,} {what}" for what, number in remarks.items() if number
+                )
+                line = f"{mailbox.user}: {verb} {', '.join(parts) or 'nothing'}"
+                print(printable(line + (f" ({remark})" if remark else "")))
             if not options.dry_run:
                 spam_filter.settle_if_due()
-    lines = []
-    for result in results:
-        if options.dry_run:
-            rows = result["folders"].items()
-            parts = [f"{row['messages']:,} in {name} as {row['class']}" for name, row in rows]
-        else:
-            counts = result["taught"].items()
-            parts = [f"{common.count_text(count)} as {label}" for label, count in counts if count]
-        verb = "would teach" if options.dry_run else "taught"
-        remarks = {
-            "already known": result["known"],
-            "taken back before, and left so": result["taken_back"],
-        }
-        remark = ", ".join(f"{number:,} {about}" for about, number in remarks.items() if number)
-        line = f"{result['user']}: {verb} {', '.join(parts) or 'nothing'}"
-        lines.append(printable(line + (f" ({remark})" if remark else "")))
-    common.print_answer(options, "\n".join(lines), results)
     return 0
 
 
 def _count_lessons(
     spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
-) -> dict[str, Any]:
+) -> tuple[list[str], int, int]:
     """Count, for a dry run, the messages that each folder would teach, and the others."""
     from spamguard.folders.roles import display_folder
 
@@ -452,21 +386,21 @@ def _count_lessons(
         else:
             new[lesson.label, display_folder(lesson.folder.directory)] += 1
         digests.add(stored.digest)
-    folders = {
-        folder: {"class": label, "messages": count}
-        for (label, folder), count in sorted(new.items())
-    }
-    return {"folders": folders, "known": unchanged, "taken_back": retracted}
+    parts = [f"{count:,} in {folder} as {label}" for (label, folder), count in sorted(new.items())]
+    return parts, unchanged, retracted
 
 
 def _teach_mailbox(
     spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
-) -> dict[str, Any]:
+) -> tuple[list[str], int, int]:
     messages = (
         SourceMessage(lesson.file.name, stored.raw, lesson.label)
         for lesson, stored in _read_lessons(reader, mailbox, filed, spam_filter.unwanted)
     )
-    return teach_filed(spam_filter, mailbox.user, {each.label for each in filed}, messages)
+    labels = {each.label for each in filed}
+    counts = teach_filed(spam_filter, mailbox.user, labels, messages)
+    parts = [f"{common.count_text(n)} as {label}" for label, n in counts["taught"].items() if n]
+    return parts, counts["known"], counts["taken_back"]
 
 
 def teach_filed(

@@ -104,10 +104,7 @@ AccountName = Annotated[
 ]
 Command = Annotated[str, pattern_option(r"\S.{0,999}", "a command such as pass show mail")]
 Port = Annotated[int, types.integer_option(0, 65535)]
-AccountTlsOption = Annotated[AccountTls, types.enum_option(AccountTls)]
-ModeOption = Annotated[Mode, types.enum_option(Mode)]
-UnreadMovesOption = Annotated[UnreadMoves, types.enum_option(UnreadMoves)]
-PresetName = Annotated[str, Option(_check_preset, {"type": "string"})]
+PresetName = Annotated[str, Option(_check_preset)]
 
 
 # ---- the options
@@ -144,11 +141,9 @@ class Account:
     ] = ""
     oauth: Annotated[OAuth | None, "A token instead of a password; null: none"] = None
     port: Annotated[Port, "Port of the server; 0: 993 with tls, 143 otherwise"] = 0
-    tls: Annotated[AccountTlsOption, "tls, starttls or, to this machine only, none"] = (
-        AccountTls.TLS
-    )
+    tls: Annotated[AccountTls, "tls, starttls or, to this machine only, none"] = AccountTls.TLS
     mode: Annotated[
-        ModeOption, "look: write nothing; flag: set $Junk; move: also move spam into Junk"
+        Mode, "look: write nothing; flag: set $Junk; move: also move spam into Junk"
     ] = Mode.LOOK
     folders: Annotated[
         tuple[tuple[str, types.FolderRole], ...],
@@ -157,7 +152,7 @@ class Account:
     ] = ()
     preset: Annotated[PresetName, "The provider, if it is one that is known"] = "other"
     unread_moves: Annotated[
-        UnreadMovesOption, "Mail that comes into Junk unread: wait until it is read, or learn spam"
+        UnreadMoves, "Mail that comes into Junk unread: wait until it is read, or learn spam"
     ] = UnreadMoves.WAIT
 
     @property

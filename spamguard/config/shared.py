@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from spamguard.config import types
-from spamguard.config.types import JsonSchema, Option
+from spamguard.config.types import Option
 from spamguard.config.values import describe_value
 
 
@@ -82,39 +82,21 @@ def _check_url(value: object) -> str:
     )
 
 
-_TLS_SCHEMA: JsonSchema = {
-    "anyOf": [
-        {"enum": ["verify", "no"]},
-        {
-            "type": "object",
-            "properties": {"ca": {"type": "string", "pattern": "^(/.*)$"}},
-            "required": ["ca"],
-            "additionalProperties": False,
-        },
-    ]
-}
-
-Database = Annotated[
-    str, Option(check_database, {"type": "string", "pattern": "(^postgres(ql)?://)|="})
-]
+Database = Annotated[str, Option(check_database)]
 Tls = Annotated[
     DatabaseTls,
     Option(
         _check_tls,
-        _TLS_SCHEMA,
         lambda tls: {"ca": str(tls.ca)} if tls.ca else "verify" if tls.verify else "no",
     ),
 ]
 NodeName = Annotated[
     str,
     types.pattern_option(
-        r"[ -~\u00a1-\U0010ffff]{1,60}",
-        "at most 60 printable characters such as mx1",
-        empty=True,
-        editors=".{0,60}",
+        r"[ -~\u00a1-\U0010ffff]{1,60}", "at most 60 printable characters such as mx1", empty=True
     ),
 ]
-NodeUrl = Annotated[str, Option(_check_url, {"type": "string", "pattern": "^(https?://.*)?$"})]
+NodeUrl = Annotated[str, Option(_check_url)]
 
 # ---- the options
 
@@ -123,20 +105,11 @@ NodeUrl = Annotated[str, Option(_check_url, {"type": "string", "pattern": "^(htt
 class SharedSettings:
     """Several machines learn as one: they share the log of lessons in PostgreSQL."""
 
-    database: Annotated[
-        Database,
-        "Connection string of PostgreSQL without password; several hosts: the primary is found",
-    ]
-    password_file: Annotated[
-        types.SecretFile | None, "File whose first line is the node's password; null: none"
-    ] = None
-    tls: Annotated[Tls, "TLS to the database: verify, no, or a mapping with the file of a CA"] = (
-        VERIFIED_TLS
-    )
-    url: Annotated[
-        NodeUrl, "Address of this node's page, at which other nodes ask it; empty: they do not"
-    ] = ""
-    name: Annotated[NodeName, "Name of this node; empty: that of the machine"] = ""
+    database: Database  # connection string without password; of several hosts the primary is found
+    password_file: types.SecretFile | None = None  # the node's password in its first line
+    tls: Tls = VERIFIED_TLS
+    url: NodeUrl = ""  # of this node's page, at which other nodes ask it; empty: they do not
+    name: NodeName = ""  # of this node; empty: that of the machine
 
 
 def check_driver(_: SharedSettings) -> None:

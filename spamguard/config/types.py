@@ -2,7 +2,7 @@
 
 Each type is `Annotated[T, Option(...)]`. Its check takes a plain value of YAML and returns the
 value of the settings, or raises ValueError with a whole sentence: what was expected, and what was
-found. Its JSON Schema says the same to editors, as far as a pattern can.
+found.
 
 The workers import this with `options`, so it must not load pydantic, which asks these types how to
 check.
@@ -14,14 +14,13 @@ import os
 import re
 import ssl
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args
 
 from spamguard import times
 from spamguard.config import values
@@ -30,29 +29,29 @@ from spamguard.users import RESERVED_CLASSES, is_class_name
 
 NON_TEACHING_ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
 
-JsonSchema = dict[str, Any]
+
+def _core_schema() -> Any:
+    """Pydantic's words for a type. Only processes that read a file have loaded it."""
+    from pydantic_core import core_schema  # noqa: PLC0415  workers must not load it
+
+    return core_schema
 
 
-@dataclass(frozen=True, eq=False)  # metadata of a type must be hashable
+@dataclass(frozen=True)
 class Option:
     """How the values of an option are written.
 
     Parameters
     ----------
     check : from the value of the file to the value of the settings; ValueError.
-    editor_schema : JSON Schema of the file's value.
     write : from the value of the settings to the file's, where they differ.
     """
 
     check: Callable[[object], Any]
-    editor_schema: JsonSchema
     write: Callable[[Any], Any] = lambda value: value
 
     def __get_pydantic_core_schema__(self, _: object, __: object) -> Any:
         return _core_schema().no_info_plain_validator_function(self.check)
-
-    def __get_pydantic_json_schema__(self, _: object, __: object) -> JsonSchema:
-        return dict(self.editor_schema)  # which gets a description of its own
 
 
 class Shorthand(NamedTuple):
@@ -64,25 +63,20 @@ class Shorthand(NamedTuple):
         def expand(value: object) -> object:
             return value if isinstance(value, dict) else {self.key: value}
 
-        schemas, word = _core_schema(), get_type_hints(group, include_extras=True)[self.key]
-        whole = handler(group)
-        either = schemas.union_schema([handler.generate_schema(word), whole])
-        return schemas.no_info_before_validator_function(
-            expand, whole, json_schema_input_schema=either
-        )
+        return _core_schema().no_info_before_validator_function(expand, handler(group))
 
 
 class Checked(NamedTuple):
-    """A group that is looked at as a whole once each of its options is right; ValueError."""
+    """A value that is looked at as a whole once each of its parts is right; ValueError."""
 
     check: Callable[[Any], None]
 
-    def __get_pydantic_core_schema__(self, group: Any, handler: Any) -> Any:
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
         def validate(value: Any) -> Any:
             self.check(value)
             return value
 
-        return _core_schema().no_info_after_validator_function(validate, handler(group))
+        return _core_schema().no_info_after_validator_function(validate, handler(kind))
 
 
 class _Mapping:
@@ -98,55 +92,23 @@ MAPPING = _Mapping()
 """Metadata of a mapping in the file, which is a tuple of pairs in the settings."""
 
 
-class _AtLeastOne:
-    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
-        schema = handler(kind)
-        schema.get("schema", schema)["min_length"] = 1
-        return schema
+def _check_not_empty(value: Any) -> None:
+    if not value:
+        raise ValueError("expected at least one, found none")
 
 
-AT_LEAST_ONE = _AtLeastOne()
+AT_LEAST_ONE = Checked(_check_not_empty)
 """Metadata of a list or mapping that may not be empty."""
-IS_CONSTANT = "leave it out, it cannot be changed"
 
 
-class _Constant:
-    def __get_pydantic_core_schema__(self, _: object, __: object) -> Any:
-        def refuse(_: object) -> None:
-            raise ValueError(IS_CONSTANT)
-
-        return _core_schema().no_info_plain_validator_function(refuse)
-
-    def __get_pydantic_json_schema__(self, _: object, __: object) -> JsonSchema:
-        from pydantic_core import PydanticOmit  # noqa: PLC0415  workers must not load it
-
-        raise PydanticOmit
+def _refuse_constant(_: object) -> None:
+    raise ValueError("leave it out, it cannot be changed")
 
 
-CONSTANT = _Constant()
+CONSTANT = Option(_refuse_constant)
 """Metadata of what no file changes."""
 ConstantNumber = Annotated[int, CONSTANT]
 ConstantSeconds = Annotated[float, CONSTANT]
-
-
-def _core_schema() -> Any:
-    """Pydantic's words for a type. Only processes that read a file have loaded it."""
-    from pydantic_core import core_schema  # noqa: PLC0415  workers must not load it
-
-    return core_schema
-
-
-class Doors:
-    """At which doors an option does something; a value may have doors of its own.
-
-    `check` refuses it elsewhere, unless it has its default.
-    """
-
-    def __init__(self, *protocols: Protocol, **by_value: Collection[Protocol]) -> None:
-        self._protocols, self._by_value = protocols, by_value
-
-    def useful_at(self, value: object) -> Collection[Protocol]:
-        return self._by_value.get(str(value), self._protocols)
 
 
 def _mismatch(expected: str, value: object) -> ValueError:
@@ -154,26 +116,8 @@ def _mismatch(expected: str, value: object) -> ValueError:
     return ValueError(f"expected {expected}, found {describe_value(value)}")
 
 
-def _text_schema(pattern: str) -> JsonSchema:
-    return {"type": "string", "pattern": f"^({pattern})$"}
-
-
-def enum_option(kind: type[StrEnum], unset: str = "") -> Option:
-    """One of some words; the word `unset` stands for None."""
-    names = [*filter(None, [unset]), *(member.value for member in kind)]
-
-    def check(value: object) -> StrEnum | None:
-        if isinstance(value, str) and value in names:
-            return None if value == unset else kind(value)
-        raise _mismatch(f"one of {', '.join(names)}", value)
-
-    return Option(check, {"enum": names}, lambda value: str(value or unset))
-
-
-def pattern_option(
-    pattern: str, expected: str, *, empty: bool = False, editors: str = ""
-) -> Option:
-    """A text. empty: it may be empty, too. editors: their pattern where it is another one."""
+def pattern_option(pattern: str, expected: str, *, empty: bool = False) -> Option:
+    """A text. empty: it may be empty, too."""
     if empty:
         pattern = f"({pattern})?"
 
@@ -182,7 +126,7 @@ def pattern_option(
             return value
         raise _mismatch(expected, value)
 
-    return Option(check, _text_schema(editors or pattern))
+    return Option(check)
 
 
 def _number_option(
@@ -197,8 +141,7 @@ def _number_option(
             return kind(value)
         raise _mismatch(f"{name} from {minimum} to {maximum:,}{example}", value)
 
-    json_type = "integer" if kind is int else "number"
-    return Option(check, {"type": json_type, "minimum": minimum, "maximum": maximum})
+    return Option(check)
 
 
 def _class_option(*other_names: str) -> Option:
@@ -213,10 +156,10 @@ def _class_option(*other_names: str) -> Option:
             return value
         raise _mismatch(expected, value)
 
-    return Option(check, _text_schema(_LABEL))
+    return Option(check)
 
 
-# ---- numbers, choices and truth values
+# ---- numbers and truth values
 
 
 def _check_flag(value: object) -> bool:
@@ -227,52 +170,33 @@ def _check_flag(value: object) -> bool:
 
 integer_option = partial(_number_option, int, "a whole number")
 _probability_option = partial(_number_option, float, "a probability", example=" such as 0.95")
-_DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
-_KEPT_SCHEMA = _text_schema(values.KEPT_PATTERN) | {"type": ["integer", "string"], "minimum": 1000}
 
-Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, times.format_duration)]
-Days = Annotated[int, Option(values.parse_days, _DURATION_SCHEMA, lambda value: f"{value}d")]
-Size = Annotated[
-    int, Option(values.parse_size, _text_schema(values.SIZE_PATTERN), values.size_text)
-]
+Seconds = Annotated[float, Option(values.parse_seconds, times.format_duration)]
+Days = Annotated[int, Option(values.parse_days, lambda value: f"{value}d")]
+Size = Annotated[int, Option(values.parse_size, values.size_text)]
 KeptLessons = Annotated[
     values.KeptLessons,
-    Option(values.parse_kept_lessons, _KEPT_SCHEMA, lambda value: value.number or str(value)),
+    Option(values.parse_kept_lessons, lambda value: value.number or str(value)),
 ]
 Count = Annotated[int, integer_option(1, 1_000_000)]
 HourOfDay = Annotated[int, integer_option(0, 23)]
 DailyLimit = Annotated[int, integer_option(0, 1_000_000)]
 Processes = Annotated[int, integer_option(0, 1024)]
-Flag = Annotated[bool, Option(_check_flag, {"type": "boolean"})]
+Flag = Annotated[bool, Option(_check_flag)]
 Probability = Annotated[float, _probability_option(0, 1)]
 SpamThreshold = Annotated[float, _probability_option(0.5, 0.999999)]  # some mail must be spam
-Position = Annotated[values.Position, enum_option(values.Position)]
-Tls = Annotated[values.Tls, enum_option(values.Tls)]
-Action = Annotated[values.Action, enum_option(values.Action)]
-OnError = Annotated[values.OnError, enum_option(values.OnError)]
-OddBytes = Annotated[values.OddBytes | None, enum_option(values.OddBytes, "auto")]
-DigestPeriod = Annotated[values.DigestPeriod | None, enum_option(values.DigestPeriod, "none")]
-TeachingUser = Annotated[values.TeachingUser, enum_option(values.TeachingUser)]
 
 
 # ---- paths
 
 _VARIABLE_PATTERN = re.compile(r"%(?:[A-Za-z]|\{[^}]*\})")  # as Dovecot writes the name of a user
 _MAX_SECRET_BYTES = 1000
-_MAX_SOCKET_PATH = 80  # the kernel takes 107, and a new socket first gets a longer name
 
 
 def _check_path(value: object) -> Path:
     if isinstance(value, str) and value.startswith("/") and "\0" not in value:
         return Path(value)
     raise _mismatch("an absolute path", value)
-
-
-def _check_socket_path(value: object) -> Path:
-    path = _check_path(value)
-    if len(str(path).encode()) > _MAX_SOCKET_PATH:
-        raise _mismatch(f"an absolute path of at most {_MAX_SOCKET_PATH} bytes", value)
-    return path
 
 
 def check_file(value: object) -> Path:
@@ -324,16 +248,10 @@ def _check_maildir(value: object) -> str:
     raise _mismatch(f"{expected}, such as /home/*/Maildir", value)
 
 
-_PATH_SCHEMA = _text_schema("/.*")
-
-AbsolutePath = Annotated[Path, Option(_check_path, _PATH_SCHEMA, str)]
-ReadableFile = Annotated[Path, Option(check_file, _PATH_SCHEMA, str)]
-SecretFile = Annotated[Path, Option(check_secret_file, _PATH_SCHEMA, str)]
-SocketPath = Annotated[Path, Option(_check_socket_path, _PATH_SCHEMA, str)]
-MaildirPattern = Annotated[
-    str,
-    Option(_check_maildir, _text_schema(rf"/(?!.*{_VARIABLE_PATTERN.pattern}).*")),
-]
+AbsolutePath = Annotated[Path, Option(_check_path, str)]
+ReadableFile = Annotated[Path, Option(check_file, str)]
+SecretFile = Annotated[Path, Option(check_secret_file, str)]
+MaildirPattern = Annotated[str, Option(_check_maildir)]
 
 
 # ---- addresses: where to listen, where mail goes on, who may connect
@@ -342,17 +260,10 @@ _HOST_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
 _HOST_PORT = r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})"
 
 
-def _check_scanner(value: object) -> Endpoint:
-    endpoint = values.parse_scanner(value)
-    if endpoint.path is None:
-        return _check_place(endpoint)
-    _check_socket_path(str(endpoint.path))
-    return endpoint
-
-
 def _check_place(endpoint: Endpoint) -> Endpoint:
     try:
-        ip_address(endpoint.host)
+        if endpoint.protocol is not Protocol.MILTER or endpoint.path is None:
+            ip_address(endpoint.host)
     except ValueError as error:
         raise _mismatch("PROTOCOL://ADDRESS:PORT with an IP address", str(endpoint)) from error
     return endpoint
@@ -382,40 +293,16 @@ def _check_host(value: object) -> str:
     raise _mismatch("a host name or an IP address, without a port", value)
 
 
-_ADDRESS = r"([0-9.]+|\[[0-9A-Fa-f:.]+\])"
-
 ListenerEndpoint = Annotated[
-    Endpoint,
-    Option(
-        lambda value: _check_place(values.parse_endpoint(value)),
-        _text_schema(rf"(smtp|lmtp)://{_ADDRESS}:[0-9]+"),
-        str,
-    ),
+    Endpoint, Option(lambda value: _check_place(values.parse_endpoint(value)), str)
 ]
 ScannerEndpoint = Annotated[
-    Endpoint,
-    Option(
-        _check_scanner,
-        _text_schema(rf"(rspamd|spamd|milter)://{_ADDRESS}:[0-9]+|milter:/.*"),
-        str,
-    ),
+    Endpoint, Option(lambda value: _check_place(values.parse_scanner(value)), str)
 ]
-NextHopEndpoint = Annotated[
-    Endpoint,
-    Option(
-        values.parse_endpoint,
-        _text_schema(r"(smtp|lmtp)://(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):[0-9]+|(lmtp|maildir):/.*"),
-        str,
-    ),
-]
-ListenAddress = Annotated[HostPort, Option(check_host_port, _text_schema(_HOST_PORT), str)]
-Networks = tuple[
-    Annotated[str, Option(_check_network, _text_schema(r"[0-9A-Fa-f:.]+(/[0-9]+)?"))], ...
-]
-Host = Annotated[
-    str,
-    Option(_check_host, _text_schema(rf"{_HOST_NAME}|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")),
-]
+NextHopEndpoint = Annotated[Endpoint, Option(values.parse_endpoint, str)]
+ListenAddress = Annotated[HostPort, Option(check_host_port, str)]
+Networks = tuple[Annotated[str, Option(_check_network)], ...]
+Host = Annotated[str, Option(_check_host)]
 FileName = Annotated[
     str, pattern_option(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "a name without /", empty=True)
 ]
@@ -433,21 +320,13 @@ _VERDICT = rf"unsure|(?!(?:{'|'.join(RESERVED_CLASSES)})\Z){_LABEL}"
 _ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?"
 _MAIL_USER = r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )"  # blanks within it only
 
-Label = Annotated[
-    str,
-    pattern_option(_VERDICT, "the name of a class, spam or unsure", editors=_LABEL),
-]
+Label = Annotated[str, pattern_option(_VERDICT, "the name of a class, spam or unsure")]
 ClassName = Annotated[str, _class_option()]
 FolderRole = Annotated[str, _class_option(*NON_TEACHING_ROLES)]
 RunAsUser = Annotated[str, pattern_option(_ACCOUNT, "the name of a user", empty=True)]
 Account = Annotated[str, pattern_option(_ACCOUNT, "the name of a user")]
-MailUser = Annotated[
-    str,
-    pattern_option(_MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?"),
-]
-PersonName = Annotated[
-    str, pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
-]
+MailUser = Annotated[str, pattern_option(_MAIL_USER, "the name of a user of mail", empty=True)]
+PersonName = Annotated[str, pattern_option(_MAIL_USER, "the name of somebody")]
 MailAddress = Annotated[
     str, pattern_option(MAILBOX.pattern, "an address such as held@example.org", empty=True)
 ]

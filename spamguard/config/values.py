@@ -32,7 +32,7 @@ class Protocol(StrEnum):
 
 class Endpoint(NamedTuple):
     """Where to listen or where to hand mail on: a path for a socket or a Maildir, else host and
-    port. `text` is how people write it.
+    port. As a text it is how people write it.
     """
 
     protocol: Protocol
@@ -40,12 +40,8 @@ class Endpoint(NamedTuple):
     port: int = 0
     path: Path | None = None
 
-    @property
-    def text(self) -> str:
-        return f"{self.protocol}:{self.path or f'//{HostPort(self.host, self.port)}'}"
-
     def __str__(self) -> str:
-        return self.text
+        return f"{self.protocol}:{self.path or f'//{HostPort(self.host, self.port)}'}"
 
 
 class HostPort(NamedTuple):
@@ -133,6 +129,7 @@ class OnError(StrEnum):
 class OddBytes(StrEnum):
     """What happens to a message with bare CR, bare LF or NUL."""
 
+    AUTO = "auto"  # after the queue they are normalised, elsewhere refused
     REFUSE = "refuse"
     NORMALISE = "normalise"  # CR to a blank, LF to CRLF, NUL removed
 
@@ -140,6 +137,7 @@ class OddBytes(StrEnum):
 class DigestPeriod(StrEnum):
     """How often users are told by mail what is held and unsure."""
 
+    NONE = "none"
     DAILY = "daily"
     WEEKLY = "weekly"
 
@@ -153,7 +151,7 @@ class TeachingUser(StrEnum):
 
 # ---- how many lessons are kept
 
-KEPT_PATTERN = r"([1-9][0-9]{0,4}) ?([dD]|days?|weeks?|months?|years?)"  # for editors
+_KEPT_PATTERN = r"([1-9][0-9]{0,4}) ?([dD]|days?|weeks?|months?|years?)"
 MIN_KEPT_LESSONS = 1000  # until then verdicts are careful (corpora/RESULTS.md, "The first days")
 _DAYS_OF_UNIT = {"d": 1.0, "w": 7.0, "m": 365 / 12, "y": 365.0}
 
@@ -183,7 +181,7 @@ def parse_kept_lessons(value: object) -> KeptLessons:
     """
     if isinstance(value, int) and value >= MIN_KEPT_LESSONS:
         return KeptLessons(number=value)
-    if isinstance(value, str) and (match := re.fullmatch(KEPT_PATTERN, value)):
+    if isinstance(value, str) and (match := re.fullmatch(_KEPT_PATTERN, value)):
         return KeptLessons(days=int(int(match[1]) * _DAYS_OF_UNIT[match[2][0].lower()]))
     expected = 'a number of lessons from 1000 on, or a time such as "2 years" or 90d'
     raise ValueError(f"expected {expected}, found {describe_value(value)}")
@@ -191,8 +189,8 @@ def parse_kept_lessons(value: object) -> KeptLessons:
 
 # ---- durations and sizes
 
-DURATION_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,6})? ?[sSmMhHdD]"  # for editors
-SIZE_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,6})? ?([kKmMgG][iI]?)?[bB]"
+_DURATION_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,6})? ?[sSmMhHdD]"
+_SIZE_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,6})? ?([kKmMgG][iI]?)?[bB]"
 MAX_SECONDS = 366 * 86400
 MAX_BYTES = 1 << 50
 _BYTES = {
@@ -209,7 +207,7 @@ _PASSWORD = re.compile(r"(?<=//)[^/\s]*@")
 
 def parse_seconds(value: object) -> float:
     """Seconds of a duration, of a year at most."""
-    if isinstance(value, str) and re.fullmatch(DURATION_PATTERN, value):
+    if isinstance(value, str) and re.fullmatch(_DURATION_PATTERN, value):
         seconds = times.parse_duration(value)
         if 0 < seconds <= MAX_SECONDS:
             return seconds
@@ -231,7 +229,7 @@ def parse_size(value: object) -> int:
     >>> parse_size("512 KiB")
     524288
     """
-    if isinstance(value, str) and re.fullmatch(SIZE_PATTERN, value):
+    if isinstance(value, str) and re.fullmatch(_SIZE_PATTERN, value):
         unit = next(unit for unit in _BYTES if value.lower().endswith(unit.lower()))
         size = float(value[: -len(unit)]) * _BYTES[unit]
         if 0 < size <= MAX_BYTES:

@@ -135,7 +135,7 @@ def open_door(
         hostname=hostname,
         limits=listener.limits,
         byte_quota=ByteQuota(listener.limits),
-        odd_bytes=listener.odd_bytes or default,
+        odd_bytes=default if listener.odd_bytes is OddBytes.AUTO else listener.odd_bytes,
         position=listener.position,
         trusted=Networks(listener.trusted),
         tls=None if listener.tls is None else CertificateReloader(listener.tls),

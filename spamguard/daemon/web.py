@@ -32,7 +32,7 @@ from ipaddress import ip_address
 import uvicorn
 
 from spamguard import process
-from spamguard.config.options import HostPort, Settings, Web
+from spamguard.config.options import DigestPeriod, HostPort, Settings, Web
 from spamguard.daemon import status
 from spamguard.daemon.children import Channel, Message, service_context
 from spamguard.errors import SpamguardError, error_text
@@ -182,7 +182,7 @@ async def _open_page(
         ending = asyncio.Event()
         serving = asyncio.create_task(serve_http(config, listening, ending))
         mailing = [asyncio.create_task(mailer.run())] if mailer else []
-        if mailer and (web.digest or web.digest_to):
+        if mailer and (web.digest is not DigestPeriod.NONE or web.digest_to):
             digests = DigestSender(web, mailer, service)
             mailing.append(asyncio.create_task(digests.run()))
         try:

@@ -32,7 +32,7 @@ from spamguard.errors import SpamguardError
 from spamguard.folders import roles
 from spamguard.folders.broker import make_mailboxes
 from spamguard.folders.maildir import owner_name
-from spamguard.folders.roles import find_unmatched_watches, is_maildir
+from spamguard.folders.roles import is_maildir
 from spamguard.log import hostname
 from spamguard.process import run_command
 from spamguard.storage import KEY_FILE, account_owner, describe_disk
@@ -107,13 +107,11 @@ def check_installation(state: Path) -> Iterator[Step]:
 class MailboxAccess(NamedTuple):
     """Whether the daemon can read people's mailboxes.
 
-    paths: of all mailboxes. trouble: what is wrong, and its remedy. unmatched: as of
-    `roles.find_unmatched_watches`.
+    paths: of all mailboxes. trouble: what is wrong, and its remedy.
     """
 
     paths: Sequence[str]
     trouble: tuple[str, str] | None = None
-    unmatched: Sequence[str] = ()
 
 
 def check_access(settings: Settings, account: pwd.struct_passwd) -> MailboxAccess | None:
@@ -145,7 +143,7 @@ def check_access(settings: Settings, account: pwd.struct_passwd) -> MailboxAcces
             f"{paths[0]}: moving mail there teaches nothing"
         )
         trouble = detail, MAILDIR_REMEDY
-    return MailboxAccess(paths, trouble, find_unmatched_watches(settings, mailboxes))
+    return MailboxAccess(paths, trouble)
 
 
 def _is_readable(path: str) -> bool:
@@ -175,7 +173,7 @@ def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
     if access.trouble:
         return failed("mailboxes", *access.trouble)
     if not access.paths:  # they may come with the first mail
-        return skipped("mailboxes", "; ".join(access.unmatched) or "there are none yet")
+        return skipped("mailboxes", "there are none yet: nothing that `watch` names exists")
     return ok("mailboxes", f"{len(access.paths):,} can be read")
 
 

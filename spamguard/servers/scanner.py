@@ -88,7 +88,7 @@ class ScanRequest(NamedTuple):
 class ScanResult(NamedTuple):
     """The answer to a request."""
 
-    id: str  # for `explain` and `learn --id`
+    id: str  # for `explain` and `learn`
     fields: Sequence[bytes]  # of the header, to be put on top; without line ends
     action: Action
     refusal: Reply | None = None  # where the client passes it on to the sender

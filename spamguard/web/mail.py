@@ -164,7 +164,7 @@ MAX_LINES = 50  # messages of each kind in one digest
 _MAX_TEXT = 80  # characters of a sender or a subject
 _LINK = re.compile(r"(://|www\.)", re.IGNORECASE)  # what mail programs make a link of
 _POLL_SECONDS = 30.0
-_DAYS = {DigestPeriod.DAILY: 1, DigestPeriod.WEEKLY: 7}
+_DAYS = {DigestPeriod.NONE: 1, DigestPeriod.DAILY: 1, DigestPeriod.WEEKLY: 7}
 _EVERYBODY = ""  # the user whose row says that an hour is dealt with for all
 _OPERATORS_ROW = "@"  # the name of no user
 _OPERATOR = Person("", operator=True)
@@ -190,7 +190,7 @@ class DigestSender:
 
     def __init__(self, web: Web, mailer: Mailer, service: Service) -> None:
         self._file = service.settings.state / DIGEST_FILE
-        self._web, self._period = web, web.digest or DigestPeriod.DAILY
+        self._web, self._period = web, web.digest
         self._mailer, self._service = mailer, service
         self._seconds = _DAYS[self._period] * 86_400.0
 
@@ -212,7 +212,8 @@ class DigestSender:
         with closing(Database.open(self._file, DIGEST_SCHEMA)) as db:
             rows = db.query("SELECT hour FROM digests WHERE user = ?", (_EVERYBODY,))
             if rows and rows[0][0] < hour:
-                for user, mailbox in await self._find_users(hour) if self._web.digest else ():
+                is_told = self._period is not DigestPeriod.NONE
+                for user, mailbox in await self._find_users(hour) if is_told else ():
                     await self._send(db, user, Person(user), mailbox, hour, now)
                 if self._web.digest_to:
                     await self._send(db, _OPERATORS_ROW, _OPERATOR, self._web.digest_to, hour, now)

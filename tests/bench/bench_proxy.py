@@ -225,7 +225,7 @@ def measure(options: argparse.Namespace, place: Path) -> None:
     """Measure all servers side by side."""
     sink, bare, door = free_port(), free_port(), free_port()
     state = daemon.taught(place / "state", messages=400)
-    ours = ("--listen", f"smtp://127.0.0.1:{door}", "--next-hop", f"smtp://127.0.0.1:{sink}")
+    ours = daemon.one_listener(state, door, f"smtp://127.0.0.1:{sink}")
     drop = {"user": "nobody"} if os.getuid() == 0 else {}
     with (
         process(["smtp-sink", f"127.0.0.1:{sink}", "1000"], sink, **drop),

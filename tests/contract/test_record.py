@@ -491,12 +491,29 @@ def options() -> Json:
 # ---- section: configuration
 
 
+EACH_GROUP = """\
+listeners:
+  - {listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'smtp://127.0.0.1:2',
+     rules: [{when: spam, action: tag}],
+     teach: {addresses: {spam@example.org: spam}, senders: ['*@example.org']}}
+scanners: [{listen: 'spamd://127.0.0.1:3'}]
+watch: [/home/*/Maildir]
+accounts: [{name: a, server: s, user: u, password_command: c}]
+teach: {}
+web: {listen: '127.0.0.1:4', hosts: [h], proxy: {networks: [127.0.0.1]}}
+shared: {database: dbname=spamguard}
+"""
+
+
 def configuration() -> Json:
-    """Keys, types and defaults of the configuration, and the settings of an empty one."""
-    schema = json.loads(answer("check", "--schema"))
+    """Keys and defaults: the settings without a file, and those of one that has each group."""
     with tempfile.TemporaryDirectory() as place:
-        in_force = answer("--state", place, "check").replace(place, "STATE")
-    return {"schema": flat(schema, schema), "in force": yaml.safe_load(in_force)}
+        file = Path(place) / "spamguard.yaml"
+        file.write_text(EACH_GROUP)
+        return {
+            name: yaml.safe_load(answer("--state", place, "check", *words).replace(place, "STATE"))
+            for name, words in {"in force": (), "each group": (file,)}.items()
+        }
 
 
 _SAID = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -116,6 +117,16 @@ def unseen(label: str, count: int, messages: int = MESSAGES, seed: int = 3) -> l
     found = [raw for name, raw in mail(messages + 8 * count + 20, seed)[messages:] if name == label]
     assert len(found) >= count
     return [raw.replace(b"\n", b"\r\n") for raw in found[:count]]
+
+
+def one_listener(state: Path, port: int, hop: str, *watch: str) -> tuple[str, str]:
+    """The words for a configuration in which mail comes in by SMTP and goes on to this hop."""
+    file = state.with_name(f"{state.name}-{port}.yaml")
+    listen = f"smtp://127.0.0.1:{port}"
+    listener = {"listen": listen, "position": "standalone", "next_hop": hop}
+    values = {"state": str(state), "listeners": [listener], "watch": watch}
+    file.write_text(json.dumps(values))  # which is YAML, too
+    return "--config", str(file)
 
 
 @contextmanager

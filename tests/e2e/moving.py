@@ -162,14 +162,7 @@ def watching(state: Path, server: Dovecot) -> Iterator[tuple[Daemon, int]]:
     """The daemon in front of Dovecot, its eye on everybody's Maildir; and its port."""
     port = free_port()
     hop = f"lmtp:{server.lmtp_socket}"
-    line = (
-        "--listen",
-        f"smtp://127.0.0.1:{port}",
-        "--next-hop",
-        hop,
-        "--watch",
-        f"{server.root}/mail/*",
-    )
+    line = daemon.one_listener(state, port, hop, f"{server.root}/mail/*")
     with daemon.running(state, *line, port=port) as running:
         yield running, port
 

@@ -48,12 +48,7 @@ async def exchange(
     """
     door, hop_port = free_port(), free_port()
     hop, clients = chaos.FaultyHop(share), chaos.Clients(door)
-    arguments = (
-        "--listen",
-        f"smtp://127.0.0.1:{door}",
-        "--next-hop",
-        f"smtp://127.0.0.1:{hop_port}",
-    )
+    arguments = daemon.one_listener(state, door, f"smtp://127.0.0.1:{hop_port}")
     kills = 0
     async with hop.serving(hop_port), asyncio.TaskGroup() as group:
         sending = group.create_task(clients.send_all(chaos.bodies(messages, SIZES), CONNECTIONS))

@@ -38,9 +38,8 @@ def test_the_daemon_learns_the_move_of_doctor_and_nothing_remains(tmp_path):
     with Filter.open(state) as spam_filter:
         before = held(spam_filter)
     port, box = free_port(), maildir(tmp_path / "mail" / "anna", ".Junk")
-    with daemon.running(
-        state, "--listen", f"smtp://127.0.0.1:{port}", "--watch", f"{tmp_path}/mail/*", port=port
-    ) as running:
+    words = daemon.one_listener(state, port, f"maildir:{tmp_path}/in", f"{tmp_path}/mail/*")
+    with daemon.running(state, *words, port=port) as running:
         running.lines(f"{box}: seen for the first time")
         status, outcomes, told = doctor(state, "--maildir", str(box))
         assert status == 0, told

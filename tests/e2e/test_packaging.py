@@ -157,4 +157,3 @@ def check_share(share: Path) -> None:
     assert os.access(share / script, os.X_OK) == os.access(ROOT / script, os.X_OK)
     program, sample = share.parents[1] / "bin" / "spamguard", share / "config" / "minimal.yaml"
     assert "next_hop: " in run(program, "check", sample, place=share).replace("\n", " ")
-    assert "complete " in run(program, "completion", "bash", place=share)

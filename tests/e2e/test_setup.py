@@ -20,7 +20,7 @@ from tests.support.recipes import UNPACKED
 
 ROOT = Path(__file__).parents[2]
 DEBIANS_EXIM = [UNPACKED / f"exim4-{part}" for part in ("daemon-light", "config", "base")]
-PROGRAMS = ("unshare", "script", "postconf", "dovecot", "sievec", "systemd-sysusers")
+PROGRAMS = ("unshare", "postconf", "dovecot", "sievec", "systemd-sysusers")
 
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0 or not all(map(shutil.which, PROGRAMS)),
@@ -88,11 +88,7 @@ await() {
 }
 """
 FIRST = """
-script --quiet --return --command "$PYTHON -m spamguard setup --apply" /dev/null <<END || true
-
-
-
-END
+"$PYTHON" -m spamguard setup --apply || true
 echo "--- applied"
 spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml 2>/run/broker.log &
 spamguard run --config /etc/spamguard/spamguard.yaml 2>/run/daemon.log &
@@ -280,7 +276,7 @@ def test_from_nothing_to_the_first_lesson(tmp_path: Path) -> None:
     applied, _, rest = output.partition("--- applied")
     learnt, _, rest = rest.partition("--- learnt")
     proved, _, again = rest.partition("--- again")
-    assert applied.count("]: ") == 3, output  # questions
+    assert "Server postfix, position after-queue, mailboxes /home/*/Maildir." in applied, output
     assert "kept /etc/postfix/main.cf.before-spamguard" in applied
     assert "class=spam" in learnt, output
     assert "FAILED" not in proved, output

@@ -24,15 +24,10 @@ def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) 
     allow 1,024 in all.
     """
     port, hop = free_port(), Hop()
-    arguments = (
-        "--listen",
-        f"smtp://127.0.0.1:{port}",
-        "--next-hop",
-        f"smtp://127.0.0.1:{hop.port}",
-    )
     few_files = ("bash", "-c", 'ulimit -S -n 64 && exec "$@"', "bash")
     with hop.serving(), ExitStack() as stack:
         state = daemon.taught(tmp_path / "state", messages=10)
+        arguments = daemon.one_listener(state, port, f"smtp://127.0.0.1:{hop.port}")
         stack.enter_context(daemon.running(state, *arguments, port=port, before=few_files))
         clients = [stack.enter_context(Client(port)) for _ in range(100)]
         for client in clients:
@@ -42,17 +37,11 @@ def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) 
 
 def test_stopping_finishes_mail_under_way_and_refuses_other_clients(tmp_path: Path) -> None:
     port, hop = free_port(), Hop({"dot": _slow})
-    arguments = (
-        "--listen",
-        f"smtp://127.0.0.1:{port}",
-        "--next-hop",
-        f"smtp://127.0.0.1:{hop.port}",
-    )
+    state = daemon.taught(tmp_path / "state", messages=10)
+    arguments = daemon.one_listener(state, port, f"smtp://127.0.0.1:{hop.port}")
     with (
         hop.serving(),
-        daemon.running(
-            daemon.taught(tmp_path / "state", messages=10), *arguments, port=port
-        ) as running,
+        daemon.running(state, *arguments, port=port) as running,
         ExitStack() as stack,
     ):
         clients = {

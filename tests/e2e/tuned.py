@@ -22,7 +22,7 @@ def command(*constants: tuple[int, str, dict[str, float]]) -> list[str]:
 
 
 def _tune(constants: list[tuple[int, str, dict[str, float]]]) -> None:
-    read = load.settings_from_command_line
+    read = load.load_settings
 
     def tuned(*words: Any, **options: Any) -> Settings:
         settings = read(*words, **options)
@@ -35,7 +35,7 @@ def _tune(constants: list[tuple[int, str, dict[str, float]]]) -> None:
             listeners.append(listener)
         return replace(settings, listeners=tuple(listeners))
 
-    load.settings_from_command_line = tuned
+    load.load_settings = tuned
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ def test_a_walk_through_all_commands(state, tmp_path, corpus):
     message = (corpus / "data" / "00001").read_bytes()
     assert spamguard(state, "filter", stdin=message).stdout.endswith(message)
     assert b"sum" in spamguard(state, "explain", corpus / "data" / "00001").stdout
-    assert spamguard(state, "export", "--with-key", file).returncode == 0
-    assert spamguard(tmp_path / "other", "import", file).returncode == 0
+    assert spamguard(state, "backup", file).returncode == 0
+    assert spamguard(tmp_path / "other", "restore", file).returncode == 0
+    assert spamguard(tmp_path / "other", "import", file).stdout == b"imported 0 receipts\n"
     assert spamguard(state, "forget", corpus / "data").returncode == 0
     assert spamguard(state, "rebuild").returncode == 0
     classes = json.loads(spamguard(state, "status", "--json").stdout)["classes"]

@@ -60,7 +60,7 @@ def test_a_damaged_place(taught, corpus, damage, word):
         ["judge", corpus / "data"],
         ["status"],
         ["rebuild"],
-        ["export", taught / "file"],
+        ["backup", taught / "file"],
     ):
         assert_failed(spamguard(taught, *command), word)
     assert spamguard(taught, "filter", stdin=b"Subject: x\n\nx\n").stdout.endswith(
@@ -86,7 +86,7 @@ def test_a_full_disk_while_learning(state, corpus, size):
         assert spam_filter.ledger.last_seq() == 400
 
 
-@pytest.mark.parametrize("command", [["export", "file"], ["rebuild"]])
+@pytest.mark.parametrize("command", [["backup", "file"], ["rebuild"]])
 def test_a_full_disk_otherwise(taught, tmp_path, command):
     done = alone(taught, *command, preexec_fn=limit_files(1 << 15), cwd=tmp_path)
     assert_failed(done)

@@ -59,7 +59,7 @@ def test_without_input_the_delivery_agent_tries_again(state):
         (0, ("learn", "--as", "ham", "-")),
         (0, ("judge", "-")),
         (1, ("judge", "-")),
-        (1, ("export", "-")),
+        (1, ("backup", "-")),
     ],
 )
 def test_a_closed_stream_is_an_error_of_one_line(state, descriptor, command):

@@ -42,8 +42,6 @@ def test_a_path_without_a_mailbox(run, taught, tmp_path):
         done = run(taught, "doctor", "--maildir", path)
         assert done.status == 1
         assert message in done.out
-    done = run(taught, "doctor", "--user", "no-such-user")
-    assert (done.status, "is no user of this system" in done.out) == (1, True)
 
 
 def test_without_a_filter_nothing_is_made(run, tmp_path):

@@ -1,21 +1,17 @@
-"""`explain ID`, `learn --id`, `forget --id`: messages that passed, named by their ids."""
+"""`explain ID`, `learn ID`, `forget ID`: messages that passed, named by their ids."""
 
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from datetime import datetime
 
 import pytest
 
 from spamguard.cli import main
-from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
 from spamguard.proxy.history import HISTORY_FILE, History
 from spamguard.records import Word
-from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
-from spamguard.storage import Spool, SpoolView
 from tests.unit.cli.conftest import lessons, new_mail
 from tests.unit.proxy.history_rows import append, row
 
@@ -70,7 +66,7 @@ def test_a_message_that_was_not_scanned(run, taught):
     (why,) = run(taught, "explain", "--json", ID).lines
     assert set(why) == {"name", "message", "then"}
     for command in (["learn", "--as", "ham"], ["forget"]):
-        assert run(taught, *command, "--id", ID).failed(ID, "not scanned")
+        assert run(taught, *command, ID).failed(ID, "not scanned")
 
 
 OTHER = new_id(1.7e9, b"othr")
@@ -101,35 +97,26 @@ def test_several_ids_and_users(run, taught, counts):
     other_id = new_id(1.7e9, b"othr")
     remember(taught)
     remember(taught, HAM, id=other_id)
-    done = run(
-        taught, "learn", "--json", "--as", "ham", "--user", "anna", "--id", ID, "--id", other_id
-    )
-    assert done.json["taught"] == {"ham": 2}
-    assert (
-        run(taught, "forget", "--json", "--id", ID, "--id", other_id).json["unknown"] == 2
-    )  # another user's word
-    assert (
-        run(taught, "forget", "--json", "--user", "anna", "--id", ID, "--id", other_id).json[
-            "forgotten"
-        ]
-        == 2
-    )
+    both = (ID, other_id)
+    done = run(taught, "learn", "--as", "ham", "--user", "anna", *both)
+    assert done.out == "taught 2 messages as ham\n"
+    assert "(2 not known)" in run(taught, "forget", *both).out  # another user's word
+    assert run(taught, "forget", "--user", "anna", *both).out == "forgot 2 messages\n"
     assert lessons(taught) == counts
 
 
 def test_an_id_needs_a_class(run, taught):
     remember(taught)
-    assert run(taught, "learn", "--id", ID).failed(ID, "--as CLASS")
-    assert run(taught, "learn", "--as", "hamm", "--id", ID).failed("did you mean 'ham'")
+    assert run(taught, "learn", ID).failed(ID, "--as CLASS")
+    assert run(taught, "learn", "--as", "hamm", ID).failed("did you mean 'ham'")
 
 
-@pytest.mark.parametrize("command", [["learn", "--as", "ham"], ["forget"]])
-@pytest.mark.parametrize("names", [[], ["--id", ID, "x.eml"]])
-def test_either_paths_or_ids(taught, capsys, command, names):
+@pytest.mark.parametrize("command", [["learn", "--as", "ham"], ["forget"], ["explain"]])
+def test_something_must_be_named(taught, capsys, command):
     with pytest.raises(SystemExit) as stop:
-        main(["--state", str(taught), *command, *names])
+        main(["--state", str(taught), *command])
     assert stop.value.code == 2
-    assert re.search(r"usage: spamguard (learn|forget)[\s\S]*PATH", capsys.readouterr().err)
+    assert re.search(r"usage: spamguard (learn|forget|explain)[\s\S]*PATH", capsys.readouterr().err)
 
 
 def test_history_lists_what_passed_newest_first(run, taught):
@@ -148,32 +135,8 @@ def test_the_name_in_a_log_line_is_as_good_as_an_id(run, taught, form):
     name = form.format(scan.digest.hex()[:12])
     (of_name,) = run(taught, "explain", "--json", name).lines
     assert of_name["name"] == new_id(1.7e9 + 60, b"bcde")
-    assert run(taught, "learn", "--as", "ham", "--id", name).status == 0
+    assert run(taught, "learn", "--as", "ham", name).status == 0
     assert run(taught, "explain", form.format("0" * 12)).failed("no message with that id")
-
-
-def hold(state, raw, name=ID):
-    """Put a message into the quarantine, under the id of its verdict."""
-    with closing(Spool(state)) as spool:
-        spool.write(raw)
-        envelope = Envelope(Sender("a@example.com"), (Recipient("b@example.org"),), Client(""))
-        Quarantine(state / DIRECTORY).store(
-            name, SpoolView(b"", spool, 0), envelope, "spam", 1.7e9, "smtp://127.0.0.1:10025"
-        )
-
-
-def test_a_held_message_is_read_again(run, taught):
-    remember(taught, words=())
-    (unnamed,) = run(taught, "explain", "--json", "--words", "1000", ID).lines
-    hold(taught, SPAM)
-    (named,) = run(taught, "explain", "--json", "--words", "1000", ID).lines
-    assert {word["text"] for word in unnamed["words"]} == {""}
-    assert all(word["text"] for word in named["words"])
-    assert named["sum"] == unnamed["sum"]
-    remember(taught, id=OTHER, extractor=99, words=())
-    hold(taught, SPAM, OTHER)
-    (other,) = run(taught, "explain", "--json", OTHER).lines
-    assert (other["sum"], "no_now" in other) == (named["sum"], False)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +159,3 @@ def test_what_history_looks_for(run, taught, words, expected):
     done = run(taught, "history", "--json", *words)
     assert (done.status, len(done.lines)) == (0, expected)
     assert ("there are older ones" in done.err) == ("--limit" in words)
-
-
-def test_a_verdict_that_there_is_not_is_an_error(run, taught):
-    remember(taught)
-    assert run(taught, "history", "--verdict", "spm").failed("'spm'", "spam", "not-scanned")

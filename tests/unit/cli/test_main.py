@@ -40,12 +40,9 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
     ("arguments", "message"),
     [
         (("explain", "--words", "-1", "message"), "--words: '-1' is no whole number from 0 on"),
-        (("evaluate", "--share", "nan", "index"), "--share: 'nan' is no number between 0 and 1"),
-        (("--state", "", "status"), "--state: the name of a directory is empty"),
-        (("check", ""), "FILE: the name of a file is empty"),
-        (("run", "--watch", ""), "--watch: the name of a directory is empty"),
-        (("teach-folders", ""), "MAILDIR: the name of a directory is empty"),
-        (("restore", ""), "FILE: the name of a file is empty"),
+        (("--state", "", "status"), "--state: the name is empty"),
+        (("check", ""), "FILE: the name is empty"),
+        (("teach-folders", ""), "MAILDIR: the name is empty"),
     ],
 )
 def test_invalid_values(arguments, message, capsys):
@@ -92,7 +89,7 @@ def test_a_directory_whose_name_is_not_utf8(run, status_of, tmp_path):
     state = tmp_path / os.fsdecode(b"st\xe4te")
     assert run(state, "learn", "--as", "ham", "-", stdin=b"Subject: x\n\nx\n").status == 0
     assert status_of(state)["classes"]["ham"]["messages"] == 1
-    assert run(state, "token", "list", "--json").json == []
+    assert run(state, "token", "list").out == ""
 
 
 @pytest.mark.parametrize(

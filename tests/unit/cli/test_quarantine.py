@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,7 @@ def test_a_note_if_the_list_is_cut(run, held, monkeypatch):
     done = run(held, "quarantine", "list")
     assert done.out.startswith(SECOND)
     assert len(done.out.splitlines()) == 1
-    assert done.err == f"spamguard: note: there are older ones: --before {SECOND}\n"
-    assert run(held, "quarantine", "list", "--before", SECOND).err == ""
+    assert done.err == "spamguard: note: there are older ones, which the page shows\n"
 
 
 def test_control_characters_in_from_are_replaced(run, taught):
@@ -79,9 +79,8 @@ def test_show(run, held):
     assert f"author    {WROTE}\n" in done.out
     assert "\n\nX-Spam-Flag: YES\nX-Spamguard: spam\nX-Folded: a\n        b\n" in done.out
     assert "\x1b" not in done.out
-    (entry,) = run(held, "quarantine", "show", "--json", FIRST).lines
-    assert entry["header"].encode() == RAW.partition(b"\r\n\r\n")[0]
-    assert Path(entry["file"]).read_bytes() == RAW
+    (file,) = re.findall("(?m)^file +(.*)$", run(held, "quarantine", "show", FIRST).out)
+    assert Path(file).read_bytes() == RAW
 
 
 def test_messages_are_not_released_to_the_daemon_itself(run, held):
@@ -92,23 +91,21 @@ def test_messages_are_not_released_to_the_daemon_itself(run, held):
         "spamguard itself listens there, and would hold them once more: hand them to "
         "smtp://127.0.0.1:10026"
     )
-    (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
-    assert entry["waiting"] == ["b@x", "c@x"]
+    for entry in run(held, "quarantine", "list", "--json").lines:
+        assert entry["waiting"] == ["b@x", "c@x"]
 
 
 def test_releasing_hands_on_once_and_teaches(run, held, counts, tmp_path):
     where = f"maildir:{tmp_path / 'Maildir'}"
-    run(held, "quarantine", "release", "--no-learn", SECOND, "--next-hop", where)
-    assert lessons(held) == counts
     done = run(held, "quarantine", "release", FIRST, "--next-hop", where)
     assert (done.status, done.out) == (0, f"{FIRST} released to 2 recipients, learned as ham\n")
-    assert len(delivered(tmp_path / "Maildir")) == 4
+    assert len(delivered(tmp_path / "Maildir")) == 2
     assert lessons(held) == {**counts, "ham": counts["ham"] + 1}
     again = run(held, "quarantine", "release", FIRST, "--next-hop", where)
     assert (again.status, again.out) == (0, f"{FIRST} had been released before\n")
-    assert len(delivered(tmp_path / "Maildir")) == 4
+    assert len(delivered(tmp_path / "Maildir")) == 2
     entries = run(held, "quarantine", "list", "--json").lines
-    assert all(entry["released"] for entry in entries)
+    assert {entry["id"]: entry["released"] for entry in entries} == {FIRST: True, SECOND: False}
 
 
 def test_a_next_hop_that_is_down(run, held, counts, tmp_path):

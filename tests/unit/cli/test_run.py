@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.daemon import one_listener
 from tests.e2e.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -65,17 +66,9 @@ def send(port: int) -> None:
         client.sendmail("a@example.org", ["b@example.org"], MESSAGE)
 
 
-def test_the_command_line_overrides_the_file(tmp_path, port):
-    file = tmp_path / "spamguard.yaml"
-    file.write_text(
-        f"state: {tmp_path}/state\nworkers: 1\nlisteners:\n"
-        "  - {listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: "
-        "'smtp://127.0.0.1:1', on_error: defer}\n"
-    )
-    hop = f"maildir:{tmp_path}/mail"
-    with running(
-        tmp_path, "run", "--config", file, "--listen", f"smtp://127.0.0.1:{port}", "--next-hop", hop
-    ):
+def test_mail_comes_into_the_maildir_of_the_file(tmp_path: Path, port: int) -> None:
+    words = one_listener(tmp_path / "state", port, f"maildir:{tmp_path}/mail")
+    with running(tmp_path, "run", *words):
         send(port)
     assert len(list((tmp_path / "mail" / "new").iterdir())) == 1
 
@@ -83,9 +76,8 @@ def test_the_command_line_overrides_the_file(tmp_path, port):
 def test_an_address_in_use(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        status, stderr = fails(
-            "--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
-        )
+        words = one_listener(tmp_path / "state", port, f"maildir:{tmp_path}/mail")
+        status, stderr = fails("run", *words)
     assert status == 2
     assert stderr == (
         f"spamguard: cannot listen on smtp://127.0.0.1:{port} (Address already in use): "
@@ -100,11 +92,11 @@ def limited(mebibytes: int, *arguments: object) -> subprocess.CompletedProcess[b
     return subprocess.run(line, input=MESSAGE, capture_output=True, check=False, timeout=SECONDS)
 
 
-def test_too_low_a_limit_on_memory_is_one_line(tmp_path: Path, port: int) -> None:
+def test_too_low_a_limit_on_memory_is_one_line(tmp_path: Path) -> None:
     """The daemon used to restart its processes for ever, each with a traceback."""
     (tmp_path / "message").write_bytes(MESSAGE)
     commands = [
-        (78, ("run", "--listen", f"smtp://127.0.0.1:{port}")),  # which systemd does not start again
+        (78, ("run",)),  # which systemd does not start again
         (2, ("learn", "--as", "ham", tmp_path / "message")),
         (2, ("judge", tmp_path / "message")),
     ]

@@ -89,8 +89,8 @@ def test_each_problem_is_named(tmp_path, changes, line):
     report = values(tmp_path, **changes)
     assert report["ready"] is False
     assert report["not_ready"][0].startswith(line)
-    assert status.daemon_lines(report)[0].startswith("daemon     NOT READY, pid 7")
-    assert status.daemon_lines(report)[1].strip().startswith(f"not ready: {line}")
+    assert status.daemon_lines(report)[0].startswith("NOT READY, pid 7")
+    assert status.daemon_lines(report)[1].startswith(f"not ready: {line}")
 
 
 def test_a_daemon_of_another_version(tmp_path):
@@ -98,13 +98,13 @@ def test_a_daemon_of_another_version(tmp_path):
         report = status.daemon_values(tmp_path)
     assert report == {"pid": 7, "version": "0.0.1", "ready": False}
     assert status.daemon_lines(report) == [
-        f"daemon     pid 7 runs version 0.0.1, this program is {__version__}: restart it"
+        f"pid 7 runs version 0.0.1, this program is {__version__}: restart it"
     ]
 
 
 def test_a_daemon_that_does_not_answer_and_none_at_all(tmp_path):
     assert status.daemon_lines(status.daemon_values(tmp_path)) == [
-        "daemon     none runs on this state directory"
+        "none runs on this state directory"
     ]
     (line,) = status.daemon_lines({"pid": 7, "version": None, "ready": False})
     assert "pid 7 runs and does not answer" in line

@@ -51,7 +51,10 @@ def test_accounts_need_no_door(load: Any) -> None:
         ),
         (f"{NEEDED}, password_command: a, tls: none}}", "expected tls or starttls"),
         (f"{NEEDED}, password_file: /nowhere}}", "expected a file that can be read"),
-        (f"{NEEDED}, password_command: a, mode: loook}}", "mode: expected one of look, flag, move"),
+        (
+            f"{NEEDED}, password_command: a, mode: loook}}",
+            "mode: expected one of look, ",
+        ),
         (f"{NEEDED}, oauth: {{client_id: a, token_file: /x}}}}", "oauth needs a preset"),
         (f"{NEEDED}, password_command: a, preset: microsoft}}", "Microsoft has switched passwords"),
         (f"{NEEDED}, password_command: a, credential: ../x}}", "credential: expected a name"),

@@ -1,4 +1,4 @@
-"""What the command line says becomes settings, alone or over those of a file."""
+"""What holds without a file, and --state in place of what a file says."""
 
 from __future__ import annotations
 
@@ -6,41 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.config.load import settings_from_command_line
-from spamguard.config.options import (
-    Watch,
-)
+from spamguard.config.load import load_settings
+from spamguard.config.options import Watch
 from spamguard.errors import ConfigError
 from tests.unit.config.files import STATE, listener
 
 
-def test_the_command_line_without_a_file(tmp_path):
-    settings = settings_from_command_line(
-        None,
-        usual_state=Path("/nowhere"),
-        state=tmp_path,
-        listen="lmtp://127.0.0.1:24",
-        next_hop="smtp://192.0.2.1:25",
-        watch=["/home/*/Maildir", "/mail"],
-    )
-    assert settings.watch == (Watch("/home/*/Maildir"), Watch("/mail"))
-    assert settings.state == tmp_path
-    assert [str(listener.listen) for listener in settings.listeners] == ["lmtp://127.0.0.1:24"]
-    assert str(settings.listeners[0].next_hop.to) == "smtp://192.0.2.1:25"
+def test_without_a_file_mail_comes_into_a_maildir(tmp_path: Path) -> None:
+    for given in ({"state": tmp_path}, {"usual_state": tmp_path}):
+        settings = load_settings(None, **given)
+        assert settings.state == tmp_path
+        assert settings.watch == (Watch(f"{tmp_path}/Maildir"),)
+        (only,) = settings.listeners
+        assert str(only.listen) == "smtp://127.0.0.1:10025"
+        assert str(only.next_hop.to) == f"maildir:{tmp_path}/Maildir"
+
+
+def test_the_state_directory_of_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text(listener())
+    usual = tmp_path / "usual"
+    assert load_settings(file, usual_state=usual).state == Path("/var/lib/spamguard")
+    assert load_settings(file, state=tmp_path, usual_state=usual).state == tmp_path
+    file.write_text(listener().removeprefix(STATE))
+    assert load_settings(file, usual_state=usual).state == usual
 
 
 @pytest.mark.parametrize("text", ["", "- 5", "listeners: 5", STATE + "listeners: [5]"])
-def test_the_command_line_does_not_mend_a_bad_file(tmp_path, text):
+def test_the_command_line_does_not_mend_a_bad_file(tmp_path: Path, text: str) -> None:
     file = tmp_path / "some.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError):
-        settings_from_command_line(file, usual_state=tmp_path, listen="smtp://127.0.0.1:9")
-
-
-def test_the_command_line_is_for_one_listener(tmp_path):
-    file = tmp_path / "some.yaml"
-    file.write_text(
-        listener("  - {listen: 'smtp://127.0.0.1:2', position: standalone, next_hop: 'lmtp:/x'}\n")
-    )
-    with pytest.raises(ConfigError, match="has 2 listeners: the option is for one"):
-        settings_from_command_line(file, usual_state=tmp_path, listen="smtp://127.0.0.1:9")
+        load_settings(file, state=tmp_path)

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.config.load import MAX_BYTES, load_settings, settings_from_command_line
+from spamguard.config.load import MAX_BYTES, load_settings
 from spamguard.config.options import Settings
 from spamguard.errors import ConfigError
 from tests.support.certificates import needs_openssl, self_signed
@@ -37,7 +37,7 @@ IN_A_LISTENER = {
     "workres: 5": "6:1 unknown key 'workres'",
     "    rulez: []": "6:5 unknown key 'rulez'",
     "scoring: {zzz: 1}": "6:11 unknown key 'zzz'",
-    "scoring: {scorers: 4}": "6:11 scorers is gone",
+    "scoring: {scorers: 4}": "6:11 scorers: leave it out",
     "aliases: {'anna b': anna}": "6:11 anna b",
     "aliases: {anna: 'a b '}": "6:11 anna",
     "shared: {database: db1.example}": "6:10 database",
@@ -49,7 +49,7 @@ IN_A_LISTENER = {
     "shared: {database: dbname=spamguard, name: 7}": "6:38 name",
     "personal: 1": "6:1 personal",
     "teach: {spol: 1}": "6:9 unknown key 'spol'",
-    "teach: {socket: /run/x.sock}": "6:9 socket is gone",
+    "teach: {socket: /run/x.sock}": "6:9 unknown key 'socket'",
     "    teach: {addresses: {a@b.example: spam}, senders: [b.example]}": "6:55 senders",
     "    teach: {senders: ['*@b.example']}": "6:5 expected the key 'addresses'",
     "workers: many": "6:1 workers",
@@ -61,21 +61,21 @@ IN_A_LISTENER = {
     "    trusted: [x]": "6:15 trusted",
     "    hostname: a b": "6:5 hostname",
     "    limits: {recipients: 0}": "6:14 recipients",
-    "    limits: {data_timeout: 9s}": "6:14 data_timeout is gone",
-    "history: {subjects: false}": "6:11 subjects is gone",
+    "    limits: {data_timeout: 9s}": "6:14 data_timeout: leave it out",
+    "history: {subjects: false}": "6:11 unknown key 'subjects'",
     "history: {age: 36h}": "6:11 age",
     "watch: [Maildir]": "6:9 watch",
     "watch: [/home/../x]": "6:9 watch",
     "    teach: {addresses: {}, senders: ['*@a.example']}": "6:13 addresses",
     "watch: [{user: x}]": "6:9 expected the key 'maildir'",
     "watch: [{maildir: /x, folder: {}}]": "6:23 unknown key 'folder'",
-    "watch: [{maildir: /x, ham_evidence: {answered: true}}]": "6:23 ham_evidence is gone",
+    "watch: [{maildir: /x, ham_evidence: {answered: true}}]": "6:23 unknown key 'ham_evidence'",
     "watch: [{maildir: /x, answered_is_spam: true}]": "6:23 unknown key 'answered_is_spam'",
-    "watch: [{maildir: /x, debounce: 2s}]": "6:23 debounce is gone",
+    "watch: [{maildir: /x, debounce: 2s}]": "6:23 unknown key 'debounce'",
     "user: a\nuser: b": "7:1 the key 'user'",
-    "user: !!python/name:os.system x": "6:7 the tag",
+    "user: !!python/name:os.system x": "6:7 an alias or a tag",
     "? [a]\n: b": "6:3 expected a",
-    "user: &a [*a]": "6:7 an alias",
+    "user: &a [*a]": "6:11 an alias or a tag",
     "metrics: localhost:9110": "6:1 metrics",
     "metrics: 127.0.0.1:0": "6:1 metrics",
     "web: {listen: '127.0.0.1:8080', hosts: ['a:80']}": "6:41 hosts",
@@ -95,12 +95,11 @@ MISTAKES = {
     STATE + "scanners:\n  - listen: smtp://127.0.0.1:25\n": "3:5 listen",
     b"a: b\nc: \xff\n": "2:1 expected printable",
     b"a: b\nc: \x00\n": "2:1 expected printable",
-    "[" * 50_000: "1:21 is not YAML here",
-    "a: &a x\nb: [" + "*a, " * 17 + "]\n": "2:69 is not YAML here",
+    "[" * 50_000: "1:21 there are more than",
+    "a: &a x\nb: [" + "*a, " * 17 + "]\n": "2:5 an alias",
     **{listener(f"{text}\n"): expected for text, expected in IN_A_LISTENER.items()},
-    "": "1:1 expected the key 'listeners'\n1:1 expected the key 'state'",
+    "": "1:1 expected the key 'state'",
     STATE + "listeners: []\n": "1:1 expected the key 'listeners'",
-    listener(f"watch_socket: /{'x' * 90}\n"): "6:1 watch_socket",
     listener(hop="{tls: required}"): "5:5 expected the key 'to'",
     listener(hop="smtp://x"): "5:5 next_hop",
     listener(hop="smtp://x:0"): "5:5 expected a",
@@ -129,15 +128,15 @@ CONTRADICTIONS = {
     scanner(listen="spamd://127.0.0.1:10025"): "7:5 another door",
     scanner("  - listen: rspamd://127.0.0.1:11333\n"): "8:5 another door",
     scanner(listen="spamd://0.0.0.0:783"): "7:5 spamd://0.0.0.0:783 can",
-    scanner("    reject_from: 0.5\n"): "8:5 reject_from is gone",
+    scanner("    reject_from: 0.5\n"): "8:5 unknown key 'reject_from'",
     scanner(
         "    rules: [{when: unsure, from_probability: 0.5, action: defer}]\n",
         "spamd://127.0.0.1:783",
-    ): "8:51 action defer",
-    scanner("    rules: [{when: spam, action: quarantine}]\n"): "8:26 action quarantine",
-    scanner("    rules: [{when: spam, action: tag, subject_prefix: X}]\n"): "8:39 subject_prefix X",
-    scanner("    teachers: [127.0.0.1]\n", "milter:/run/m.sock"): "8:5 teachers does",
-    listener(hop="{to: maildir:/x, tls: required}"): "5:32 tls required does",
+    ): "8:51 defer does nothing",
+    scanner("    rules: [{when: spam, action: quarantine}]\n"): "8:26 quarantine does nothing",
+    scanner(
+        "    rules: [{when: spam, action: tag, subject_prefix: X}]\n"
+    ): "8:39 subject_prefix is",
     rule("when: spam, action: redirect"): "7:22 redirect, and",
     rule("when: spam, action: reject, from_probability: 0.89"): "7:22 reject needs",
     rule(
@@ -258,7 +257,7 @@ def test_no_structure_gets_past_the_checks_or_breaks_them(tmp_path_factory, valu
     file.write_text(yaml.safe_dump(values))
     with suppress(ConfigError):
         assert isinstance(
-            settings_from_command_line(file, usual_state=Path("/x"), listen="smtp://127.0.0.1:1"),
+            load_settings(file, usual_state=Path("/x")),
             Settings,
         )
 

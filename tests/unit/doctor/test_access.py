@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from spamguard import doctor
-from spamguard.cli import main
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
 from spamguard.doctor import StepOutcome
 from tests.e2e.ports import open_directory
@@ -40,16 +39,6 @@ def settings(place: Path, **others: object) -> Settings:
     return Settings(place / "state", (listener,), watch=(Watch(f"{place}/home/*"),), **others)
 
 
-def configuration(place: Path, watch: list[str], user: str, hop: str) -> Path:
-    """A file with one listener."""
-    listener = f"{{listen: 'smtp://127.0.0.1:10025', position: standalone, next_hop: '{hop}'}}"
-    file = place / "spamguard.yaml"
-    file.write_text(
-        f"state: {place}/state\nuser: {user}\nwatch: {watch}\nlisteners: [{listener}]\n"
-    )
-    return file
-
-
 @needs_root
 @pytest.mark.parametrize("closed", ["home/anna", "home/anna/cur", "home/anna/cur/*"])
 def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
@@ -67,7 +56,7 @@ def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
     assert os.geteuid() == 0
 
 
-def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nothing_is_a_maildir(place: Path) -> None:
     """`/home/*` instead of `/home/*/Maildir`, or mbox files: all was said to be well, and no move
     ever taught.
     """
@@ -86,20 +75,13 @@ def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[s
     (place / "Maildir-anna").rename(place / "home/anna/Maildir")
     step = doctor.check_mailboxes(settings(place), account)
     assert (step.outcome, step.remedy) == (StepOutcome.FAILED, doctor.MAILDIR_REMEDY)
-    file = configuration(place, [f"{place}/home/*"], account.pw_name, "smtp://127.0.0.1:10026")
-    assert main(["check", str(file)]) == 0
-    assert "warning: no directory that `watch` names is a Maildir" in capsys.readouterr().err
     (place / "Maildir-ben").rename(place / "home/ben/.INBOX")
     assert doctor.check_mailboxes(settings(place), account).outcome is StepOutcome.OK
 
 
 def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:
     step = doctor.check_mailboxes(settings(tmp_path), pwd.getpwuid(os.getuid()))
-    assert (step.outcome, step.detail) == (
-        StepOutcome.SKIPPED,
-        f"watch: nothing fits {tmp_path}/home/* yet: "
-        "until something does, moving mail there teaches nothing",
-    )
+    assert step.outcome is StepOutcome.SKIPPED
 
 
 def test_a_socket_without_listener(place: Path) -> None:

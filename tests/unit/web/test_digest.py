@@ -118,7 +118,8 @@ def test_a_new_file_waits_for_the_next_hour(waiting: Path, box: Box) -> None:
 
 
 def test_an_operator_is_told_what_is_held_for_all(waiting: Path, box: Box) -> None:
-    web = replace(WEB, digest=None, digest_to="root@example.org", digest_hour=9)
+    told = {"digest": DigestPeriod.NONE, "digest_to": "root@example.org", "digest_hour": 9}
+    web = replace(WEB, **told)
     later = DUE + 3 * 3600
     times = (DUE + 300, later + 300, later + 360, later + 300 + DAY)
     assert run(waiting, box, *times, web=web) == ["root@example.org"]
