@@ -156,7 +156,7 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
     extractor, held = ExampleReader(spam_filter.key).extractor, None
     with suppress(QuarantineError, OSError):  # it was passed on, or released or deleted since
         quarantine = Quarantine(common.state_directory(options) / DIRECTORY)
-        with closing(quarantine.open(row.id).spool) as message:
+        with closing(quarantine.open(row.id)) as message:
             held = message.read()
     text = _row_text(row, options.words)
     values: dict[str, object] = {}

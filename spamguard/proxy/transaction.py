@@ -565,12 +565,9 @@ class FilterTransaction:
             if opened is not None:
                 return await opened.send(output)
             redirect_to = record.copy.decision.to if record.copy else ""
-            recipients = [Recipient(redirect_to)] if redirect_to else envelope.recipients
-            transaction = self._proxy.next_hop.transaction(self._client)
-            try:
-                replies = await deliver(transaction, envelope.sender, recipients, output)
-            finally:
-                await transaction.end()
+            if redirect_to:
+                envelope = replace(envelope, recipients=(Recipient(redirect_to),))
+            replies = await deliver(self._proxy.next_hop, envelope, output)
             # An error at the new address is temporary for this client.
             is_lost = redirect_to and not replies[0].is_positive
             return [_CANNOT_REDIRECT] if is_lost else replies
