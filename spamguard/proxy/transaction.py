@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from spamguard import keys
@@ -34,7 +34,6 @@ from spamguard.config.options import (
     Position,
     RejectSettings,
     Rule,
-    Scanner,
 )
 from spamguard.counters import DELIVER_STAGE, JUDGE_STAGE, Counters
 from spamguard.delivery.next_hop import NextHop, NextHopTransaction, deliver
@@ -76,18 +75,11 @@ MAX_HOPS = 50
 """Received fields from which on a message is in a loop (RFC 5321, section 6.3)."""
 
 _NEXT_HOP_EXTENSIONS = ("8BITMIME", "SMTPUTF8", "DSN")
-_SMTPUTF8_PROTOCOLS = {  # in Received (RFC 6531, section 4.3)
-    "ESMTP": "UTF8SMTP",
-    "ESMTPS": "UTF8SMTPS",
-    "LMTP": "UTF8LMTP",
-    "LMTPS": "UTF8LMTPS",
-}
 _MAIL_LOOP = Reply.from_text(554, "5.4.6 Too many hops")
 _CANNOT_REDIRECT = Reply.from_text(451, "4.3.0 Message cannot be redirected now, try again later")
 # For the log only: our own client gets a 421.
 _CANCELLED = Reply.from_text(421, "4.3.2 Cut off, nobody knows whether the next hop has it")
 _OPTIONAL_FACTS = ("copy-of", "queue", "message", "normalised", "personal")
-_listener_name = lru_cache(64)(str)  # the same few come again
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
 
 
@@ -137,9 +129,9 @@ def decide_copies(
 
 @dataclass(eq=False)
 class DeliveryRecord:
-    """Made when a message comes; `set_judged`, `split` or `set_failure`, and `finish` fill it."""
+    """Made when a message comes; `set_judged`, `set_copy` or `split`, and `finish` fill it."""
 
-    listener: Listener | Scanner
+    door: str
     envelope: Envelope
     size: int
     oddities: frozenset[str] = frozenset()
@@ -156,7 +148,7 @@ class DeliveryRecord:
 
     def __post_init__(self) -> None:
         self.time = time.time()
-        self.id = keys.new_id(self.time, os.urandom(keys.RANDOM_BYTES))
+        self.id = _new_id(self.time)
         self._started_at = time.perf_counter()
 
     def set_judged(self, header: bytes) -> None:
@@ -164,27 +156,25 @@ class DeliveryRecord:
         self.judging_seconds = time.perf_counter() - self._started_at
         self.subject, self.author = decode_subject(header), decode_author(header)
 
-    def set_failure(self, reason: str) -> None:
-        """Note that the message was not judged, or not after all."""
-        self.copy = self.action = None
-        self.reason = reason
-
     def split(self, copies: Sequence[Copy]) -> list[DeliveryRecord]:
         """One record for each copy of the message.
 
         The first keeps the id. Further copies have ids of their own: an id is signed for one
         verdict, and names one file of the quarantine.
         """
-        records = [self] if len(copies) == 1 else [shallow_copy(self) for _ in copies]
-        for number, (copy, record) in enumerate(zip(copies, records, strict=True)):
-            record.copy, record.action = copy, copy.decision.action
-            if record is not self:
-                recipients = [self.envelope.recipients[index] for index in copy.recipients]
-                record.envelope = replace(self.envelope, recipients=tuple(recipients))
-            if number:
-                record.id = keys.new_id(self.time, os.urandom(keys.RANDOM_BYTES))
-                record.copy_of = self.id
+        records: list[DeliveryRecord] = []
+        for copy in copies:
+            record = shallow_copy(self)
+            record.set_copy(copy)
+            recipients = [self.envelope.recipients[index] for index in copy.recipients]
+            record.envelope = replace(self.envelope, recipients=tuple(recipients))
+            if records:
+                record.copy_of, record.id = self.id, _new_id(self.time)
+            records.append(record)
         return records
+
+    def set_copy(self, copy: Copy) -> None:
+        self.copy, self.action = copy, copy.decision.action
 
     def finish(self, replies: Sequence[Reply]) -> None:
         self.replies = replies
@@ -213,7 +203,7 @@ class DeliveryRecord:
         return HistoryRow(
             id=self.id,
             time=self.time,
-            listener=_listener_name(self.listener.listen),
+            listener=self.door,
             client=self.envelope.client.address,
             sender=self.envelope.sender.address,
             recipients=tuple(recipient.address for recipient in self.envelope.recipients),
@@ -240,7 +230,7 @@ class DeliveryRecord:
             "copy-of": self.copy_of,
             "queue": self.queue_id,
             "message": message_name(copy.scan.digest) if copy else "",
-            "listener": _listener_name(self.listener.listen),
+            "listener": self.door,
             "client": client.address,
             "helo": client.helo,
             "from": f"<{envelope.sender.address}>",
@@ -289,6 +279,10 @@ def record_delivery(
         counters.add_seconds(DELIVER_STAGE, record.delivery_seconds)
     _mail_log.info("%s", record, extra={"event": "handled", "facts": record.facts})
     history.put(record.row(fingerprint() if record.copy else ""))
+
+
+def _new_id(seconds: float) -> str:
+    return keys.new_id(seconds, os.urandom(keys.RANDOM_BYTES))
 
 
 def _join_first(texts: Sequence[str]) -> str:
@@ -378,7 +372,7 @@ class PolicyJudge:
         if scan.settle:
             self.context.settle()
         if isinstance(scan, NotScanned):
-            record.set_failure(scan.reason)
+            record.reason = scan.reason
             return []
         if keys.is_probe(self.context.key(), header, record.time):
             verdict = replace(scan.verdict, label="spam")
@@ -405,10 +399,6 @@ class PolicyJudge:
             return _DEFERRED if action is Action.DEFER else None
         more = f": {text}" if (text := self.context.reject.text) else ""
         return Reply.from_text(550, f"5.7.1 Message {name} refused as unsolicited{more}")
-
-    def keeps(self, action: Action | None) -> bool:
-        """Whether a copy of what is refused like this is held."""
-        return action is Action.REJECT and self.context.reject.keep is not None
 
     def record(self, record: DeliveryRecord) -> None:
         """Keep a finished record. A fault here must not change the reply: mail would come again."""
@@ -440,8 +430,12 @@ class FilterProxy:
         return FilterTransaction(self, client)
 
 
-Output = tuple[DeliveryRecord, SpoolView | Reply]
-"""A copy of the message: its record, and how it goes out, or the refusal."""
+class Output(NamedTuple):
+    """What becomes of a copy of the message. A copy that is refused may be held all the same."""
+
+    record: DeliveryRecord
+    content: SpoolView | None  # as it goes out, if it does
+    refusal: Reply | None = None
 
 
 class FilterTransaction:
@@ -456,9 +450,8 @@ class FilterTransaction:
 
     async def mail(self, sender: Sender) -> Reply:
         self._sender = sender
-        if sender.needs_smtputf8:
-            protocol = self._client.protocol
-            protocol = _SMTPUTF8_PROTOCOLS.get(protocol, protocol)
+        if sender.needs_smtputf8 and self._client.protocol:  # RFC 6531, section 4.3
+            protocol = "UTF8" + self._client.protocol.removeprefix("E")
             self._client = replace(self._client, protocol=protocol)
         return await self._transaction.mail(sender)
 
@@ -470,23 +463,25 @@ class FilterTransaction:
 
     async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
-        record = DeliveryRecord(self._proxy.listener, envelope, message.size, oddities)
+        door = str(self._proxy.listener.listen)
+        record = DeliveryRecord(door, envelope, message.size, oddities)
         try:
             outputs = await self._judge(message, record)
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", record.id)
-            outputs = [(record, Replies.LOCAL_ERROR)]
+            outputs = [Output(record, None, Replies.LOCAL_ERROR)]
         # The transaction that is open serves if everybody gets the same message, and gets it here.
         opened: NextHopTransaction | None = self._transaction
-        record, output = outputs[0]
-        if len(outputs) > 1 or record.action not in (None, Action.TAG) or isinstance(output, Reply):
+        record, _, refusal = outputs[0]
+        if len(outputs) > 1 or record.action not in (None, Action.TAG) or refusal:
             opened = None
             await self.end()
         replies: dict[int, Reply] = {}
-        for record, output in outputs:
+        for output in outputs:
+            record = output.record
             of_copy: Sequence[Reply] = [_CANCELLED]
             try:
-                of_copy = await self._deliver(record, output, opened)
+                of_copy = await self._deliver(output, opened)
             finally:  # also if the worker is stopping
                 record.finish(of_copy)
                 self._proxy.judge.record(record)
@@ -510,7 +505,7 @@ class FilterTransaction:
         outgoing = OutgoingMessage(message, received, FORGED_FIELDS, listener.limits.header_size)
         header = outgoing.header
         if is_server and count_hops(header) > MAX_HOPS:
-            return [(record, _MAIL_LOOP)]
+            return [Output(record, None, _MAIL_LOOP)]
         # The judge reads a Received field about the client as if it stood on top, unless a server
         # before us has written one. It has no id of ours: that would be a new word each time.
         on_top = b""
@@ -520,54 +515,51 @@ class FilterTransaction:
             copies = await proxy.judge.judge(
                 message, header, on_top, names, record, separate_copies=proxy.answers_each
             )
-            outputs: list[Output] = []
+            keeps_refused = proxy.judge.context.reject.keep is not None
+            outputs = []
             for copy, part in zip(copies, record.split(copies), strict=True):
-                output: SpoolView | Reply | None = proxy.judge.refusal(part.action, part.id)
-                if output is None or proxy.judge.keeps(part.action):
+                refusal, content = proxy.judge.refusal(part.action, part.id), None
+                if refusal is None or (part.action is Action.REJECT and keeps_refused):
                     fields = proxy.judge.header_fields(copy, part.id)
-                    output = outgoing.tag(fields, copy.decision.subject_prefix)
-                outputs.append((part, output))
+                    content = outgoing.tag(fields, copy.decision.subject_prefix)
+                outputs.append(Output(part, content, refusal))
             if outputs:
                 return outputs
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in judging this message", record.id)
-            record.set_failure("error")
+            record.reason = "error"
         if listener.on_error is OnError.DEFER:
-            return [(record, NOT_JUDGED_REPLY)]
-        return [(record, outgoing.tag(policy.not_scanned_fields(record.reason)))]
+            return [Output(record, None, NOT_JUDGED_REPLY)]
+        return [Output(record, outgoing.tag(policy.not_scanned_fields(record.reason)))]
 
-    async def _deliver(
-        self, record: DeliveryRecord, output: SpoolView | Reply, opened: NextHopTransaction | None
-    ) -> Sequence[Reply]:
+    async def _deliver(self, output: Output, opened: NextHopTransaction | None) -> Sequence[Reply]:
         """A reply for each recipient of a copy, or one for all. Never raises.
 
         `opened` is a transaction in which exactly the copy's recipients were accepted; without it
         the copy gets one of its own.
         """
+        record, content, refusal = output
         envelope = record.envelope
         try:
-            if isinstance(output, Reply):
-                return [output]
-            judge = self._proxy.judge
-            if record.action is Action.QUARANTINE or judge.keeps(record.action):
-                quarantine, listener = judge.context.quarantine, record.listener
-                refusal = judge.refusal(record.action, record.id)
+            if content is None:
+                return [refusal or Replies.LOCAL_ERROR]
+            if refusal or record.action is Action.QUARANTINE:
+                store = self._proxy.judge.context.quarantine.store
                 reason = REFUSED if refusal else record.label
-                came = _listener_name(listener.listen)
                 try:
                     await run_in_thread(
-                        quarantine.store, record.id, output, envelope, reason, record.time, came
+                        store, record.id, content, envelope, reason, record.time, record.door
                     )
                 except OSError as error:
                     _log.error("%s: quarantine: %s", record.id, error)
                     return [Replies.LOCAL_ERROR]
                 return [refusal or Reply.from_text(250, f"2.0.0 Held as {record.id}")]
             if opened is not None:
-                return await opened.send(output)
+                return await opened.send(content)
             redirect_to = record.copy.decision.to if record.copy else ""
             if redirect_to:
                 envelope = replace(envelope, recipients=(Recipient(redirect_to),))
-            replies = await deliver(self._proxy.next_hop, envelope, output)
+            replies = await deliver(self._proxy.next_hop, envelope, content)
             # An error at the new address is temporary for this client.
             is_lost = redirect_to and not replies[0].is_positive
             return [_CANNOT_REDIRECT] if is_lost else replies
