@@ -18,6 +18,7 @@ from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, new_id
 from spamguard.proxy.history import (
+    DAMAGE,
     SMALL_COLUMNS,
     History,
     HistoryRow,
@@ -28,11 +29,11 @@ from spamguard.records import EXTRACTOR
 
 WINDOW_ROWS = 25_000
 """Rows that one search goes through."""
-# Patterns of recipients that SQLite is asked for; it bounds the depth of expressions (limits.html).
-_MAX_PARTS = 400
 _ABOVE_ALL_IDS = "~"  # after every id
 
 _SELECT_WINDOW_END = "SELECT id FROM judgements WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+# One expression for any number of patterns: SQLite bounds the depth of expressions (limits.html).
+_HAS_PART = "EXISTS (SELECT 1 FROM json_each(?) WHERE instr(fold(recipients), value))"
 _HAS_LESSON = "EXISTS (SELECT 1 FROM temp.taught WHERE taught.digest = judgements.digest)"
 _HAS_LESSON_LABEL = (
     "EXISTS (SELECT 1 FROM temp.taught INDEXED BY taught_by_label "
@@ -108,10 +109,9 @@ class HistoryFilter(NamedTuple):
                 patterns.append(recipient_pattern(word))
             terms.append(f"({' OR '.join(map(_contains, columns))})")
             values += patterns
-        # With more patterns the caller must look at each row, which it always does anyway.
-        if 0 < len(self.parts) <= _MAX_PARTS:
-            terms.append(f"({' OR '.join([_contains('recipients')] * len(self.parts))})")
-            values += self.parts
+        if self.parts:
+            terms.append(_HAS_PART)
+            values.append(json.dumps(self.parts))
         if self.taught == "any":
             terms.append(_HAS_LESSON)
         return " AND ".join(terms), values
@@ -163,7 +163,7 @@ class HistorySearch(History):
         join = "JOIN contents ON judgement = judgements.rowid" if with_words else ""
         query = f"SELECT {', '.join(names)} FROM judgements {join} WHERE {condition}"
         found = self._db.query(f"{query} ORDER BY id DESC LIMIT ?", (*values, limit))
-        with self._db.errors(ValueError, TypeError):
+        with self._db.errors(*DAMAGE):
             rows = [row_from_values(row, names) for row in found]
         if len(rows) == limit:
             return HistoryRows(rows, rows[-1].id)
@@ -188,7 +188,7 @@ class HistorySearch(History):
         condition, condition_values = conditions.where_clause()
         query = query.format("recipients" if conditions.parts else "''", condition)
         rows = self._db.query(query, values + condition_values)
-        with self._db.errors(ValueError, TypeError):
+        with self._db.errors(*DAMAGE):
             return [
                 (*head, tuple(json.loads(recipients or "[]")), count)
                 for *head, recipients, count in rows
@@ -211,7 +211,7 @@ class HistorySearch(History):
         """
         query = "SELECT digest, label, personal FROM judgements WHERE digest IN "
         rows = self._db.query(query + _marks(digests), digests)
-        with self._db.errors(ValueError, TypeError):
+        with self._db.errors(*DAMAGE):
             return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
 
     def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
