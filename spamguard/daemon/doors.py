@@ -29,7 +29,6 @@ from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import (
     FilterProxy,
     PolicyJudge,
-    Proxy,
     ProxyContext,
     record_delivery,
 )
@@ -39,7 +38,7 @@ from spamguard.servers.rspamd import RspamdSession
 from spamguard.servers.scanner import ScannerContext, ScanService
 from spamguard.servers.smtp import DoorContext, LmtpSession, SmtpSession
 from spamguard.servers.spamd import SpamdSession
-from spamguard.servers.teach import ForwardTrainingProxy
+from spamguard.servers.teach import ForwardTrainingProxy, Proxy
 from spamguard.smtp.envelope import Networks
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 from spamguard.users import UserResolver
@@ -82,11 +81,11 @@ def open_doors(
         stack.callback(
             asyncio.get_running_loop().create_task(_probe_until_known(hop, endpoint)).cancel
         )
-        proxy: Proxy = FilterProxy(
-            listener, hop, _judge_of(pool, settings, context, listener), name
-        )
+        judge = _judge_of(pool, settings, context, listener)
+        usual = FilterProxy(listener, hop, judge, name)
+        proxy: Proxy = usual
         if listener.teach is not None:
-            proxy = ForwardTrainingProxy(proxy, listener, listener.teach, lessons)
+            proxy = ForwardTrainingProxy(usual, listener, listener.teach, lessons)
         count = partial(counters.add_seconds, RECEIVE_STAGE)
         doors.append(open_door(listener, proxy, [listening], spool, name, count))
     first = len(settings.listeners)

@@ -127,7 +127,6 @@ def row_values(row: HistoryRow) -> RowValues:
         for user, label in islice(row.personal.items(), MAX_RECIPIENTS)
     }
     return vars(row) | {
-        "listener": printable(row.listener, _MAX_SHORT_TEXT),
         "client": printable(row.client, _MAX_SHORT_TEXT),
         "sender": printable(row.sender, _MAX_ADDRESS),
         "recipients": log.encode_json(recipients),

@@ -30,7 +30,7 @@ from msgspec import MsgspecError, msgpack
 from spamguard import log, process
 from spamguard.engine.policy import SPAM_THRESHOLD
 from spamguard.errors import SpamguardError
-from spamguard.records import MAX_LINE, MAX_WORD_LENGTH, MAX_WORDS, SENDER_PREFIX, Label, Scan
+from spamguard.records import MAX_WORD_LENGTH, SENDER_PREFIX, Label, Scan
 from spamguard.storage import LEDGER_FILE
 
 if TYPE_CHECKING:
@@ -144,11 +144,11 @@ def main(arguments: list[str]) -> None:
     process.end_with_parent(int(parent), signal.SIGKILL)
     scorer = Scorer(Path(state))
     scorer.open(ScanOptions())
-    # Above what is used now, with the tables.
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    limits = [used + _MAX_MEMORY_BYTES, *([] if hard == resource.RLIM_INFINITY else [hard])]
-    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    if hard == resource.RLIM_INFINITY:  # else the operator has limited it
+        # Above what is used now, with the tables.
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + _MAX_MEMORY_BYTES, hard))
     with socket.socket(fileno=sys.stdin.fileno()) as connection, suppress(ConnectionError):
         connection.sendall(encode_answer(READY))
         for request in read_requests(connection):
@@ -179,13 +179,8 @@ class NotScanned(NamedTuple):
 def encode_answer(answer: Scan | str) -> bytes:
     """The frame of a scan, or of a reason why there is none."""
     if isinstance(answer, Scan):
-        words = tuple(
-            word
-            if len(word.text) <= MAX_WORD_LENGTH
-            else word._replace(text=word.text[:MAX_WORD_LENGTH])
-            for word in answer.words[:MAX_WORDS]
-        )
-        line = answer.line[:MAX_LINE].encode("utf-8", "replace").decode()
+        words = tuple(word._replace(text=word.text[:MAX_WORD_LENGTH]) for word in answer.words)
+        line = answer.line.encode("utf-8", "replace").decode()
         answer = replace(answer, words=words, line=line)
     return encode_frame(answer)
 

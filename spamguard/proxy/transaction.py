@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from spamguard import keys
 from spamguard.aio import run_in_thread
@@ -79,7 +79,6 @@ _MAIL_LOOP = Reply.from_text(554, "5.4.6 Too many hops")
 _CANNOT_REDIRECT = Reply.from_text(451, "4.3.0 Message cannot be redirected now, try again later")
 # For the log only: our own client gets a 421.
 _CANCELLED = Reply.from_text(421, "4.3.2 Cut off, nobody knows whether the next hop has it")
-_OPTIONAL_FACTS = ("copy-of", "queue", "message", "normalised", "personal")
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
 
 
@@ -107,15 +106,13 @@ def decide_copies(
     """
     verdicts = {"": scan.verdict, **scan.personal}
     decisions = {user: decide(it, policy, scan.threshold) for user, it in verdicts.items()}
-    if not any(users):
-        return [Copy(range(len(users)), scan, scan.verdict, decisions[""])]
     keys = {user: (verdicts[user].label, decisions[user].rule) for user in verdicts}
     members: dict[tuple[str, Rule | None], list[int]] = {keys[""]: []}
     for index, user in enumerate(users):
         members.setdefault(keys[user if separate_copies else ""], []).append(index)
     copies = []
-    for recipients in filter(None, members.values()):
-        group = dict.fromkeys(users[index] for index in recipients)
+    for recipients in list(filter(None, members.values())) or [[]]:
+        group = dict.fromkeys(users[index] for index in recipients) or {"": None}
         mildest = min(group, key=lambda user: verdicts[user].probability)
         if keys[mildest] == keys[""]:
             mildest = ""
@@ -223,7 +220,7 @@ class DeliveryRecord:
         return " ".join([f"{key}={quote_value(value)}" for key, value in self.facts().items()])
 
     def facts(self) -> Mapping[str, str]:
-        """The facts of the log line by name; the values are as strangers wrote them."""
+        """The facts of the log line that are known; the values are as strangers wrote them."""
         copy, client, envelope = self.copy, self.envelope.client, self.envelope
         facts = {
             "id": self.id,
@@ -238,25 +235,22 @@ class DeliveryRecord:
             "size": str(self.size),
             "normalised": ",".join(sorted(self.oddities)),
             "verdict": self.label,
+            "reason": self.reason,
         }
-        if copy is None:
-            facts["reason"] = self.reason
-        else:
-            personal = [f"{user}:{label}" for user, label in copy.personal.items()]
+        if copy is not None:
+            words = [f"{word.text} {word.part:+.2f}" for word in copy.scan.words[:6]]
             facts |= {
                 "probability": f"{copy.verdict.probability:.6f}",
-                "personal": _join_first(personal),
+                "personal": _join_first([f"{user}:{own}" for user, own in copy.personal.items()]),
                 "action": self.action or "",
-                "words": ", ".join(
-                    [f"{word.text} {word.part:+.2f}" for word in copy.scan.words[:6]]
-                ),
+                "words": ", ".join(words),
             }
         facts |= {
             "reply": self._reply_text(),
             "judging": f"{1000 * self.judging_seconds:.1f}ms",
             "handing-on": f"{1000 * self.delivery_seconds:.1f}ms",
         }
-        return {key: value for key, value in facts.items() if value or key not in _OPTIONAL_FACTS}
+        return {key: value for key, value in facts.items() if value}
 
     def _reply_text(self) -> str:
         return "; ".join(dict.fromkeys(map(str, self.replies)))
@@ -291,41 +285,6 @@ def _join_first(texts: Sequence[str]) -> str:
 
 
 # ---- the way of a message
-
-
-class MailTransaction(Protocol):
-    """A mail transaction, as a door calls it: `mail`, `recipient` …, `data` once at most, `end`."""
-
-    async def mail(self, sender: Sender) -> Reply:
-        """The reply to MAIL."""
-
-    async def recipient(self, recipient: Recipient) -> Reply:
-        """The reply to RCPT."""
-
-    async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
-        """Judge the message and deliver it.
-
-        One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
-        The door closes the spool afterwards. The oddities are odd bytes that it has normalised.
-        """
-
-    async def end(self) -> None:
-        """Release everything. Always called; idempotent."""
-
-
-class Proxy(Protocol):
-    """What a door passes mail to."""
-
-    @property
-    def answers_each(self) -> bool:
-        """Whether every recipient gets a reply of its own after the data."""
-
-    @property
-    def extensions(self) -> Mapping[str, str]:
-        """The next hop's 8BITMIME, SMTPUTF8 and DSN, if offered; empty before its first EHLO."""
-
-    def message(self, client: Client) -> MailTransaction:
-        """A new transaction."""
 
 
 Judge = Callable[[Spool, bytes, tuple[str, ...]], Awaitable[Scan | NotScanned]]
@@ -419,10 +378,12 @@ class FilterProxy:
 
     @property
     def answers_each(self) -> bool:
+        """Whether every recipient gets a reply of its own after the data."""
         return self.next_hop.answers_each
 
     @property
     def extensions(self) -> Mapping[str, str]:
+        """The next hop's 8BITMIME, SMTPUTF8 and DSN, if offered; empty before its first EHLO."""
         offered = self.next_hop.extensions or {}
         return {keyword: offered[keyword] for keyword in _NEXT_HOP_EXTENSIONS if keyword in offered}
 
@@ -439,7 +400,10 @@ class Output(NamedTuple):
 
 
 class FilterTransaction:
-    """One mail transaction."""
+    """One mail transaction.
+
+    A door calls `mail`, `recipient` once or more, `data` once at most, and `end`.
+    """
 
     def __init__(self, proxy: FilterProxy, client: Client) -> None:
         self._proxy = proxy
@@ -462,6 +426,11 @@ class FilterTransaction:
         return reply
 
     async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
+        """Judge the message and deliver it.
+
+        One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
+        The door closes the spool afterwards. The oddities are odd bytes that it has normalised.
+        """
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
         door = str(self._proxy.listener.listen)
         record = DeliveryRecord(door, envelope, message.size, oddities)
@@ -491,6 +460,7 @@ class FilterTransaction:
         return [replies[index] for index in range(count)]
 
     async def end(self) -> None:
+        """Release everything. Always called; idempotent."""
         await self._transaction.end()
 
     async def _judge(self, message: Spool, record: DeliveryRecord) -> list[Output]:
