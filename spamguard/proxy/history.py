@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice, starmap
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Self
 from unicodedata import normalize
@@ -38,8 +38,7 @@ NOT_SCANNED = "not-scanned"
 """The label of a message without a verdict."""
 
 MAX_RECIPIENTS = 50
-"""How many recipients are kept, and how many users with an own decision."""
-_MAX_WORDS = 100
+"""How many recipients are kept."""
 _MAX_ADDRESS = 320  # characters
 _MAX_SHORT_TEXT = 100
 
@@ -122,17 +121,14 @@ _WORDS_FORMAT = "<H{0}I{0}f"
 
 def row_values(row: HistoryRow) -> RowValues:
     recipients = [printable(address, _MAX_ADDRESS) for address in row.recipients[:MAX_RECIPIENTS]]
-    personal = {
-        printable(user, _MAX_ADDRESS): label
-        for user, label in islice(row.personal.items(), MAX_RECIPIENTS)
-    }
+    personal = {printable(user, _MAX_ADDRESS): label for user, label in row.personal.items()}
     return vars(row) | {
         "client": printable(row.client, _MAX_SHORT_TEXT),
         "sender": printable(row.sender, _MAX_ADDRESS),
         "recipients": log.encode_json(recipients),
         "subject": readable(row.subject, 200),
         "reply": printable(row.reply, 500),
-        "words": _pack_words(row.words[:_MAX_WORDS]),
+        "words": _pack_words(row.words),
         "personal": log.encode_json(personal),
         "author": readable(row.author, 200),
         "line": readable(row.line, MAX_LINE),
@@ -237,7 +233,6 @@ MIN_BYTES = 8 << 20
 """The least size; with less there is no room to work in."""
 _LOG_PAGES = 16  # before it is written back
 _PRUNE_ROWS = 64  # that a transaction removes, beside two for each that comes
-_DAY_SECONDS = 86_400
 
 _JOIN = "FROM judgements JOIN contents ON judgement = judgements.rowid"
 _SELECT_BY_ID = f"SELECT {', '.join(COLUMNS)} {_JOIN} WHERE id = ?"
@@ -253,14 +248,13 @@ _DELETIONS = (
 )
 
 
+@dataclass
 class History(ClosedOnExit):
     """Judgements by id, for one thread of one process. Every method raises HistoryError."""
 
-    def __init__(self, db: Database, size: int, days: int) -> None:
-        self.path = db.path
-        self._db = db
-        self._size = max(size, MIN_BYTES)
-        self._days = days
+    _db: Database
+    _size: int
+    _days: int
 
     @classmethod
     def open(cls, path: Path, size: int = MIN_BYTES, days: int = 30) -> Self:
@@ -272,7 +266,7 @@ class History(ClosedOnExit):
         db = Database.open(path, HISTORY_SCHEMA, durable=False)
         db.query(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         db.query(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
-        return cls(db, size, days)
+        return cls(db, max(size, MIN_BYTES), days)
 
     def close(self) -> None:
         self._db.close()
@@ -294,7 +288,7 @@ class History(ClosedOnExit):
                 newest = self._db.trusted_time(max(row["time"] for row in rows))
                 used = self._db.pragma("page_count") - self._db.pragma("freelist_count")
                 is_full = used > self._size * 0.75 / PAGE_BYTES
-                oldest = newest - self._days * _DAY_SECONDS
+                oldest = newest - self._days * 86_400
                 which = (2 * len(rows) + _PRUNE_ROWS, is_full, oldest)
                 old = self._db.execute(_SELECT_OLDEST, which).fetchall()
                 for statement in _DELETIONS:

@@ -75,20 +75,17 @@ class Scorer:
         self._filters: dict[ScanOptions, Filter] = {}
 
     def open(self, options: ScanOptions) -> Filter | None:
-        """The filter, or None if there is none of use."""
+        """The filter, or None if there is none yet. Raises SpamguardError if it is of no use."""
         from spamguard.engine.filter import Filter  # noqa: PLC0415  not for the worker
 
-        try:
-            # Learning makes it, a scorer never does.
-            if options not in self._filters and (self._state / LEDGER_FILE).exists():
-                self._filters[options] = Filter.open(
-                    self._state,
-                    spam_threshold=options.spam_threshold,
-                    authserv_ids=options.authserv_ids,
-                    results_stripped=options.results_stripped,
-                )
-        except SpamguardError as error:
-            _log.error("%s", error)
+        # Learning makes it, a scorer never does.
+        if options not in self._filters and (self._state / LEDGER_FILE).exists():
+            self._filters[options] = Filter.open(
+                self._state,
+                spam_threshold=options.spam_threshold,
+                authserv_ids=options.authserv_ids,
+                results_stripped=options.results_stripped,
+            )
         return self._filters.get(options)
 
     def answer(self, request: ScorerRequest) -> bytes:
@@ -96,19 +93,17 @@ class Scorer:
 
         Raises MemoryError, which must end the process: what it left behind is in no known state.
         """
-        spam_filter = self.open(request.options)
-        if spam_filter is None:
-            return encode_answer("no-model")
+        raw, on_top, users, options = request
         try:
-            raw, words = request.message or b"", request.options.words
-            return encode_answer(spam_filter.scan(raw, words, request.on_top, request.users))
+            spam_filter = self.open(options)
+            if spam_filter is None:
+                return encode_answer("no-model")
+            return encode_answer(spam_filter.scan(raw or b"", options.words, on_top, users))
         except MemoryError:
             raise
         except SpamguardError as error:
             _log.error("%s", error)
-            del self._filters[request.options]
-            with suppress(SpamguardError):
-                spam_filter.close()
+            self._filters.pop(options, None)  # the next message has it opened anew
             return encode_answer("no-model")
         except Exception:  # noqa: BLE001  the next message may be better
             _log.exception("a fault in judging")
@@ -143,7 +138,8 @@ def main(arguments: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     process.end_with_parent(int(parent), signal.SIGKILL)
     scorer = Scorer(Path(state))
-    scorer.open(ScanOptions())
+    with suppress(SpamguardError):  # the first message is told of it
+        scorer.open(ScanOptions())
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard == resource.RLIM_INFINITY:  # else the operator has limited it
         # Above what is used now, with the tables.

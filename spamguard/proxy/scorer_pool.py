@@ -275,12 +275,11 @@ class ScorerPool:
         Another scorer gets it once more if the first one died on the spot: it may be chance.
         """
         died_on_the_spot, reason = not scorer.is_stuck, "timeout" if is_late else "crashed"
-        status, number = await scorer.kill(), scorer.process.pid
+        status, size = await scorer.kill(), job.message.size
         text = "scorer %d %s while judging a message of %d bytes"
-        _log.error(text, number, reason, job.message.size)
+        _log.error(text, scorer.process.pid, reason, size)
         if status == -signal.SIGBUS:  # the tables, which it maps
-            text = "scorer %d could not read the tables (SIGBUS): %s"
-            _log.error(text, number, "make room on their disk, or mend it")
+            _log.error("the tables cannot be read (SIGBUS): make room on their disk, or mend it")
             job.finish(NotScanned("no-model"))
             return
         times = self._poison_records.pop(job.fingerprint, (0, 0.0))[0] + 1
