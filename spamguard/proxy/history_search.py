@@ -76,10 +76,6 @@ class HistoryFilter(NamedTuple):
     words: Sequence[str] = ()
 
     @property
-    def first_id(self) -> str:
-        return first_id(self.since)
-
-    @property
     def end_id(self) -> str:
         end = first_id(self.until) if self.until else _ABOVE_ALL_IDS
         return min(self.before or _ABOVE_ALL_IDS, end)
@@ -90,7 +86,7 @@ class HistoryFilter(NamedTuple):
         if not self.parts:
             anywhere += " || char(10) || recipients"
         conditions = [
-            ("id >= ?", max(lowest, self.first_id)),
+            ("id >= ?", max(lowest, first_id(self.since))),
             ("id < ?", self.end_id),
             ("judgements.label = ?", self.label),
             (_contains("sender || char(10) || author"), fold_text(self.sender)),
@@ -153,7 +149,7 @@ class HistorySearch(History):
             rows = [row_from_values(row, names) for row in found]
         if len(rows) == limit:
             return HistoryRows(rows, rows[-1].id)
-        return HistoryRows(rows, border if border > conditions.first_id else "")
+        return HistoryRows(rows, border if border > first_id(conditions.since) else "")
 
     def count_by_hour(
         self, start: float, conditions: HistoryFilter

@@ -91,11 +91,9 @@ class ScorerProcess:
 
     async def judge(self, job: ScanJob) -> Scan | NotScanned:
         message, request = job.message, job.request
-        descriptors = []
-        if message.descriptor is None:
+        descriptors = [] if message.descriptor is None else [message.descriptor]
+        if not descriptors:
             request = request._replace(message=message.read())
-        else:
-            descriptors = [message.descriptor]
         self.busy_since = monotonic()
         frame = encode_frame(request)
         sent = socket.send_fds(self.socket, [frame], descriptors)

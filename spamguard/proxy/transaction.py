@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spamguard import keys
 from spamguard.aio import run_in_thread
@@ -184,20 +184,7 @@ class DeliveryRecord:
 
     def row(self, fingerprint: str) -> HistoryRow:
         """The row of the history, with the fingerprint of the installation's key."""
-        scanned: dict[str, Any] = {}
-        if self.copy is not None:
-            verdict, scan = self.copy.verdict, self.copy.scan
-            scanned = {
-                "digest": scan.digest,
-                "probability": verdict.probability,
-                "log_odds": verdict.log_odds,
-                "packed": scan.packed,
-                "words": scan.words,
-                "personal": self.copy.personal,
-                "sender_digest": scan.sender,
-                "line": scan.line,
-            }
-        return HistoryRow(
+        row = HistoryRow(
             id=self.id,
             time=self.time,
             listener=self.door,
@@ -212,7 +199,20 @@ class DeliveryRecord:
             reply=self._reply_text(),
             extractor=EXTRACTOR,
             fingerprint=fingerprint,
-            **scanned,
+        )
+        if self.copy is None:
+            return row
+        verdict, scan = self.copy.verdict, self.copy.scan
+        return replace(
+            row,
+            digest=scan.digest,
+            probability=verdict.probability,
+            log_odds=verdict.log_odds,
+            packed=scan.packed,
+            words=scan.words,
+            personal=self.copy.personal,
+            sender_digest=scan.sender,
+            line=scan.line,
         )
 
     def __str__(self) -> str:
@@ -337,9 +337,7 @@ class PolicyJudge:
             verdict = replace(scan.verdict, label="spam")
             decision = Decision(Action.TAG, is_unwanted=True, spam_from=scan.threshold)
             return [Copy(range(len(names)), scan, verdict, decision)]
-        users = [""] * len(names)
-        if resolver and scan.personal:
-            users = resolver.resolve(names, scan.personal)
+        users = resolver.resolve(names, scan.personal) if resolver else [""] * len(names)
         return decide_copies(scan, users, self.policy, separate_copies=separate_copies)
 
     def header_fields(self, copy: Copy, copy_id: str) -> list[bytes]:
