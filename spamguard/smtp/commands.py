@@ -86,29 +86,30 @@ def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
 def _parse_path(
     argument: bytes, start: bytes, forms: Mapping[str, re.Pattern[str]], *, smtputf8: bool
 ) -> tuple[str, tuple[EsmtpParameter, ...]]:
+    bad = RefusedError(Replies.BAD_ARGUMENT)
     if argument[: len(start)].upper() != start:
-        raise RefusedError(Replies.BAD_ARGUMENT)
+        raise bad
     try:
         text = argument[len(start) :].lstrip(b" ").decode()
     except UnicodeDecodeError:
         raise RefusedError(_NOT_ASCII) from None
     match = _PATH.match(text)
     if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
-        raise RefusedError(Replies.BAD_ARGUMENT)
+        raise bad
     address, rest = match[1] or match[2] or "", text[match.end() :]
     # Only a sender may be null, and nothing may stick to the closing bracket.
     if not (address or start == b"FROM:") or (rest and not rest.startswith(" ")):
-        raise RefusedError(Replies.BAD_ARGUMENT)
+        raise bad
     parameters: dict[str, EsmtpParameter] = {}
     for word in filter(None, rest.split(" ")):
         match = _PARAMETER.fullmatch(word)
         if match is None:
-            raise RefusedError(Replies.BAD_ARGUMENT)
+            raise bad
         keyword, value = match[1].upper(), match[2]
         if keyword not in forms:
             raise RefusedError(_UNKNOWN_PARAMETER)
         if not forms[keyword].fullmatch(value or "") or keyword in parameters:
-            raise RefusedError(Replies.BAD_ARGUMENT)
+            raise bad
         parameters[keyword] = EsmtpParameter(keyword, value)
     if not (smtputf8 or "SMTPUTF8" in parameters or text.isascii()):
         raise RefusedError(_NOT_ASCII)
@@ -145,6 +146,7 @@ _MAX_LINE_BYTES = 512  # line end included (RFC 5321, section 4.5.3.1.4)
 _ATTRIBUTE = re.compile(rb"([A-Za-z_]++)=([!-<>-~\x80-\xff]*+)")
 _ENCODED = re.compile(rb"\+([0-9A-Fa-f]{2})")
 _TO_ENCODE = re.compile(rb"[^!-*,-<>-~]")
+_VALUE_FORMS = {"PORT": re.compile("[0-9]{1,5}"), "SOURCE": re.compile("LOCAL|REMOTE")}
 
 XFORWARD_FEATURE = "XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE"
 XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN"
@@ -173,6 +175,8 @@ def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
                 text = str(ip_address(text[5:] if text[:5].upper() == "IPV6:" else text))
             except ValueError:
                 raise RefusedError(Replies.BAD_ARGUMENT) from None
+        elif text and name in _VALUE_FORMS and not _VALUE_FORMS[name].fullmatch(text):
+            raise RefusedError(Replies.BAD_ARGUMENT)
         values[CLIENT_FIELDS[name]] = text
     if not values:
         raise RefusedError(Replies.BAD_ARGUMENT)
@@ -189,15 +193,17 @@ def xforward_commands(client: Client, announced: str) -> list[bytes]:
     lines: list[bytes] = []
     line = b"XFORWARD"
     offered = announced.upper().split()
-    for name in (name for name in XFORWARD_FEATURE.split()[1:] if name in offered):
+    for name in XFORWARD_FEATURE.split()[1:]:
+        if name not in offered:
+            continue
         value = getattr(client, CLIENT_FIELDS[name])
         if name == "ADDR" and ":" in value:
             value = f"IPV6:{value}"
         encoded = _TO_ENCODE.sub(lambda m: b"+%02X" % m[0][0], value.encode("utf-8", "replace"))
-        if not value or len(encoded) > _MAX_LINE_BYTES - 40:
+        if not value or len(encoded) > 472:  # with its name, beyond a line
             encoded = b"[UNAVAILABLE]"
         word = name.encode() + b"=" + encoded
-        if len(line) + 1 + len(word) + 2 > _MAX_LINE_BYTES:
+        if len(line) + len(word) + 3 > _MAX_LINE_BYTES:
             lines.append(line + b"\r\n")
             line = b"XFORWARD"
         line += b" " + word

@@ -42,7 +42,7 @@ class Reply:
         return self.code < 400
 
     def encode(self) -> bytes:
-        *first, last = self.lines or (b"",)
+        *first, last = self.lines
         head = b"".join([b"%d-%s\r\n" % (self.code, line) for line in first])
         return head + b"%d %s\r\n" % (self.code, last)
 
@@ -127,7 +127,7 @@ class Sender:
 
         An address beyond ASCII without that parameter is for the hop to judge.
         """
-        return any(parameter.keyword == "SMTPUTF8" for parameter in self.parameters)
+        return ("SMTPUTF8", None) in self.parameters
 
 
 @dataclass(frozen=True)

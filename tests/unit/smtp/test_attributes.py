@@ -71,6 +71,8 @@ def test_attributes_are_understood(argument: bytes, told: dict[str, str]) -> Non
         b"NAME=a=b",
         b"ADDR=example.com",
         b"ADDR=1.2.3.4+0D",
+        b"PORT=x",
+        b"SOURCE=both",
     ],
 )
 def test_what_is_refused(argument: bytes) -> None:
