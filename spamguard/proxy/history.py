@@ -3,7 +3,7 @@
 Any number of processes may read and write the file at once. It stays within a size and an age by
 removing the oldest rows as new ones come. Large columns stand apart, so that looking through many
 rows reads little. A worker writes through a `HistoryWriter`, a thread beside the path of the mail:
-rows that do not fit into its queue, or cannot be written, are dropped and counted.
+rows that do not fit into its queue, or cannot be written, are dropped, which the log says once.
 
 Must never let a text into the file that is not bounded and printable (senders choose most of them),
 prune in one long transaction, or keep the mail waiting. A power cut may cost the last rows, not the
