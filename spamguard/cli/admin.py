@@ -171,7 +171,7 @@ async def _release_all(
             after = quarantine.entry(entry.id)
             learnt = False
             if after.delivered:
-                with closing(quarantine.open(entry.id).spool) as spool:
+                with closing(quarantine.open(entry.id)) as spool:
                     example = ExampleReader(teacher.key).read_example(spool.read())
                 outcomes = LessonService(teacher).submit([example], "ham", "", Origin.RELEASE)
                 learnt = outcomes == [LessonOutcome.LEARNT]

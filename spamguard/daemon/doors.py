@@ -7,6 +7,7 @@ history for all. Nothing here runs before `Door.start`, but for the probes of ne
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,6 @@ from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import (
     FilterProxy,
     PolicyJudge,
-    Proxy,
     ProxyContext,
     record_delivery,
 )
@@ -38,10 +38,12 @@ from spamguard.servers.rspamd import RspamdSession
 from spamguard.servers.scanner import ScannerContext, ScanService
 from spamguard.servers.smtp import DoorContext, LmtpSession, SmtpSession
 from spamguard.servers.spamd import SpamdSession
-from spamguard.servers.teach import ForwardTrainingProxy
+from spamguard.servers.teach import ForwardTrainingProxy, Proxy
 from spamguard.smtp.envelope import Networks
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 from spamguard.users import UserResolver
+
+_log = logging.getLogger("spamguard.relay")
 
 
 def open_doors(
@@ -76,12 +78,14 @@ def open_doors(
         endpoint = str(listener.next_hop.to)
         hop = create_next_hop(listener.next_hop, name, partial(_count_failure, counters, endpoint))
         stack.push_async_callback(hop.close)
-        stack.callback(asyncio.get_running_loop().create_task(_probe_until_known(hop)).cancel)
-        proxy: Proxy = FilterProxy(
-            listener, hop, _judge_of(pool, settings, context, listener), name
+        stack.callback(
+            asyncio.get_running_loop().create_task(_probe_until_known(hop, endpoint)).cancel
         )
+        judge = _judge_of(pool, settings, context, listener)
+        usual = FilterProxy(listener, hop, judge, name)
+        proxy: Proxy = usual
         if listener.teach is not None:
-            proxy = ForwardTrainingProxy(proxy, listener, listener.teach, lessons)
+            proxy = ForwardTrainingProxy(usual, listener, listener.teach, lessons)
         count = partial(counters.add_seconds, RECEIVE_STAGE)
         doors.append(open_door(listener, proxy, [listening], spool, name, count))
     first = len(settings.listeners)
@@ -170,10 +174,11 @@ def _count_failure(counters: Counters, endpoint: str, error: Exception) -> None:
     counters.count_next_hop_error(endpoint, kind, str(error), int(time.time()))
 
 
-async def _probe_until_known(hop: NextHop) -> None:
+async def _probe_until_known(hop: NextHop, endpoint: str) -> None:
     """Find out what the next hop offers; later sessions with it notice changes."""
     while hop.extensions is None:
-        await hop.probe()
+        if fault := await hop.probe():
+            _log.warning("next hop %s: %s", endpoint, fault)
         await asyncio.sleep(60.0)  # between two attempts to reach a next hop
 
 

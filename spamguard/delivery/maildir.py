@@ -11,6 +11,7 @@ is written.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -29,8 +30,9 @@ from spamguard.storage import SpoolView, create_private, sync_directory, write_p
 
 _log = logging.getLogger("spamguard.relay")
 
-_MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writes such a thing
-_FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
+# Our own field, the first of all: those that a sender wrote stand below. Only an mbox line stays
+# above it, if a sender writes such a thing.
+_SPAM = re.compile(rb"(?:>?From [^\n]*\n)?X-Spam-Flag: YES\r\n")
 
 
 @dataclass
@@ -44,8 +46,14 @@ class MaildirNextHop:
     answers_each: ClassVar = True
     extensions: ClassVar = {"8BITMIME": "", "SMTPUTF8": "", "SIZE": ""}  # a file holds any byte
 
-    async def probe(self) -> None:
-        """Nothing needs to be found out."""
+    async def probe(self) -> str:
+        def find_fault() -> str:
+            # A missing Maildir is fine if it can be created, as the first message does.
+            new = self._directory / "new"
+            path = next(path for path in (new, *new.parents) if path.exists())
+            return "" if os.access(path, os.W_OK | os.X_OK) else f"{path} may not be written"
+
+        return await asyncio.to_thread(find_fault)
 
     def transaction(self, client: Client) -> _MaildirTransaction:  # noqa: ARG002  as in NextHop
         return _MaildirTransaction(self)
@@ -57,7 +65,7 @@ class MaildirNextHop:
         """One copy for each recipient, on the disk; after an OSError nobody has one. Blocks."""
         _make_maildir(self._directory)
         folder = self._directory
-        if _is_spam(content.head):
+        if _SPAM.match(content.head):
             folder /= ".Junk"
             _make_maildir(folder, "maildirfolder")
         names = [self._unique_name() for _ in recipients]
@@ -109,7 +117,7 @@ class _MaildirTransaction:
         return [reply] * len(self._recipients)
 
     async def end(self) -> None:
-        self._recipients = []
+        """Nothing was opened."""
 
 
 def _recipient_copy(sender: Sender, recipient: Recipient, content: SpoolView) -> Iterator[bytes]:
@@ -122,22 +130,6 @@ def _recipient_copy(sender: Sender, recipient: Recipient, content: SpoolView) ->
         held = b"\r" if text.endswith(b"\r") else b""  # half of a CRLF, or a bare CR, which stays
         yield text[: len(text) - len(held)].replace(b"\r\n", b"\n")
     yield held
-
-
-def _is_spam(head: bytes) -> bool:
-    """Whether our own fields call the message spam.
-
-    They stand first, and X-Spamguard is the last of them: fields that a sender wrote below do not
-    count.
-    """
-    envelope = _MBOX_LINE.match(head)
-    position = envelope.end() if envelope else 0
-    while match := _FIELD.match(head, position):
-        name = match[1].lower()
-        if name in (b"x-spam-flag", b"x-spamguard"):
-            return name == b"x-spam-flag" and match[2].strip().upper() == b"YES"
-        position = match.end()
-    return False
 
 
 def _make_maildir(directory: Path, mark: str = "") -> None:

@@ -9,13 +9,13 @@ announced its extension.
 from __future__ import annotations
 
 import os
-import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, repeat_reply
+from spamguard.errors import error_text
+from spamguard.smtp.envelope import Client, Envelope, Recipient, Reply, Sender, repeat_reply
 from spamguard.storage import SpoolView
 
 ErrorCallback = Callable[[Exception], None]
@@ -61,8 +61,8 @@ class NextHop(Protocol):
     def extensions(self) -> Mapping[str, str] | None:
         """EHLO keywords (upper case) and parameters of the last session; None before the first."""
 
-    async def probe(self) -> None:
-        """Find out what the hop offers; never raises."""
+    async def probe(self) -> str:
+        """Find out what the hop offers, and why it cannot be used, or ""; never raises."""
 
     def transaction(self, client: Client) -> NextHopTransaction:
         """A new transaction; the client is announced by XFORWARD where the hop accepts it."""
@@ -71,30 +71,27 @@ class NextHop(Protocol):
         """Close idle sessions; running transactions finish."""
 
 
-async def deliver(
-    transaction: NextHopTransaction,
-    sender: Sender,
-    recipients: Sequence[Recipient],
-    content: SpoolView,
-) -> list[Reply]:
-    """Attempt a new transaction once, but not its end; the final reply for each recipient."""
-    reply = await transaction.mail(sender)
-    if not reply.is_positive:
-        return [reply] * len(recipients)
-    replies = [await transaction.recipient(recipient) for recipient in recipients]
-    accepted = [index for index, reply in enumerate(replies) if reply.is_positive]
-    if accepted:
-        data_replies = repeat_reply(await transaction.send(content), len(accepted))
-        for index, reply in zip(accepted, data_replies, strict=True):
-            replies[index] = reply
-    return replies
+async def deliver(hop: NextHop, envelope: Envelope, content: SpoolView) -> list[Reply]:
+    """Attempt a transaction of its own once; the final reply for each recipient."""
+    transaction = hop.transaction(envelope.client)
+    try:
+        reply = await transaction.mail(envelope.sender)
+        if not reply.is_positive:
+            return [reply] * len(envelope.recipients)
+        replies = [await transaction.recipient(recipient) for recipient in envelope.recipients]
+        accepted = [index for index, reply in enumerate(replies) if reply.is_positive]
+        if accepted:
+            data_replies = repeat_reply(await transaction.send(content), len(accepted))
+            for index, reply in zip(accepted, data_replies, strict=True):
+                replies[index] = reply
+        return replies
+    finally:
+        await transaction.end()
 
 
 # ---- errors
 
 NO_SMTPUTF8 = Reply.from_text(553, "5.6.7 next hop does not take internationalised mail")
-
-_ENHANCED_TEMPORARY = re.compile(rb"4\.\d{1,3}\.\d{1,3} ")
 
 
 class DeliveryError(Exception):  # no error of ours: the network is like that
@@ -141,28 +138,19 @@ class ClosingError(DisconnectedError):
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(str(reply))
-        lines = [
-            line if _ENHANCED_TEMPORARY.match(line) else b"4.4.2 " + line for line in reply.lines
-        ]
-        self.reply = Reply(451, tuple(lines))
+        self.reply = replace(reply, code=451)
 
 
-def describe_error(error: Exception | None) -> str:
+def describe_error(error: Exception) -> str:
     match error:
-        case None:
-            return "closed"
-        case OSError(errno=int(number)) if number and not isinstance(error, ssl.SSLError):
-            # The event loop's own text names its call; resolver errors have numbers below zero.
-            return os.strerror(number) if number > 0 else str(error.strerror)
         case TimeoutError():
             return "no answer in time"
-        case _:
-            return str(error) or type(error).__name__
+        case OSError(errno=int(number)) if number > 0 and not isinstance(error, ssl.SSLError):
+            return os.strerror(number)  # the event loop's own text names its call
+    return error_text(error) or type(error).__name__
 
 
 # ---- extensions
-
-Step = TypeVar("Step", Sender, Recipient)
 
 # AUTH is not here: our client's login does not concern the next hop.
 _EXTENSION_BY_PARAMETER = {
@@ -176,11 +164,11 @@ _EXTENSION_BY_PARAMETER = {
 }
 
 
-def drop_unsupported(step: Step, extensions: Mapping[str, str]) -> Step:
+def drop_unsupported(step: Sender | Recipient, extensions: Mapping[str, str]) -> Sender | Recipient:
     """The step without the parameters that a hop with these extensions does not accept."""
     supported = tuple(
         parameter
         for parameter in step.parameters
         if _EXTENSION_BY_PARAMETER.get(parameter.keyword) in extensions
     )
-    return step if supported == step.parameters else replace(step, parameters=supported)
+    return replace(step, parameters=supported)

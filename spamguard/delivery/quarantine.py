@@ -11,11 +11,9 @@ forget who has got it already. Nothing here expires unless the operator says so
 from __future__ import annotations
 
 import fcntl
-import heapq
 import json
 import logging
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -49,11 +47,6 @@ REFUSED = "refused"
 MAX_ENTRIES = 1000
 """How many entries are listed at once."""
 
-_MAX_HEADER_BYTES = 64 << 10  # that are shown
-_MAX_RELEASED_HEADER_BYTES = 2 << 20  # more than a door lets through
-# A message without note whose file is not locked was being stored or deleted when the process died.
-# Its clock may differ from that of a file server.
-_ABANDONED_SECONDS = 86_400.0
 _MESSAGE, _NOTE = ".eml", ".json"
 
 
@@ -72,8 +65,8 @@ class QuarantineEntry:
     @property
     def waiting(self) -> tuple[int, ...]:
         """Indices of the recipients that have not got it."""
-        indices = range(len(self.envelope.recipients))
-        return tuple(index for index in indices if index not in self.delivered)
+        recipients = self.envelope.recipients
+        return tuple(at for at in range(len(recipients)) if at not in self.delivered)
 
     @property
     def released(self) -> bool:
@@ -103,13 +96,13 @@ class Quarantine:
         been sent.
         """
         if not self._directory.is_dir():
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._directory.mkdir(mode=0o700, exist_ok=True)
             sync_directory(self._directory.parent)
-        with self._linked_file(content.chunks(), self._path(name, _MESSAGE)):
+        with self._linked_file(content.chunks(), self.file(name)):
             entry = QuarantineEntry(
                 name, envelope, reason, when, content.size, frozenset(), listener
             )
-            with self._linked_file([encode_note(entry)], self._path(name, _NOTE)):
+            with self._linked_file([encode_note(entry)], self.file(name, _NOTE)):
                 sync_directory(self._directory)
 
     def entries(self, limit: int = MAX_ENTRIES, before: str = "") -> Iterator[QuarantineEntry]:
@@ -118,7 +111,7 @@ class Quarantine:
         A damaged note is a line in the log.
         """
         names = (name for name in self.ids() if not before or name < before)
-        return self.read_entries(heapq.nlargest(limit, names))
+        return self.read_entries(sorted(names, reverse=True)[:limit])
 
     def read_entries(self, names: Iterable[str]) -> Iterator[QuarantineEntry]:
         """The messages of these ids that are there. A damaged note is a line in the log."""
@@ -126,19 +119,22 @@ class Quarantine:
             try:
                 yield self.entry(name)
             except QuarantineError as error:
-                if self._path(name, _NOTE).exists():  # else it was deleted meanwhile
+                if self.file(name, _NOTE).exists():  # else it was deleted meanwhile
                     _log.warning("%s", error)
 
-    def ids(self) -> Iterator[str]:
+    def ids(self, ending: str = _NOTE) -> Iterator[str]:
         """Ids of all messages, in any order."""
-        return self._ids_with_file(_NOTE)
+        with suppress(FileNotFoundError), os.scandir(self._directory) as files:
+            for file in files:  # a Path for each of many would be slow
+                if file.name.endswith(ending) and is_id(name := file.name.removesuffix(ending)):
+                    yield name
 
     def entry(self, name: str) -> QuarantineEntry:
         """Raises QuarantineError if there is none of that id, or its note is damaged."""
-        note = self._path(name, _NOTE)
+        note = self.file(name, _NOTE)
         try:
             values = json.loads(note.read_bytes())
-            self._path(name, _MESSAGE).stat()
+            self.file(name).stat()
             return convert(values | {"id": name}, QuarantineEntry)
         except FileNotFoundError:
             raise _unknown_message(name) from None
@@ -146,28 +142,31 @@ class Quarantine:
             remedy = "its message is beside it, delete both once it is taken care of"
             raise QuarantineError(f"{note}: is damaged ({error!r}): {remedy}") from error
 
-    def file(self, name: str) -> Path:
+    def file(self, name: str, ending: str = _MESSAGE) -> Path:
         """Raises QuarantineError if that is no id."""
-        return self._path(name, _MESSAGE)
+        if not is_id(name):
+            raise QuarantineError(f"{name!r} is no id: it has 16 characters of 0-9 and a-v")
+        return self._directory / (name + ending)
 
-    def open(self, name: str) -> SpoolView:
-        """The message as it was stored; the caller closes its `spool`."""
+    def open(self, name: str) -> Spool:
+        """The message as it was stored; the caller closes it."""
         self.entry(name)
-        return SpoolView(b"", Spool.open_file(self._path(name, _MESSAGE)), 0)
+        return Spool.open_file(self.file(name))
 
     def header(self, name: str) -> bytes:
         """Its header section, within the first 64 KiB."""
-        with closing(self.open(name).spool) as spool:
-            return spool.read_start(_MAX_HEADER_BYTES).partition(b"\r\n\r\n")[0]
+        with closing(self.open(name)) as spool:
+            return spool.read_start(64 << 10).partition(b"\r\n\r\n")[0]
 
     def delete(self, name: str) -> None:
         """Delete a message for good.
 
         Raises QuarantineError if there is none of that id, or another process works with it now.
         """
-        with self._locked_entry(name):
-            self._path(name, _NOTE).unlink()  # without its note it is gone
-            self._path(name, _MESSAGE).unlink(missing_ok=True)
+        with self._locked(name):
+            self.entry(name)
+            self.file(name, _NOTE).unlink()  # without its note it is gone
+            self.file(name).unlink()
             self._tidy_up()
             sync_directory(self._directory)
 
@@ -196,61 +195,37 @@ class Quarantine:
 
         Raises QuarantineError if there is none of that id, or another process works with it now.
         """
-        with self._locked_entry(name) as entry:
+        with self._locked(name), closing(self.open(name)) as spool:
+            entry = self.entry(name)
             if entry.released:
                 return ()
-            recipients = [entry.envelope.recipients[index] for index in entry.waiting]
-            # SIZE was that of the message as it came in.
-            sender = entry.envelope.sender
-            parameters = [item for item in sender.parameters if item.keyword != "SIZE"]
-            sender = replace(sender, parameters=tuple(parameters))
-            transaction = next_hop.transaction(entry.envelope.client)
-            spool = self.open(name).spool
-            try:
-                # Whatever files mail by our verdict behind us must not hold it once more.
-                outgoing = OutgoingMessage(spool, b"", FORGED_FIELDS, _MAX_RELEASED_HEADER_BYTES)
-                content = outgoing.tag(policy.released_fields(name))
-                replies = await deliver(transaction, sender, recipients, content)
-            finally:
-                spool.close()
-                await transaction.end()
-            accepted = {
-                index
-                for index, reply in zip(entry.waiting, replies, strict=True)
-                if reply.is_positive
-            }
-            noted = replace(entry, delivered=entry.delivered | accepted)
-            replace_private(self._path(name, _NOTE), [encode_note(noted)])
-            return list(zip(recipients, replies, strict=True))
+            waiting, recipients = entry.waiting, entry.envelope.recipients
+            envelope = replace(entry.envelope, recipients=tuple(recipients[at] for at in waiting))
+            # Whatever files mail by our verdict behind us must not hold it once more.
+            # No door lets 2 MiB of header section through.
+            outgoing = OutgoingMessage(spool, b"", FORGED_FIELDS, 2 << 20)
+            content = outgoing.tag(policy.released_fields(name))
+            replies = await deliver(next_hop, envelope, content)
+            accepted = [
+                index for index, reply in zip(waiting, replies, strict=True) if reply.is_positive
+            ]
+            entry = replace(entry, delivered=entry.delivered.union(accepted))
+            replace_private(self.file(name, _NOTE), [encode_note(entry)])
+            return list(zip(envelope.recipients, replies, strict=True))
 
     # ---- files
-
-    def _path(self, name: str, ending: str) -> Path:
-        if not is_id(name):
-            raise QuarantineError(f"{name!r} is no id: it has 16 characters of 0-9 and a-v")
-        return self._directory / (name + ending)
-
-    def _ids_with_file(self, ending: str) -> Iterator[str]:
-        with suppress(FileNotFoundError), os.scandir(self._directory) as files:
-            for file in files:  # a Path for each of many would be slow
-                if file.name.endswith(ending) and is_id(name := file.name.removesuffix(ending)):
-                    yield name
 
     def _tidy_up(self) -> None:
         """Remove, once, what processes have left that did not live to store or to delete it."""
         if self._is_tidy:
             return
         remove_stale_drafts(self._directory)
-        for name in set(self._ids_with_file(_MESSAGE)) - set(self.ids()):
-            with suppress(OSError), self._path(name, _MESSAGE).open("rb") as file:
-                # Without another lock nobody is storing it, whatever the clock says.
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - os.fstat(file.fileno()).st_ctime < _ABANDONED_SECONDS:
-                    continue
+        for name in set(self.ids(_MESSAGE)) - set(self.ids()):
+            with suppress(OSError, QuarantineError), self._locked(name):  # else somebody is at it
                 try:  # by name: the list may miss a note that a release renames meanwhile
-                    self._path(name, _NOTE).stat()
+                    self.file(name, _NOTE).stat()
                 except FileNotFoundError:
-                    self._path(name, _MESSAGE).unlink()
+                    self.file(name).unlink()
         self._is_tidy = True
 
     @contextmanager
@@ -271,9 +246,9 @@ class Quarantine:
                     raise
 
     @contextmanager
-    def _locked_entry(self, name: str) -> Iterator[QuarantineEntry]:
+    def _locked(self, name: str) -> Iterator[None]:
         try:
-            message = self._path(name, _MESSAGE).open("rb")
+            message = self.file(name).open("rb")
         except FileNotFoundError:
             raise _unknown_message(name) from None
         with message:
@@ -284,7 +259,7 @@ class Quarantine:
                     f"{name} is being stored, released or deleted at this moment: "
                     "look at it again later"
                 ) from None
-            yield self.entry(name)
+            yield
 
 
 def _unknown_message(name: str) -> QuarantineError:
@@ -295,5 +270,4 @@ def _unknown_message(name: str) -> QuarantineError:
 
 
 def encode_note(entry: QuarantineEntry) -> bytes:
-    values = asdict(entry) | {"delivered": sorted(entry.delivered)}
-    return json.dumps(values, indent=1).encode("ascii") + b"\n"
+    return json.dumps(asdict(entry), indent=1, default=sorted).encode() + b"\n"

@@ -20,13 +20,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import os
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import cast
 
 from spamguard.aio import DeadlineTimer
@@ -64,8 +62,6 @@ from spamguard.storage import SpoolView
 
 _log = logging.getLogger("spamguard.relay")
 
-# Beyond so many unread bytes reading pauses. A whole reply must fit in.
-_MAX_UNREAD_BYTES = MAX_REPLY_BYTES
 # For the rest of a reply that began in the middle of the data, and for replies behind a 421.
 _LATE_REPLY_TIMEOUT = 1.0
 
@@ -83,7 +79,7 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
         self._replies = ReplyReader()
         self._waiter: asyncio.Future[None] | None = None
         self._close_reason = ""
-        self._writing_paused = self._is_encrypted = False
+        self._writing_paused = False
         self._is_clean = False  # no transaction is open, and nothing was refused
         self._replies_due = 1  # the greeting
         self._had_refusal = False
@@ -108,17 +104,6 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
         """A time of the event loop's clock, as `read_reply` expects it."""
         return self._loop.time() + seconds
 
-    def send_commands(self, *commands: bytes) -> None:
-        """Send commands, each with its line end, in one go; a reply is due for each.
-
-        Raises DisconnectedError if the hop has gone, or spoke unasked.
-        """
-        self._is_clean = False
-        if self._replies_due or not self.is_quiet:
-            raise DisconnectedError("gone, or spoke without being asked")
-        self._replies_due = len(commands)
-        self._transport.write(b"".join(commands))
-
     async def read_reply(self, deadline: float | None = None, positive: int = 2) -> Reply:
         """The reply to the oldest command without one; its code is 4yz, 5yz or as `positive` says.
 
@@ -141,9 +126,19 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
         self._had_refusal |= not reply.is_positive
         return reply
 
-    async def request(self, command: bytes, positive: int = 2) -> Reply:
-        self.send_commands(command)
-        return await self.read_reply(positive=positive)
+    async def request(
+        self, command: bytes, positive: int = 2, deadline: float | None = None
+    ) -> Reply:
+        """The reply to a command, which has its line end, as `read_reply`.
+
+        Raises DisconnectedError also if the hop spoke unasked.
+        """
+        self._is_clean = False
+        if self._replies_due or not self.is_quiet:
+            raise DisconnectedError("gone, or spoke without being asked")
+        self._replies_due = 1
+        self._transport.write(command)
+        return await self.read_reply(deadline, positive)
 
     async def send_data(self, pieces: Iterable[bytes], replies: int) -> bool:
         """Send a message, whose last piece is the end of data; so many replies are due then.
@@ -165,21 +160,18 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
         self._replies_due -= 1
         return True
 
-    def mark_ready(self, extensions: Mapping[str, str] | None = None) -> None:
-        """The session was opened, with these extensions, or a transaction has ended.
+    def mark_ready(self) -> None:
+        """The session was opened, or a transaction has ended.
 
-        The next message can have it if nothing was refused meanwhile.
+        The next message can have it if nothing was ever refused.
         """
-        if extensions is not None:
-            self.extensions, self._had_refusal = extensions, False
         self._is_clean = not (self._replies_due or self._had_refusal)
 
     async def quit(self) -> None:
         """End it politely, without waiting long; never raises."""
         try:
             with suppress(DeliveryError):
-                self.send_commands(b"QUIT\r\n")
-                await self.read_reply(self.deadline_after(1.0))
+                await self.request(b"QUIT\r\n", deadline=self.deadline_after(1.0))
         finally:
             self.abort()
 
@@ -199,12 +191,16 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
             raise TlsHandshakeError(f"TLS: {describe_error(error)}") from error
         if transport is None:
             raise TlsHandshakeError("TLS: closed during the handshake")
-        self._transport, self._is_encrypted = transport, True
+        self._transport = transport
 
     def abort(self) -> None:
-        self._close_reason = self._close_reason or "ended by us"
-        self.cancel_deadline()  # connection_lost never comes for what was not encrypted yet
+        self._set_closed("ended by us")  # connection_lost may not come in the middle of STARTTLS
         self._transport.abort()
+
+    def _set_closed(self, reason: str) -> None:
+        self._close_reason = self._close_reason or reason
+        self.cancel_deadline()
+        self._wake()
 
     async def _wait_for_change(self, deadline: float) -> None:
         self._waiter = self._loop.create_future()
@@ -233,24 +229,15 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._replies.feed(data)
-        if self._replies.pending_bytes > _MAX_UNREAD_BYTES:
+        if self._replies.pending_bytes > MAX_REPLY_BYTES:  # a whole reply must fit in
             self._transport.pause_reading()
         self._wake()
 
     def eof_received(self) -> None:
-        self._close_reason = self._close_reason or "closed by the next hop"
-        self._wake()
+        self._set_closed("closed by the next hop")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and not self._is_encrypted:
-            # asyncio stops reading where writing fails: the refusal of a hop that hangs up in the
-            # middle of our data may still lie in the socket.
-            with suppress(OSError):
-                socket = self._transport.get_extra_info("socket").fileno()
-                self._replies.feed(os.read(socket, _MAX_UNREAD_BYTES))
-        self._close_reason = self._close_reason or describe_error(exc)
-        self.cancel_deadline()
-        self._wake()
+        self._set_closed(describe_error(exc) if exc else "closed")
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -262,7 +249,8 @@ class NextHopSession(DeadlineTimer, asyncio.Protocol):
 
 async def dial(endpoint: Endpoint, connect_seconds: float, seconds: float) -> NextHopSession:
     """Connect, or raise UnreachableError; `seconds` is that of `NextHopSession`."""
-    loop, make = asyncio.get_running_loop(), partial(NextHopSession, seconds)
+    loop = asyncio.get_running_loop()
+    make = partial(NextHopSession, seconds)
     try:
         async with asyncio.timeout(connect_seconds):
             if endpoint.path is not None:
@@ -278,15 +266,13 @@ async def dial(endpoint: Endpoint, connect_seconds: float, seconds: float) -> Ne
 
 
 def _batch_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    batch: list[bytes] = []
-    size = 0
+    batch = bytearray()
     for piece in pieces:
-        batch.append(piece)
-        size += len(piece)
-        if size >= 64 << 10:  # fewer calls for small messages
-            yield b"".join(batch)
-            batch, size = [], 0
-    yield b"".join(batch)
+        batch += piece
+        if len(batch) >= 64 << 10:  # fewer calls for small messages
+            yield bytes(batch)
+            batch.clear()
+    yield bytes(batch)
 
 
 def is_local(peer: str) -> bool:
@@ -337,7 +323,7 @@ class SessionPool:
 
     def _quit(self, session: NextHopSession) -> None:
         self._idle.pop(session, None)
-        task = asyncio.get_running_loop().create_task(session.quit())
+        task = asyncio.create_task(session.quit())
         self._quitting.add(task)
         task.add_done_callback(self._quitting.discard)
 
@@ -351,19 +337,19 @@ class SmtpNextHop:
         self.pool = SessionPool(hop)
         self.extensions: Mapping[str, str] | None = None
         self._hostname = hostname
-        self._verbs = ("LHLO",) if self.answers_each else ("EHLO", "HELO")
 
     @property
     def answers_each(self) -> bool:
         return self.settings.to.protocol is Protocol.LMTP
 
-    async def probe(self) -> None:
-        """Open a session for the next message; never raises."""
+    async def probe(self) -> str:
+        """Open a session for the next message, or say why there is none; never raises."""
         try:
             self.pool.put(await self.open())
         except DeliveryError as error:
-            _log.warning("next hop %s: %s", self.settings.to, error)
             self.on_error(error)
+            return str(error)
+        return ""
 
     def transaction(self, client: Client) -> SmtpTransaction:
         return SmtpTransaction(self, client)
@@ -383,7 +369,8 @@ class SmtpNextHop:
             return await self._open(Tls.OFF)
 
     async def _open(self, tls: Tls) -> NextHopSession:
-        session = await dial(self.settings.to, self.settings.connect, self.settings.command)
+        hop = self.settings
+        session = await dial(hop.to, hop.connect, hop.command)
         try:
             greeting = await session.read_reply()
             if not greeting.is_positive:
@@ -399,11 +386,10 @@ class SmtpNextHop:
                     raise TlsHandshakeError(f"STARTTLS refused: {reply}")
                 if not session.is_quiet:  # RFC 3207, section 6
                     raise UnsafeError("more than the answer to STARTTLS came before the handshake")
-                host, seconds = self.settings.to.host, self.settings.connect
-                await session.start_tls(self._tls_context, host, seconds)
+                await session.start_tls(self._tls_context, hop.to.host, hop.connect)
                 extensions = await self._say_hello(session)
-            session.mark_ready(extensions)
-            self.extensions = extensions
+            session.extensions = self.extensions = extensions
+            session.mark_ready()
         except (DisconnectedError, NextHopTimeoutError) as error:
             session.abort()
             raise UnreachableError(f"at the start: {error}") from error
@@ -413,7 +399,7 @@ class SmtpNextHop:
         return session
 
     async def _say_hello(self, session: NextHopSession) -> Mapping[str, str]:
-        for verb in self._verbs:
+        for verb in ("LHLO",) if self.answers_each else ("EHLO", "HELO"):
             reply = await session.request(f"{verb} {self._hostname}\r\n".encode("ascii"))
             if reply.is_positive:
                 return {} if verb == "HELO" else parse_extensions(reply)
@@ -437,7 +423,7 @@ class SmtpTransaction:
     _hop: SmtpNextHop
     _client: Client
     _session: NextHopSession | None = None
-    _completed_steps: list[tuple[Sender | Recipient, int]] = field(default_factory=list)
+    _completed_steps: list[tuple[Sender | Recipient | None, int]] = field(default_factory=list)
     _accepted: int = 0
     _has_restarted: bool = False
     _error_reply: Reply | None = None
@@ -460,8 +446,9 @@ class SmtpTransaction:
         replies: list[Reply] = []
         try:
             is_whole = await session.send_data(dot_stuff(content.chunks()), count)
-            seconds = self._hop.settings.data if is_whole else _LATE_REPLY_TIMEOUT
-            deadline = session.deadline_after(seconds)
+            deadline = session.deadline_after(
+                self._hop.settings.data if is_whole else _LATE_REPLY_TIMEOUT
+            )
             while len(replies) < count:
                 try:
                     reply = await session.read_reply(deadline, positive=2 if is_whole else 4)
@@ -472,14 +459,12 @@ class SmtpTransaction:
                     deadline = min(deadline, session.deadline_after(_LATE_REPLY_TIMEOUT))
                 replies.append(reply)
             session.mark_ready()
-        except DeliveryError as error:
+        except (DeliveryError, OSError, ValueError) as error:
             self._report_error(error)
             session.abort()
-            replies += [error.reply] * (count - len(replies))
-        except (OSError, ValueError) as error:  # the content is unreadable, or must not be sent
-            self._report_error(error)
-            session.abort()
-            replies = [Replies.LOCAL_ERROR] * count
+            # Not the hop's: the content is unreadable, or must not be sent.
+            reply = error.reply if isinstance(error, DeliveryError) else Replies.LOCAL_ERROR
+            replies += [reply] * (count - len(replies))
         return replies
 
     async def end(self) -> None:
@@ -500,8 +485,7 @@ class SmtpTransaction:
             self._report_error(error)
             self._error_reply = error.reply
             return error.reply
-        if step is not None:
-            self._completed_steps.append((step, reply.code))
+        self._completed_steps.append((step, reply.code))
         return reply
 
     async def _borrow_session(self) -> NextHopSession:
@@ -535,22 +519,12 @@ class SmtpTransaction:
         if step is None:
             return await session.request(b"DATA\r\n", positive=3)
         extensions = session.extensions
-        if isinstance(step, Recipient):
-            return await session.request(write_command(drop_unsupported(step, extensions)))
-        if step.needs_smtputf8 and "SMTPUTF8" not in extensions:
-            return NO_SMTPUTF8
-        command = write_command(drop_unsupported(step, extensions))
-        # XFORWARD, whose refusal does not matter, and MAIL; together where the hop accepts that.
-        announced = extensions.get("XFORWARD")
-        forwards = [] if announced is None else xforward_commands(self._client, announced)
-        if "PIPELINING" not in extensions:
-            for forward in forwards:
-                await session.request(forward)
-            return await session.request(command)
-        session.send_commands(*forwards, command)
-        for _ in forwards:
-            await session.read_reply()
-        return await session.read_reply()
+        if isinstance(step, Sender):
+            if step.needs_smtputf8 and "SMTPUTF8" not in extensions:
+                return NO_SMTPUTF8
+            for forward in xforward_commands(self._client, extensions.get("XFORWARD", "")):
+                await session.request(forward)  # whose refusal does not matter
+        return await session.request(write_command(drop_unsupported(step, extensions)))
 
     def _report_error(self, error: Exception) -> None:
         _log.warning("next hop %s: %s: %s", self._hop.settings.to, type(error).__name__, error)
@@ -574,30 +548,22 @@ HOP_TIMEOUT = 3.0  # seconds, for the greeting of a next hop
 
 async def find_unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
     """Describe next hops that do not greet, or Maildirs that cannot be written."""
-    faults = await probe_next_hops(hops, hostname)
-    return [f"next hop {endpoint}: {fault}" for endpoint, fault in faults.items() if fault]
+    faults = (await probe_next_hops(hops, hostname)).items()
+    return [f"next hop {endpoint}: {fault}" for endpoint, fault in faults if fault]
 
 
 async def probe_next_hops(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, str]:
     """The fault of each next hop, or "". Only a greeting is sent to it."""
 
-    def find_unwritable(maildir: Path) -> str:
-        # A missing Maildir is fine if it can be created, as the first message does.
-        path = next(path for path in (maildir / "new", maildir, *maildir.parents) if path.exists())
-        return "" if os.access(path, os.W_OK | os.X_OK) else f"{path} may not be written"
-
     async def probe(hop: Hop) -> str:
+        next_hop = create_next_hop(hop, hostname)
         try:
             async with asyncio.timeout(HOP_TIMEOUT):
-                if hop.to.protocol is Protocol.MAILDIR:
-                    return await asyncio.to_thread(find_unwritable, hop.to.path or Path("/"))
-                session = await SmtpNextHop(hop, hostname).open()
-            await session.quit()  # waits for a second at most
+                return await next_hop.probe()
         except TimeoutError:
             return f"no answer within {HOP_TIMEOUT:.0f} s"
-        except DeliveryError as trouble:
-            return str(trouble)
-        return ""
+        finally:
+            await next_hop.close()  # waits for a second at most
 
     different = {hop.to: hop for hop in hops}
     return dict(zip(different, await asyncio.gather(*map(probe, different.values())), strict=True))

@@ -3,7 +3,7 @@
 Any number of processes may read and write the file at once. It stays within a size and an age by
 removing the oldest rows as new ones come. Large columns stand apart, so that looking through many
 rows reads little. A worker writes through a `HistoryWriter`, a thread beside the path of the mail:
-rows that do not fit into its queue, or cannot be written, are dropped and counted.
+rows that do not fit into its queue, or cannot be written, are dropped, which the log says once.
 
 Must never let a text into the file that is not bounded and printable (senders choose most of them),
 prune in one long transaction, or keep the mail waiting. A power cut may cost the last rows, not the
@@ -17,9 +17,10 @@ import logging
 import re
 import struct
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Self
 from unicodedata import normalize
@@ -37,8 +38,7 @@ NOT_SCANNED = "not-scanned"
 """The label of a message without a verdict."""
 
 MAX_RECIPIENTS = 50
-"""How many recipients are kept, and how many users with an own decision."""
-_MAX_WORDS = 100
+"""How many recipients are kept."""
 _MAX_ADDRESS = 320  # characters
 _MAX_SHORT_TEXT = 100
 
@@ -121,18 +121,14 @@ _WORDS_FORMAT = "<H{0}I{0}f"
 
 def row_values(row: HistoryRow) -> RowValues:
     recipients = [printable(address, _MAX_ADDRESS) for address in row.recipients[:MAX_RECIPIENTS]]
-    personal = {
-        printable(user, _MAX_ADDRESS): label
-        for user, label in islice(row.personal.items(), MAX_RECIPIENTS)
-    }
+    personal = {printable(user, _MAX_ADDRESS): label for user, label in row.personal.items()}
     return vars(row) | {
-        "listener": printable(row.listener, _MAX_SHORT_TEXT),
         "client": printable(row.client, _MAX_SHORT_TEXT),
         "sender": printable(row.sender, _MAX_ADDRESS),
         "recipients": log.encode_json(recipients),
         "subject": readable(row.subject, 200),
         "reply": printable(row.reply, 500),
-        "words": _pack_words(row.words[:_MAX_WORDS]),
+        "words": _pack_words(row.words),
         "personal": log.encode_json(personal),
         "author": readable(row.author, 200),
         "line": readable(row.line, MAX_LINE),
@@ -148,10 +144,14 @@ def fold_text(text: str) -> str:
     return text.lower() if text.isascii() else normalize("NFKC", text).casefold()
 
 
+DAMAGE = (ValueError, TypeError, struct.error)
+"""What values raise that nobody has written."""
+
+
 def row_from_values(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> HistoryRow:
     """The row of these columns; large values that are not among them are empty.
 
-    Raises ValueError or TypeError if the values are damaged.
+    Raises `DAMAGE` if the values are damaged.
     """
     fields = {"packed": b"", "words": b""} | dict(zip(names, values, strict=True))
     fields["recipients"] = tuple(json.loads(fields["recipients"]))
@@ -162,25 +162,21 @@ def row_from_values(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> Hi
 
 def _pack_words(words: Sequence[Word]) -> bytes:
     """Their number, tokens, parts, and texts with NUL between: half the size of JSON."""
-    tokens, texts, parts = zip(*words, strict=True) if words else ((), (), ())
-    cut = [text[:_MAX_SHORT_TEXT] for text in texts]
-    if not "".join(cut).isprintable():
-        cut = [readable(text, _MAX_SHORT_TEXT) for text in cut]
-    form = _WORDS_FORMAT.format(len(words))
-    return struct.pack(form, len(words), *tokens, *parts) + "\0".join(cut).encode()
+    numbers = [*(word.token for word in words), *(word.part for word in words)]
+    texts = [readable(word.text, _MAX_SHORT_TEXT) for word in words]
+    head = struct.pack(_WORDS_FORMAT.format(len(words)), len(words), *numbers)
+    return head + "\0".join(texts).encode()
 
 
 def _unpack_words(packed: bytes) -> tuple[Word, ...]:
     number = int.from_bytes(packed[:2], "little")
     form = _WORDS_FORMAT.format(number)
     size = struct.calcsize(form)
-    texts = packed[size:].decode().split("\0")
     if not number:
         return ()
-    if len(packed) < size or len(texts) != number:
-        raise ValueError("words that are cut")
-    _, *numbers = struct.unpack_from(form, packed)
-    return tuple(map(Word, numbers[:number], texts, numbers[number:]))
+    _, *numbers = struct.unpack(form, packed[:size])
+    texts = packed[size:].decode().split("\0")
+    return tuple(starmap(Word, zip(numbers[:number], texts, numbers[number:], strict=True)))
 
 
 def printable(value: str, max_length: int) -> str:
@@ -236,16 +232,15 @@ _INSERTIONS = (
 MIN_BYTES = 8 << 20
 """The least size; with less there is no room to work in."""
 _LOG_PAGES = 16  # before it is written back
-_PRUNE_ROWS = 64  # that one transaction removes
-_DAY_SECONDS = 86_400
+_PRUNE_ROWS = 64  # that a transaction removes, beside two for each that comes
 
 _JOIN = "FROM judgements JOIN contents ON judgement = judgements.rowid"
 _SELECT_BY_ID = f"SELECT {', '.join(COLUMNS)} {_JOIN} WHERE id = ?"
 _SELECT_JUDGED = """
 SELECT digest FROM judgements WHERE label = ? AND fingerprint = ? AND time < ?
 GROUP BY digest ORDER BY max(rowid) DESC LIMIT ?"""
-_SELECT_OLDEST = f"""
-WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_PRUNE_ROWS})
+_SELECT_OLDEST = """
+WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT ?)
 SELECT number FROM first WHERE ? OR time < ?"""
 _DELETIONS = (
     "DELETE FROM contents WHERE judgement = ?",
@@ -253,14 +248,13 @@ _DELETIONS = (
 )
 
 
+@dataclass
 class History(ClosedOnExit):
     """Judgements by id, for one thread of one process. Every method raises HistoryError."""
 
-    def __init__(self, db: Database, size: int, days: int) -> None:
-        self.path = db.path
-        self._db = db
-        self._size = max(size, MIN_BYTES)
-        self._days = days
+    _db: Database
+    _size: int
+    _days: int
 
     @classmethod
     def open(cls, path: Path, size: int = MIN_BYTES, days: int = 30) -> Self:
@@ -272,7 +266,7 @@ class History(ClosedOnExit):
         db = Database.open(path, HISTORY_SCHEMA, durable=False)
         db.query(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         db.query(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
-        return cls(db, size, days)
+        return cls(db, max(size, MIN_BYTES), days)
 
     def close(self) -> None:
         self._db.close()
@@ -285,23 +279,20 @@ class History(ClosedOnExit):
     def append(self, rows: Sequence[RowValues]) -> None:
         """Keep these rows, all or none; a row whose id is there stays as it is.
 
-        Then remove rows that are too old or too many, about as many as came.
+        Remove rows that are too old or too many, about as many as came.
         """
         with self._db.errors():
             with self._db.transaction():
                 for statement in _INSERTIONS:
                     self._db.executemany(statement, rows)
                 newest = self._db.trusted_time(max(row["time"] for row in rows))
-            oldest = newest - self._days * _DAY_SECONDS
-            for _ in range(2 + 2 * len(rows) // _PRUNE_ROWS):
                 used = self._db.pragma("page_count") - self._db.pragma("freelist_count")
                 is_full = used > self._size * 0.75 / PAGE_BYTES
-                with self._db.transaction():
-                    old = self._db.execute(_SELECT_OLDEST, (is_full, oldest)).fetchall()
-                    for statement in _DELETIONS:
-                        self._db.executemany(statement, old)
-                if not old:
-                    break
+                oldest = newest - self._days * 86_400
+                which = (2 * len(rows) + _PRUNE_ROWS, is_full, oldest)
+                old = self._db.execute(_SELECT_OLDEST, which).fetchall()
+                for statement in _DELETIONS:
+                    self._db.executemany(statement, old)
             # Give pages back only if they are more than the next rows fill.
             if self._db.pragma("freelist_count") > self._size / 16 / PAGE_BYTES:
                 # `execute` would stop after the first page
@@ -315,7 +306,7 @@ class History(ClosedOnExit):
     def find(self, name: str) -> HistoryRow | None:
         """The judgement of that id, or None."""
         rows = self._db.query(_SELECT_BY_ID, (name,))
-        with self._db.errors(ValueError, TypeError):
+        with self._db.errors(*DAMAGE):
             return row_from_values(rows[0]) if rows else None
 
 
@@ -323,12 +314,11 @@ class History(ClosedOnExit):
 
 # Words of the subject and of header fields, which nearly all hold addresses.
 _PRIVATE_WORD = re.compile("(?!(?:footer|end|url|host|tags|hidden|attachment|clue|names):)[^:]+:")
-_MAX_QUEUE_BYTES = 32 << 20
-_ROW_BYTES = 4096  # of a row without its features
+_MAX_WAITING = 2000  # rows
 
 
 class HistoryWriter:
-    """Takes rows from any thread, and counts those that it drops. Start it after the last fork.
+    """Takes rows from any thread. Start it after the last fork.
 
     Path, size and days are as in `History.open`. Private rows are kept as `redact_row` leaves them.
     """
@@ -336,35 +326,25 @@ class HistoryWriter:
     def __init__(self, path: Path, size: int, days: int, *, private: bool = False) -> None:
         self._open_arguments = path, size, days
         self._private = private
-        self._rows: list[RowValues] = []
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._rows: deque[RowValues] = deque()
         self._closing = threading.Event()
         self._trouble = log.WarnOnce(_log, logging.ERROR)
-        self.dropped = 0
         # A daemon thread: a hanging disk must not keep the process.
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._thread.start()
 
-    def put(self, row: HistoryRow) -> bool:
-        """Have a row written soon; False if it is dropped for want of room. Never waits."""
-        # Encoded here: the thread would hold the interpreter lock, and the mail would wait.
-        values = row_values(redact_row(row) if self._private else row)
-        size = len(row.packed) + _ROW_BYTES
-        with self._lock:
-            if self._closing.is_set() or self._bytes + size > _MAX_QUEUE_BYTES:
-                self.dropped += 1
-                self._trouble.report("the disk is too slow for the history")
-                return False
-            self._rows.append(values)
-            self._bytes += size
-        return True
+    def put(self, row: HistoryRow) -> None:
+        """Have a row written soon, or drop it for want of room. Never waits."""
+        if len(self._rows) >= _MAX_WAITING:
+            self._trouble.report("the disk is too slow for the history")
+        else:
+            # Encoded here: the thread would hold the interpreter lock, and the mail would wait.
+            self._rows.append(row_values(redact_row(row) if self._private else row))
 
-    def close(self, seconds: float = 5.0) -> bool:
-        """Write the waiting rows and end; whether that was done within so many seconds."""
+    def close(self, seconds: float = 5.0) -> None:
+        """Write the rows that wait, as far as that is done within so many seconds."""
         self._closing.set()
         self._thread.join(seconds)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         batch = self._next_batch()
@@ -376,9 +356,7 @@ class HistoryWriter:
                         self._trouble.clear()
                         batch = self._next_batch()
             except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
-                with self._lock:
-                    self.dropped += len(batch)
-                    self._trouble.report("%s", error)
+                self._trouble.report("%s", error)
                 # The next batch opens it anew: the file may have been moved away, or mended.
                 batch = self._next_batch()
 
@@ -386,9 +364,7 @@ class HistoryWriter:
         """Rows that have come together within half a second; none at the end."""
         while not self._closing.wait(0.5) and not self._rows:
             pass
-        with self._lock:
-            batch, self._rows, self._bytes = self._rows, [], 0
-        return batch
+        return [self._rows.popleft() for _ in range(len(self._rows))]
 
 
 def redact_row(row: HistoryRow) -> HistoryRow:

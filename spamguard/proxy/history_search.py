@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spamguard.database import Database
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, new_id
 from spamguard.proxy.history import (
+    DAMAGE,
     SMALL_COLUMNS,
     History,
     HistoryRow,
@@ -28,20 +29,18 @@ from spamguard.records import EXTRACTOR
 
 WINDOW_ROWS = 25_000
 """Rows that one search goes through."""
-# Patterns of recipients that SQLite is asked for; it bounds the depth of expressions (limits.html).
-_MAX_PARTS = 400
 _ABOVE_ALL_IDS = "~"  # after every id
 
 _SELECT_WINDOW_END = "SELECT id FROM judgements WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
-_HAS_LESSON = "EXISTS (SELECT 1 FROM temp.taught WHERE taught.digest = judgements.digest)"
-_HAS_LESSON_LABEL = (
-    "EXISTS (SELECT 1 FROM temp.taught INDEXED BY taught_by_label "
-    "WHERE taught.label = ? AND taught.digest = judgements.digest)"
+# One expression for any number of patterns: SQLite bounds the depth of expressions (limits.html).
+_HAS_PART = "EXISTS (SELECT 1 FROM json_each(?) WHERE instr(fold(recipients), value))"
+_HAS_LESSON = (
+    "EXISTS (SELECT 1 FROM temp.taught "
+    "WHERE taught.digest = judgements.digest AND ? IN ('any', taught.label))"
 )
-_TEMP_TABLES = (
+_TEMP_TABLE = (
     "CREATE TEMP TABLE IF NOT EXISTS taught "
-    "(digest BLOB PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS temp.taught_by_label ON taught (label, digest)",
+    "(digest BLOB PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID"
 )
 _COUNT_BY_HOUR = (
     "SELECT CAST((time - ?) / 3600 AS INTEGER), label, {}, count(*) FROM judgements "
@@ -77,43 +76,27 @@ class HistoryFilter(NamedTuple):
     words: Sequence[str] = ()
 
     @property
-    def first_id(self) -> str:
-        return first_id(self.since)
-
-    @property
     def end_id(self) -> str:
         end = first_id(self.until) if self.until else _ABOVE_ALL_IDS
         return min(self.before or _ABOVE_ALL_IDS, end)
 
-    def where_clause(self, lowest: str = "") -> tuple[str, list[object]]:
+    def where_clause(self, lowest: str = "") -> tuple[str, Sequence[object]]:
         """The conditions in SQL, and their values, for ids from the lowest on."""
-        terms = ["id >= ? AND id < ?"]
-        values: list[object] = [max(lowest, self.first_id), self.end_id]
-        is_labelled = "" if self.taught == "any" else self.taught
-        for term, value in (
+        anywhere = "subject || char(10) || sender || char(10) || author"
+        if not self.parts:
+            anywhere += " || char(10) || recipients"
+        conditions = [
+            ("id >= ?", max(lowest, first_id(self.since))),
+            ("id < ?", self.end_id),
             ("judgements.label = ?", self.label),
             (_contains("sender || char(10) || author"), fold_text(self.sender)),
             (_contains("recipients"), recipient_pattern(self.recipient)),
             (_contains("subject"), fold_text(self.subject)),
-            (_HAS_LESSON_LABEL, is_labelled),
-        ):
-            if value:
-                terms.append(term)
-                values.append(value)
-        for word in map(fold_text, self.words):
-            columns = ["subject", "sender", "author"]
-            patterns = [word] * len(columns)
-            if not self.parts:
-                columns.append("recipients")
-                patterns.append(recipient_pattern(word))
-            terms.append(f"({' OR '.join(map(_contains, columns))})")
-            values += patterns
-        # With more patterns the caller must look at each row, which it always does anyway.
-        if 0 < len(self.parts) <= _MAX_PARTS:
-            terms.append(f"({' OR '.join([_contains('recipients')] * len(self.parts))})")
-            values += self.parts
-        if self.taught == "any":
-            terms.append(_HAS_LESSON)
+            (_HAS_LESSON, self.taught),
+            (_HAS_PART, json.dumps(self.parts) if self.parts else ""),
+            *((_contains(anywhere), fold_text(word)) for word in self.words),
+        ]
+        terms, values = zip(*(pair for pair in conditions if pair[1]), strict=True)
         return " AND ".join(terms), values
 
 
@@ -143,14 +126,13 @@ class HistoryRows(NamedTuple):
     next_before: str  # `HistoryFilter.before` of the next search; "" once all rows were seen
 
 
+@dataclass
 class HistorySearch(History):
     """A history that can be searched."""
 
-    def __init__(self, db: Database, size: int, days: int) -> None:
-        super().__init__(db, size, days)
-        db.connection.create_function("fold", 1, fold_text, deterministic=True)
-        for statement in _TEMP_TABLES:
-            db.query(statement)
+    def __post_init__(self) -> None:
+        self._db.connection.create_function("fold", 1, fold_text, deterministic=True)
+        self._db.query(_TEMP_TABLE)
 
     def find_page(
         self, conditions: HistoryFilter, limit: int, *, with_words: bool = False
@@ -163,11 +145,11 @@ class HistorySearch(History):
         join = "JOIN contents ON judgement = judgements.rowid" if with_words else ""
         query = f"SELECT {', '.join(names)} FROM judgements {join} WHERE {condition}"
         found = self._db.query(f"{query} ORDER BY id DESC LIMIT ?", (*values, limit))
-        with self._db.errors(ValueError, TypeError):
+        with self._db.errors(*DAMAGE):
             rows = [row_from_values(row, names) for row in found]
         if len(rows) == limit:
             return HistoryRows(rows, rows[-1].id)
-        return HistoryRows(rows, border if border > conditions.first_id else "")
+        return HistoryRows(rows, border if border > first_id(conditions.since) else "")
 
     def count_by_hour(
         self, start: float, conditions: HistoryFilter
@@ -176,19 +158,19 @@ class HistorySearch(History):
 
         Recipients are empty unless `conditions.parts` asks for some.
         """
-        return self._count(_COUNT_BY_HOUR, conditions, [start])
+        return self._count(_COUNT_BY_HOUR, conditions, start)
 
     def count_verdicts_and_lessons(
         self, conditions: HistoryFilter
     ) -> list[tuple[str, str, tuple[str, ...], int]]:
         """How many rows with a lesson there are by label, class of the lesson and recipients."""
-        return self._count(_COUNT_VERDICTS_AND_LESSONS, conditions, [])
+        return self._count(_COUNT_VERDICTS_AND_LESSONS, conditions)
 
-    def _count(self, query: str, conditions: HistoryFilter, values: list[object]) -> list[Any]:
+    def _count(self, query: str, conditions: HistoryFilter, *values: float) -> list[Any]:
         condition, condition_values = conditions.where_clause()
         query = query.format("recipients" if conditions.parts else "''", condition)
-        rows = self._db.query(query, values + condition_values)
-        with self._db.errors(ValueError, TypeError):
+        rows = self._db.query(query, (*values, *condition_values))
+        with self._db.errors(*DAMAGE):
             return [
                 (*head, tuple(json.loads(recipients or "[]")), count)
                 for *head, recipients, count in rows
@@ -211,7 +193,7 @@ class HistorySearch(History):
         """
         query = "SELECT digest, label, personal FROM judgements WHERE digest IN "
         rows = self._db.query(query + _marks(digests), digests)
-        with self._db.errors(ValueError, TypeError):
+        with self._db.errors(*DAMAGE):
             return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
 
     def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
@@ -220,14 +202,14 @@ class HistorySearch(History):
         Kept for this connection only, in a temporary file of SQLite's if they are many. With
         `replace_all`, those set before are forgotten.
         """
-        removed = [(digest,) for digest, label in labels.items() if label is None]
         # Sorted, they cost half.
         added = sorted((digest, label) for digest, label in labels.items() if label is not None)
         with self._db.transaction("BEGIN"):  # of a temporary table: nobody else has to wait
             if replace_all:
                 self._db.execute("DELETE FROM temp.taught")
-            self._db.executemany("DELETE FROM temp.taught WHERE digest = ?", removed)
-            self._db.executemany("INSERT OR REPLACE INTO temp.taught VALUES (?, ?)", added)
+            old = [(digest,) for digest in labels]
+            self._db.executemany("DELETE FROM temp.taught WHERE digest = ?", old)
+            self._db.executemany("INSERT INTO temp.taught VALUES (?, ?)", added)
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -30,7 +30,7 @@ from msgspec import MsgspecError, msgpack
 from spamguard import log, process
 from spamguard.engine.policy import SPAM_THRESHOLD
 from spamguard.errors import SpamguardError
-from spamguard.records import MAX_LINE, MAX_WORD_LENGTH, MAX_WORDS, SENDER_PREFIX, Label, Scan
+from spamguard.records import MAX_WORD_LENGTH, SENDER_PREFIX, Label, Scan
 from spamguard.storage import LEDGER_FILE
 
 if TYPE_CHECKING:
@@ -75,20 +75,17 @@ class Scorer:
         self._filters: dict[ScanOptions, Filter] = {}
 
     def open(self, options: ScanOptions) -> Filter | None:
-        """The filter, or None if there is none of use."""
+        """The filter, or None if there is none yet. Raises SpamguardError if it is of no use."""
         from spamguard.engine.filter import Filter  # noqa: PLC0415  not for the worker
 
-        try:
-            # Learning makes it, a scorer never does.
-            if options not in self._filters and (self._state / LEDGER_FILE).exists():
-                self._filters[options] = Filter.open(
-                    self._state,
-                    spam_threshold=options.spam_threshold,
-                    authserv_ids=options.authserv_ids,
-                    results_stripped=options.results_stripped,
-                )
-        except SpamguardError as error:
-            _log.error("%s", error)
+        # Learning makes it, a scorer never does.
+        if options not in self._filters and (self._state / LEDGER_FILE).exists():
+            self._filters[options] = Filter.open(
+                self._state,
+                spam_threshold=options.spam_threshold,
+                authserv_ids=options.authserv_ids,
+                results_stripped=options.results_stripped,
+            )
         return self._filters.get(options)
 
     def answer(self, request: ScorerRequest) -> bytes:
@@ -96,19 +93,17 @@ class Scorer:
 
         Raises MemoryError, which must end the process: what it left behind is in no known state.
         """
-        spam_filter = self.open(request.options)
-        if spam_filter is None:
-            return encode_answer("no-model")
+        raw, on_top, users, options = request
         try:
-            raw, words = request.message or b"", request.options.words
-            return encode_answer(spam_filter.scan(raw, words, request.on_top, request.users))
+            spam_filter = self.open(options)
+            if spam_filter is None:
+                return encode_answer("no-model")
+            return encode_answer(spam_filter.scan(raw or b"", options.words, on_top, users))
         except MemoryError:
             raise
         except SpamguardError as error:
             _log.error("%s", error)
-            del self._filters[request.options]
-            with suppress(SpamguardError):
-                spam_filter.close()
+            self._filters.pop(options, None)  # the next message has it opened anew
             return encode_answer("no-model")
         except Exception:  # noqa: BLE001  the next message may be better
             _log.exception("a fault in judging")
@@ -143,12 +138,13 @@ def main(arguments: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     process.end_with_parent(int(parent), signal.SIGKILL)
     scorer = Scorer(Path(state))
-    scorer.open(ScanOptions())
-    # Above what is used now, with the tables.
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    with suppress(SpamguardError):  # the first message is told of it
+        scorer.open(ScanOptions())
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    limits = [used + _MAX_MEMORY_BYTES, *([] if hard == resource.RLIM_INFINITY else [hard])]
-    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    if hard == resource.RLIM_INFINITY:  # else the operator has limited it
+        # Above what is used now, with the tables.
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + _MAX_MEMORY_BYTES, hard))
     with socket.socket(fileno=sys.stdin.fileno()) as connection, suppress(ConnectionError):
         connection.sendall(encode_answer(READY))
         for request in read_requests(connection):
@@ -179,13 +175,8 @@ class NotScanned(NamedTuple):
 def encode_answer(answer: Scan | str) -> bytes:
     """The frame of a scan, or of a reason why there is none."""
     if isinstance(answer, Scan):
-        words = tuple(
-            word
-            if len(word.text) <= MAX_WORD_LENGTH
-            else word._replace(text=word.text[:MAX_WORD_LENGTH])
-            for word in answer.words[:MAX_WORDS]
-        )
-        line = answer.line[:MAX_LINE].encode("utf-8", "replace").decode()
+        words = tuple(word._replace(text=word.text[:MAX_WORD_LENGTH]) for word in answer.words)
+        line = answer.line.encode("utf-8", "replace").decode()
         answer = replace(answer, words=words, line=line)
     return encode_frame(answer)
 

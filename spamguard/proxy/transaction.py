@@ -20,8 +20,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 from spamguard import keys
 from spamguard.aio import run_in_thread
@@ -34,7 +34,6 @@ from spamguard.config.options import (
     Position,
     RejectSettings,
     Rule,
-    Scanner,
 )
 from spamguard.counters import DELIVER_STAGE, JUDGE_STAGE, Counters
 from spamguard.delivery.next_hop import NextHop, NextHopTransaction, deliver
@@ -76,18 +75,10 @@ MAX_HOPS = 50
 """Received fields from which on a message is in a loop (RFC 5321, section 6.3)."""
 
 _NEXT_HOP_EXTENSIONS = ("8BITMIME", "SMTPUTF8", "DSN")
-_SMTPUTF8_PROTOCOLS = {  # in Received (RFC 6531, section 4.3)
-    "ESMTP": "UTF8SMTP",
-    "ESMTPS": "UTF8SMTPS",
-    "LMTP": "UTF8LMTP",
-    "LMTPS": "UTF8LMTPS",
-}
 _MAIL_LOOP = Reply.from_text(554, "5.4.6 Too many hops")
 _CANNOT_REDIRECT = Reply.from_text(451, "4.3.0 Message cannot be redirected now, try again later")
 # For the log only: our own client gets a 421.
 _CANCELLED = Reply.from_text(421, "4.3.2 Cut off, nobody knows whether the next hop has it")
-_OPTIONAL_FACTS = ("copy-of", "queue", "message", "normalised", "personal")
-_listener_name = lru_cache(64)(str)  # the same few come again
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
 
 
@@ -115,15 +106,13 @@ def decide_copies(
     """
     verdicts = {"": scan.verdict, **scan.personal}
     decisions = {user: decide(it, policy, scan.threshold) for user, it in verdicts.items()}
-    if not any(users):
-        return [Copy(range(len(users)), scan, scan.verdict, decisions[""])]
     keys = {user: (verdicts[user].label, decisions[user].rule) for user in verdicts}
     members: dict[tuple[str, Rule | None], list[int]] = {keys[""]: []}
     for index, user in enumerate(users):
         members.setdefault(keys[user if separate_copies else ""], []).append(index)
     copies = []
-    for recipients in filter(None, members.values()):
-        group = dict.fromkeys(users[index] for index in recipients)
+    for recipients in list(filter(None, members.values())) or [[]]:
+        group = dict.fromkeys(users[index] for index in recipients) or {"": None}
         mildest = min(group, key=lambda user: verdicts[user].probability)
         if keys[mildest] == keys[""]:
             mildest = ""
@@ -137,9 +126,9 @@ def decide_copies(
 
 @dataclass(eq=False)
 class DeliveryRecord:
-    """Made when a message comes; `set_judged`, `split` or `set_failure`, and `finish` fill it."""
+    """Made when a message comes; `set_judged`, `set_copy` or `split`, and `finish` fill it."""
 
-    listener: Listener | Scanner
+    door: str
     envelope: Envelope
     size: int
     oddities: frozenset[str] = frozenset()
@@ -156,7 +145,7 @@ class DeliveryRecord:
 
     def __post_init__(self) -> None:
         self.time = time.time()
-        self.id = keys.new_id(self.time, os.urandom(keys.RANDOM_BYTES))
+        self.id = _new_id(self.time)
         self._started_at = time.perf_counter()
 
     def set_judged(self, header: bytes) -> None:
@@ -164,27 +153,25 @@ class DeliveryRecord:
         self.judging_seconds = time.perf_counter() - self._started_at
         self.subject, self.author = decode_subject(header), decode_author(header)
 
-    def set_failure(self, reason: str) -> None:
-        """Note that the message was not judged, or not after all."""
-        self.copy = self.action = None
-        self.reason = reason
-
     def split(self, copies: Sequence[Copy]) -> list[DeliveryRecord]:
         """One record for each copy of the message.
 
         The first keeps the id. Further copies have ids of their own: an id is signed for one
         verdict, and names one file of the quarantine.
         """
-        records = [self] if len(copies) == 1 else [shallow_copy(self) for _ in copies]
-        for number, (copy, record) in enumerate(zip(copies, records, strict=True)):
-            record.copy, record.action = copy, copy.decision.action
-            if record is not self:
-                recipients = [self.envelope.recipients[index] for index in copy.recipients]
-                record.envelope = replace(self.envelope, recipients=tuple(recipients))
-            if number:
-                record.id = keys.new_id(self.time, os.urandom(keys.RANDOM_BYTES))
-                record.copy_of = self.id
+        records: list[DeliveryRecord] = []
+        for copy in copies:
+            record = shallow_copy(self)
+            record.set_copy(copy)
+            recipients = [self.envelope.recipients[index] for index in copy.recipients]
+            record.envelope = replace(self.envelope, recipients=tuple(recipients))
+            if records:
+                record.copy_of, record.id = self.id, _new_id(self.time)
+            records.append(record)
         return records
+
+    def set_copy(self, copy: Copy) -> None:
+        self.copy, self.action = copy, copy.decision.action
 
     def finish(self, replies: Sequence[Reply]) -> None:
         self.replies = replies
@@ -197,23 +184,10 @@ class DeliveryRecord:
 
     def row(self, fingerprint: str) -> HistoryRow:
         """The row of the history, with the fingerprint of the installation's key."""
-        scanned: dict[str, Any] = {}
-        if self.copy is not None:
-            verdict, scan = self.copy.verdict, self.copy.scan
-            scanned = {
-                "digest": scan.digest,
-                "probability": verdict.probability,
-                "log_odds": verdict.log_odds,
-                "packed": scan.packed,
-                "words": scan.words,
-                "personal": self.copy.personal,
-                "sender_digest": scan.sender,
-                "line": scan.line,
-            }
-        return HistoryRow(
+        row = HistoryRow(
             id=self.id,
             time=self.time,
-            listener=_listener_name(self.listener.listen),
+            listener=self.door,
             client=self.envelope.client.address,
             sender=self.envelope.sender.address,
             recipients=tuple(recipient.address for recipient in self.envelope.recipients),
@@ -225,7 +199,20 @@ class DeliveryRecord:
             reply=self._reply_text(),
             extractor=EXTRACTOR,
             fingerprint=fingerprint,
-            **scanned,
+        )
+        if self.copy is None:
+            return row
+        verdict, scan = self.copy.verdict, self.copy.scan
+        return replace(
+            row,
+            digest=scan.digest,
+            probability=verdict.probability,
+            log_odds=verdict.log_odds,
+            packed=scan.packed,
+            words=scan.words,
+            personal=self.copy.personal,
+            sender_digest=scan.sender,
+            line=scan.line,
         )
 
     def __str__(self) -> str:
@@ -233,14 +220,14 @@ class DeliveryRecord:
         return " ".join([f"{key}={quote_value(value)}" for key, value in self.facts().items()])
 
     def facts(self) -> Mapping[str, str]:
-        """The facts of the log line by name; the values are as strangers wrote them."""
+        """The facts of the log line that are known; the values are as strangers wrote them."""
         copy, client, envelope = self.copy, self.envelope.client, self.envelope
         facts = {
             "id": self.id,
             "copy-of": self.copy_of,
             "queue": self.queue_id,
             "message": message_name(copy.scan.digest) if copy else "",
-            "listener": _listener_name(self.listener.listen),
+            "listener": self.door,
             "client": client.address,
             "helo": client.helo,
             "from": f"<{envelope.sender.address}>",
@@ -248,25 +235,22 @@ class DeliveryRecord:
             "size": str(self.size),
             "normalised": ",".join(sorted(self.oddities)),
             "verdict": self.label,
+            "reason": self.reason,
         }
-        if copy is None:
-            facts["reason"] = self.reason
-        else:
-            personal = [f"{user}:{label}" for user, label in copy.personal.items()]
+        if copy is not None:
+            words = [f"{word.text} {word.part:+.2f}" for word in copy.scan.words[:6]]
             facts |= {
                 "probability": f"{copy.verdict.probability:.6f}",
-                "personal": _join_first(personal),
+                "personal": _join_first([f"{user}:{own}" for user, own in copy.personal.items()]),
                 "action": self.action or "",
-                "words": ", ".join(
-                    [f"{word.text} {word.part:+.2f}" for word in copy.scan.words[:6]]
-                ),
+                "words": ", ".join(words),
             }
         facts |= {
             "reply": self._reply_text(),
             "judging": f"{1000 * self.judging_seconds:.1f}ms",
             "handing-on": f"{1000 * self.delivery_seconds:.1f}ms",
         }
-        return {key: value for key, value in facts.items() if value or key not in _OPTIONAL_FACTS}
+        return {key: value for key, value in facts.items() if value}
 
     def _reply_text(self) -> str:
         return "; ".join(dict.fromkeys(map(str, self.replies)))
@@ -291,47 +275,16 @@ def record_delivery(
     history.put(record.row(fingerprint() if record.copy else ""))
 
 
+def _new_id(seconds: float) -> str:
+    return keys.new_id(seconds, os.urandom(keys.RANDOM_BYTES))
+
+
 def _join_first(texts: Sequence[str]) -> str:
     more = len(texts) - _MAX_LOGGED
     return ",".join(texts[:_MAX_LOGGED]) + (f",+{more}" if more > 0 else "")
 
 
 # ---- the way of a message
-
-
-class MailTransaction(Protocol):
-    """A mail transaction, as a door calls it: `mail`, `recipient` …, `data` once at most, `end`."""
-
-    async def mail(self, sender: Sender) -> Reply:
-        """The reply to MAIL."""
-
-    async def recipient(self, recipient: Recipient) -> Reply:
-        """The reply to RCPT."""
-
-    async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
-        """Judge the message and deliver it.
-
-        One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
-        The door closes the spool afterwards. The oddities are odd bytes that it has normalised.
-        """
-
-    async def end(self) -> None:
-        """Release everything. Always called; idempotent."""
-
-
-class Proxy(Protocol):
-    """What a door passes mail to."""
-
-    @property
-    def answers_each(self) -> bool:
-        """Whether every recipient gets a reply of its own after the data."""
-
-    @property
-    def extensions(self) -> Mapping[str, str]:
-        """The next hop's 8BITMIME, SMTPUTF8 and DSN, if offered; empty before its first EHLO."""
-
-    def message(self, client: Client) -> MailTransaction:
-        """A new transaction."""
 
 
 Judge = Callable[[Spool, bytes, tuple[str, ...]], Awaitable[Scan | NotScanned]]
@@ -378,15 +331,13 @@ class PolicyJudge:
         if scan.settle:
             self.context.settle()
         if isinstance(scan, NotScanned):
-            record.set_failure(scan.reason)
+            record.reason = scan.reason
             return []
         if keys.is_probe(self.context.key(), header, record.time):
             verdict = replace(scan.verdict, label="spam")
             decision = Decision(Action.TAG, is_unwanted=True, spam_from=scan.threshold)
             return [Copy(range(len(names)), scan, verdict, decision)]
-        users = [""] * len(names)
-        if resolver and scan.personal:
-            users = resolver.resolve(names, scan.personal)
+        users = resolver.resolve(names, scan.personal) if resolver else [""] * len(names)
         return decide_copies(scan, users, self.policy, separate_copies=separate_copies)
 
     def header_fields(self, copy: Copy, copy_id: str) -> list[bytes]:
@@ -405,10 +356,6 @@ class PolicyJudge:
             return _DEFERRED if action is Action.DEFER else None
         more = f": {text}" if (text := self.context.reject.text) else ""
         return Reply.from_text(550, f"5.7.1 Message {name} refused as unsolicited{more}")
-
-    def keeps(self, action: Action | None) -> bool:
-        """Whether a copy of what is refused like this is held."""
-        return action is Action.REJECT and self.context.reject.keep is not None
 
     def record(self, record: DeliveryRecord) -> None:
         """Keep a finished record. A fault here must not change the reply: mail would come again."""
@@ -429,10 +376,12 @@ class FilterProxy:
 
     @property
     def answers_each(self) -> bool:
+        """Whether every recipient gets a reply of its own after the data."""
         return self.next_hop.answers_each
 
     @property
     def extensions(self) -> Mapping[str, str]:
+        """The next hop's 8BITMIME, SMTPUTF8 and DSN, if offered; empty before its first EHLO."""
         offered = self.next_hop.extensions or {}
         return {keyword: offered[keyword] for keyword in _NEXT_HOP_EXTENSIONS if keyword in offered}
 
@@ -440,12 +389,19 @@ class FilterProxy:
         return FilterTransaction(self, client)
 
 
-Output = tuple[DeliveryRecord, SpoolView | Reply]
-"""A copy of the message: its record, and how it goes out, or the refusal."""
+class Output(NamedTuple):
+    """What becomes of a copy of the message. A copy that is refused may be held all the same."""
+
+    record: DeliveryRecord
+    content: SpoolView | None  # as it goes out, if it does
+    refusal: Reply | None = None
 
 
 class FilterTransaction:
-    """One mail transaction."""
+    """One mail transaction.
+
+    A door calls `mail`, `recipient` once or more, `data` once at most, and `end`.
+    """
 
     def __init__(self, proxy: FilterProxy, client: Client) -> None:
         self._proxy = proxy
@@ -456,9 +412,8 @@ class FilterTransaction:
 
     async def mail(self, sender: Sender) -> Reply:
         self._sender = sender
-        if sender.needs_smtputf8:
-            protocol = self._client.protocol
-            protocol = _SMTPUTF8_PROTOCOLS.get(protocol, protocol)
+        if sender.needs_smtputf8 and self._client.protocol:  # RFC 6531, section 4.3
+            protocol = "UTF8" + self._client.protocol.removeprefix("E")
             self._client = replace(self._client, protocol=protocol)
         return await self._transaction.mail(sender)
 
@@ -469,24 +424,31 @@ class FilterTransaction:
         return reply
 
     async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
+        """Judge the message and deliver it.
+
+        One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
+        The door closes the spool afterwards. The oddities are odd bytes that it has normalised.
+        """
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
-        record = DeliveryRecord(self._proxy.listener, envelope, message.size, oddities)
+        door = str(self._proxy.listener.listen)
+        record = DeliveryRecord(door, envelope, message.size, oddities)
         try:
             outputs = await self._judge(message, record)
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", record.id)
-            outputs = [(record, Replies.LOCAL_ERROR)]
+            outputs = [Output(record, None, Replies.LOCAL_ERROR)]
         # The transaction that is open serves if everybody gets the same message, and gets it here.
         opened: NextHopTransaction | None = self._transaction
-        record, output = outputs[0]
-        if len(outputs) > 1 or record.action not in (None, Action.TAG) or isinstance(output, Reply):
+        record, _, refusal = outputs[0]
+        if len(outputs) > 1 or record.action not in (None, Action.TAG) or refusal:
             opened = None
             await self.end()
         replies: dict[int, Reply] = {}
-        for record, output in outputs:
+        for output in outputs:
+            record = output.record
             of_copy: Sequence[Reply] = [_CANCELLED]
             try:
-                of_copy = await self._deliver(record, output, opened)
+                of_copy = await self._deliver(output, opened)
             finally:  # also if the worker is stopping
                 record.finish(of_copy)
                 self._proxy.judge.record(record)
@@ -496,6 +458,7 @@ class FilterTransaction:
         return [replies[index] for index in range(count)]
 
     async def end(self) -> None:
+        """Release everything. Always called; idempotent."""
         await self._transaction.end()
 
     async def _judge(self, message: Spool, record: DeliveryRecord) -> list[Output]:
@@ -510,7 +473,7 @@ class FilterTransaction:
         outgoing = OutgoingMessage(message, received, FORGED_FIELDS, listener.limits.header_size)
         header = outgoing.header
         if is_server and count_hops(header) > MAX_HOPS:
-            return [(record, _MAIL_LOOP)]
+            return [Output(record, None, _MAIL_LOOP)]
         # The judge reads a Received field about the client as if it stood on top, unless a server
         # before us has written one. It has no id of ours: that would be a new word each time.
         on_top = b""
@@ -520,57 +483,51 @@ class FilterTransaction:
             copies = await proxy.judge.judge(
                 message, header, on_top, names, record, separate_copies=proxy.answers_each
             )
-            outputs: list[Output] = []
+            keeps_refused = proxy.judge.context.reject.keep is not None
+            outputs = []
             for copy, part in zip(copies, record.split(copies), strict=True):
-                output: SpoolView | Reply | None = proxy.judge.refusal(part.action, part.id)
-                if output is None or proxy.judge.keeps(part.action):
+                refusal, content = proxy.judge.refusal(part.action, part.id), None
+                if refusal is None or (part.action is Action.REJECT and keeps_refused):
                     fields = proxy.judge.header_fields(copy, part.id)
-                    output = outgoing.tag(fields, copy.decision.subject_prefix)
-                outputs.append((part, output))
+                    content = outgoing.tag(fields, copy.decision.subject_prefix)
+                outputs.append(Output(part, content, refusal))
             if outputs:
                 return outputs
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in judging this message", record.id)
-            record.set_failure("error")
+            record.reason = "error"
         if listener.on_error is OnError.DEFER:
-            return [(record, NOT_JUDGED_REPLY)]
-        return [(record, outgoing.tag(policy.not_scanned_fields(record.reason)))]
+            return [Output(record, None, NOT_JUDGED_REPLY)]
+        return [Output(record, outgoing.tag(policy.not_scanned_fields(record.reason)))]
 
-    async def _deliver(
-        self, record: DeliveryRecord, output: SpoolView | Reply, opened: NextHopTransaction | None
-    ) -> Sequence[Reply]:
+    async def _deliver(self, output: Output, opened: NextHopTransaction | None) -> Sequence[Reply]:
         """A reply for each recipient of a copy, or one for all. Never raises.
 
         `opened` is a transaction in which exactly the copy's recipients were accepted; without it
         the copy gets one of its own.
         """
+        record, content, refusal = output
         envelope = record.envelope
         try:
-            if isinstance(output, Reply):
-                return [output]
-            judge = self._proxy.judge
-            if record.action is Action.QUARANTINE or judge.keeps(record.action):
-                quarantine, listener = judge.context.quarantine, record.listener
-                refusal = judge.refusal(record.action, record.id)
+            if content is None:
+                return [refusal or Replies.LOCAL_ERROR]
+            if refusal or record.action is Action.QUARANTINE:
+                store = self._proxy.judge.context.quarantine.store
                 reason = REFUSED if refusal else record.label
-                came = _listener_name(listener.listen)
                 try:
                     await run_in_thread(
-                        quarantine.store, record.id, output, envelope, reason, record.time, came
+                        store, record.id, content, envelope, reason, record.time, record.door
                     )
                 except OSError as error:
                     _log.error("%s: quarantine: %s", record.id, error)
                     return [Replies.LOCAL_ERROR]
                 return [refusal or Reply.from_text(250, f"2.0.0 Held as {record.id}")]
             if opened is not None:
-                return await opened.send(output)
+                return await opened.send(content)
             redirect_to = record.copy.decision.to if record.copy else ""
-            recipients = [Recipient(redirect_to)] if redirect_to else envelope.recipients
-            transaction = self._proxy.next_hop.transaction(self._client)
-            try:
-                replies = await deliver(transaction, envelope.sender, recipients, output)
-            finally:
-                await transaction.end()
+            if redirect_to:
+                envelope = replace(envelope, recipients=(Recipient(redirect_to),))
+            replies = await deliver(self._proxy.next_hop, envelope, content)
             # An error at the new address is temporary for this client.
             is_lost = redirect_to and not replies[0].is_positive
             return [_CANNOT_REDIRECT] if is_lost else replies

@@ -135,17 +135,17 @@ class ScanService:
         client = request.client if trusted else Client(address=request.peer, peer=request.peer)
         recipients = tuple(map(Recipient, request.recipients))
         envelope = Envelope(Sender(request.sender), recipients, client)
-        record = DeliveryRecord(self.scanner, envelope, request.message.size)
+        record = DeliveryRecord(str(self.scanner.listen), envelope, request.message.size)
         record.queue_id = request.queue_id
         result = None
         try:
             if request.problem:
-                record.set_failure(request.problem)
+                record.reason = request.problem
             else:
                 result = await self._judge_message(request, record, trusted=trusted)
         except Exception:  # noqa: BLE001  a fault of ours
             _log.exception("%s: a fault in judging this message", record.id)
-            record.set_failure("error")
+            record.reason = "error"
         if result is None:
             # A message that is too large would be deferred each time.
             defer = self._policy.on_error is OnError.DEFER and record.reason != Refusal.TOO_LARGE
@@ -175,12 +175,11 @@ class ScanService:
         )
         if not copies:
             return None
-        record.split(copies)
         (copy,) = copies
         # Without weights, unless the policy tells them: they would help spammers to write.
         form = "{} {:+.2f}" if self._policy.tell_probability else "{}"
         words = copy.scan.words[:_MAX_WORDS_TOLD]
-        return ScanResult(
+        result = ScanResult(
             id=record.id,
             fields=self._judge.header_fields(copy, record.id),
             action=copy.decision.action,
@@ -190,6 +189,8 @@ class ScanService:
             is_unwanted=copy.decision.is_unwanted,
             score=policy.reported_score(copy.verdict, copy.decision),
         )
+        record.set_copy(copy)
+        return result
 
     async def teach(self, request: ScanRequest, label: str, password: str = "") -> TrainingOutcome:
         """Queue a message as a lesson of this class; it is learnt within a second.

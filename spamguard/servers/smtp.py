@@ -25,14 +25,13 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import SMTP, Envelope, Session, syntax
 
 from spamguard.aio import DeadlineTimer
 from spamguard.config.options import DoorLimits, OddBytes, Position
-from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.servers import listener
 from spamguard.servers.listener import (
     ByteQuota,
@@ -64,6 +63,9 @@ from spamguard.smtp.envelope import (
     repeat_reply,
     with_enhanced_code,
 )
+
+if TYPE_CHECKING:
+    from spamguard.servers.teach import MailTransaction, Proxy
 
 _log = logging.getLogger("spamguard.doors")
 logging.getLogger("mail.log").setLevel(logging.ERROR)  # aiosmtpd's: each line of each client

@@ -21,7 +21,7 @@ from spamguard.config.options import Listener, Position, TeachByMail, TeachingUs
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import quote_value
 from spamguard.mail.message import extract_attached
-from spamguard.proxy.transaction import MailTransaction, Proxy
+from spamguard.proxy.transaction import FilterProxy, FilterTransaction
 from spamguard.smtp.envelope import Client, Networks, Recipient, Replies, Reply, Sender
 from spamguard.storage import Spool
 from spamguard.users import LessonHeader, Origin, is_user_name
@@ -77,10 +77,10 @@ _NO_MESSAGE = Reply.from_text(550, "5.6.0 No message in it: forward the original
 
 
 class ForwardTrainingProxy:
-    """A `Proxy` in front of another one."""
+    """A proxy in front of another one."""
 
     def __init__(
-        self, proxy: Proxy, listener: Listener, teach: TeachByMail, intake: TrainingIntake
+        self, proxy: FilterProxy, listener: Listener, teach: TeachByMail, intake: TrainingIntake
     ) -> None:
         self._proxy = proxy
         self._listener = listener
@@ -147,7 +147,9 @@ class ForwardTrainingProxy:
 class ForwardTrainingTransaction:
     """A transaction: a lesson if its first recipient teaches, else one of the other proxy."""
 
-    def __init__(self, proxy: ForwardTrainingProxy, inner: MailTransaction, client: Client) -> None:
+    def __init__(
+        self, proxy: ForwardTrainingProxy, inner: FilterTransaction, client: Client
+    ) -> None:
         self._proxy = proxy
         self._inner = inner
         self._client = client
@@ -190,3 +192,8 @@ class ForwardTrainingTransaction:
 
     async def end(self) -> None:
         await self._inner.end()
+
+
+Proxy = FilterProxy | ForwardTrainingProxy
+"""What a door passes mail to."""
+MailTransaction = FilterTransaction | ForwardTrainingTransaction

@@ -38,7 +38,7 @@ _DOMAIN = rf"(?:[A-Za-z0-9._{_WIDE}-]++|\[[!-Z^-~]++\])"
 _ROUTE = rf"(?:@{_DOMAIN}(?:,@{_DOMAIN}|)*+:|)?+"
 _MAILBOX = rf"(?:{_ATOM}|{_QUOTED})(?:{_ATOM}|{_QUOTED}|)*+(?:@{_DOMAIN}|)?+"
 # Many programs leave the brackets out, and mail servers accept that and pass it on to us.
-_PATH = re.compile(rf"<{_ROUTE}({_MAILBOX})>|({_MAILBOX})")
+_PATH = re.compile(rf"<>|<{_ROUTE}({_MAILBOX})>|({_MAILBOX})")
 _PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*+)(?:=([!-~{_WIDE}]++)|)?+")
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -48,15 +48,15 @@ _ADDRESS_TYPE = r"[!#-'*+./0-9=?A-Z^-~-]{1,60}"  # an atom
 _NOTIFY = r"(?:SUCCESS|FAILURE|DELAY)"
 
 # Accepted whether they were announced or not: Postfix sends them to filters that announce nothing.
-_MAIL_PARAMETERS: Mapping[str, re.Pattern[str] | None] = {
+_MAIL_PARAMETERS = {
     "SIZE": re.compile(r"[0-9]{1,20}"),
     "BODY": re.compile(r"7BIT|8BITMIME", re.I),
-    "SMTPUTF8": None,
+    "SMTPUTF8": re.compile(""),  # no value
     "RET": re.compile(r"FULL|HDRS", re.I),
     "ENVID": re.compile(rf"{_XTEXT}{{1,100}}"),
     "AUTH": re.compile(rf"{_XTEXT}{{1,500}}"),  # RFC 4954, section 5
 }
-_RCPT_PARAMETERS: Mapping[str, re.Pattern[str] | None] = {
+_RCPT_PARAMETERS = {
     "NOTIFY": re.compile(rf"NEVER|{_NOTIFY}(?:,{_NOTIFY}){{0,2}}", re.I),
     "ORCPT": re.compile(rf"(?:utf-8;{_UNITEXT}{{1,500}}|{_ADDRESS_TYPE};{_XTEXT}{{0,500}})", re.I),
 }
@@ -84,38 +84,34 @@ def parse_rcpt(argument: bytes, *, smtputf8: bool = False) -> Recipient:
 
 
 def _parse_path(
-    argument: bytes, start: bytes, forms: Mapping[str, re.Pattern[str] | None], *, smtputf8: bool
+    argument: bytes, start: bytes, forms: Mapping[str, re.Pattern[str]], *, smtputf8: bool
 ) -> tuple[str, tuple[EsmtpParameter, ...]]:
-    """Address and parameters; a keyword whose form is None takes no value."""
+    bad = RefusedError(Replies.BAD_ARGUMENT)
     if argument[: len(start)].upper() != start:
-        raise RefusedError(Replies.BAD_ARGUMENT)
-    text = argument[len(start) :].lstrip(b" ").decode("utf-8", "surrogateescape")
-    if start == b"FROM:" and text.startswith("<>"):
-        address, rest = "", text[2:]
-    else:
-        if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
-            raise RefusedError(_NOT_ASCII)  # nor UTF-8
-        match = _PATH.match(text)
-        if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
-            raise RefusedError(Replies.BAD_ARGUMENT)
-        address, rest = match[1] or match[2], text[match.end() :]
-    if rest and not rest.startswith(" "):
-        raise RefusedError(Replies.BAD_ARGUMENT)  # something sticks to the closing bracket
+        raise bad
+    try:
+        text = argument[len(start) :].lstrip(b" ").decode()
+    except UnicodeDecodeError:
+        raise RefusedError(_NOT_ASCII) from None
+    match = _PATH.match(text)
+    if match is None or len(match[0].encode()) > MAX_PATH_BYTES:
+        raise bad
+    address, rest = match[1] or match[2] or "", text[match.end() :]
+    # Only a sender may be null, and nothing may stick to the closing bracket.
+    if not (address or start == b"FROM:") or (rest and not rest.startswith(" ")):
+        raise bad
     parameters: dict[str, EsmtpParameter] = {}
     for word in filter(None, rest.split(" ")):
         match = _PARAMETER.fullmatch(word)
         if match is None:
-            raise RefusedError(Replies.BAD_ARGUMENT)
+            raise bad
         keyword, value = match[1].upper(), match[2]
         if keyword not in forms:
             raise RefusedError(_UNKNOWN_PARAMETER)
-        form = forms[keyword]
-        is_good = value is None if form is None else form.fullmatch(value or "")
-        if not is_good or keyword in parameters:
-            raise RefusedError(Replies.BAD_ARGUMENT)
+        if not forms[keyword].fullmatch(value or "") or keyword in parameters:
+            raise bad
         parameters[keyword] = EsmtpParameter(keyword, value)
-    texts = (address, *(parameter.value or "" for parameter in parameters.values()))
-    if not (smtputf8 or "SMTPUTF8" in parameters or all(map(str.isascii, texts))):
+    if not (smtputf8 or "SMTPUTF8" in parameters or text.isascii()):
         raise RefusedError(_NOT_ASCII)
     return address, tuple(parameters.values())
 
@@ -145,23 +141,14 @@ CLIENT_FIELDS: Mapping[str, str] = {
 }
 """The field of `Client` that holds each attribute."""
 
-# Those of XFORWARD, in Postfix's order; LOGIN is of XCLIENT only.
-_XFORWARD_NAMES = tuple(CLIENT_FIELDS)[:-1]
 _MAX_LINE_BYTES = 512  # line end included (RFC 5321, section 4.5.3.1.4)
-_MAX_VALUE_LENGTH = 255  # characters: no host name is longer
-_UNAVAILABLE = "[UNAVAILABLE]"
 
 _ATTRIBUTE = re.compile(rb"([A-Za-z_]++)=([!-<>-~\x80-\xff]*+)")
 _ENCODED = re.compile(rb"\+([0-9A-Fa-f]{2})")
 _TO_ENCODE = re.compile(rb"[^!-*,-<>-~]")
-_VALUE_FORMS = {
-    "PORT": re.compile(r"[0-9]{1,5}"),
-    "PROTO": re.compile(r"[A-Za-z0-9]{1,40}"),
-    "SOURCE": re.compile(r"LOCAL|REMOTE", re.I),
-}
+_VALUE_FORMS = {"PORT": re.compile("[0-9]{1,5}"), "SOURCE": re.compile("LOCAL|REMOTE")}
 
-
-XFORWARD_FEATURE = " ".join(("XFORWARD", *_XFORWARD_NAMES))
+XFORWARD_FEATURE = "XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE"
 XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN"
 
 
@@ -179,8 +166,9 @@ def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
         if match is None or name not in feature.split()[1:]:
             raise RefusedError(Replies.BAD_ARGUMENT)
         raw = _ENCODED.sub(lambda code: bytes.fromhex(code[1].decode("ascii")), match[2])
-        text = _CONTROL_CHARACTER.sub("?", raw.decode("utf-8", "replace"))[:_MAX_VALUE_LENGTH]
-        if text.upper() in {_UNAVAILABLE, "[TEMPUNAVAIL]"}:
+        # No host name has more than 255 characters.
+        text = _CONTROL_CHARACTER.sub("?", raw.decode("utf-8", "replace"))[:255]
+        if text.upper() in ("[UNAVAILABLE]", "[TEMPUNAVAIL]"):
             text = ""
         elif name == "ADDR" and text:
             try:
@@ -189,7 +177,7 @@ def apply_attributes(client: Client, argument: bytes, feature: str) -> Client:
                 raise RefusedError(Replies.BAD_ARGUMENT) from None
         elif text and name in _VALUE_FORMS and not _VALUE_FORMS[name].fullmatch(text):
             raise RefusedError(Replies.BAD_ARGUMENT)
-        values[CLIENT_FIELDS[name]] = text.upper() if name == "SOURCE" else text
+        values[CLIENT_FIELDS[name]] = text
     if not values:
         raise RefusedError(Replies.BAD_ARGUMENT)
     before = client if client.forwarded else Client(peer=client.peer, forwarded=True)
@@ -205,15 +193,17 @@ def xforward_commands(client: Client, announced: str) -> list[bytes]:
     lines: list[bytes] = []
     line = b"XFORWARD"
     offered = announced.upper().split()
-    for name in (name for name in _XFORWARD_NAMES if name in offered):
+    for name in XFORWARD_FEATURE.split()[1:]:
+        if name not in offered:
+            continue
         value = getattr(client, CLIENT_FIELDS[name])
         if name == "ADDR" and ":" in value:
             value = f"IPV6:{value}"
         encoded = _TO_ENCODE.sub(lambda m: b"+%02X" % m[0][0], value.encode("utf-8", "replace"))
-        if not value or len(value) > _MAX_VALUE_LENGTH or len(encoded) > _MAX_LINE_BYTES - 40:
-            encoded = _UNAVAILABLE.encode()
+        if not value or len(encoded) > 472:  # with its name, beyond a line
+            encoded = b"[UNAVAILABLE]"
         word = name.encode() + b"=" + encoded
-        if len(line) + 1 + len(word) + 2 > _MAX_LINE_BYTES:
+        if len(line) + len(word) + 3 > _MAX_LINE_BYTES:
             lines.append(line + b"\r\n")
             line = b"XFORWARD"
         line += b" " + word

@@ -42,7 +42,7 @@ class Reply:
         return self.code < 400
 
     def encode(self) -> bytes:
-        *first, last = self.lines or (b"",)
+        *first, last = self.lines
         head = b"".join([b"%d-%s\r\n" % (self.code, line) for line in first])
         return head + b"%d %s\r\n" % (self.code, last)
 
@@ -127,7 +127,7 @@ class Sender:
 
         An address beyond ASCII without that parameter is for the hop to judge.
         """
-        return any(parameter.keyword == "SMTPUTF8" for parameter in self.parameters)
+        return ("SMTPUTF8", None) in self.parameters
 
 
 @dataclass(frozen=True)
@@ -203,11 +203,8 @@ def received_field(client: Client, hostname: str, name: str, recipient: str, now
     if _PATH.fullmatch(recipient):
         parts.append(f"for <{recipient}>")
     # A date of RFC 5322; its "-0000" would say that we do not know our zone.
-    date = _format_date(int(now)).replace("-0000", "+0000")
+    date = formatdate(int(now)).replace("-0000", "+0000")
     return ("\r\n\t".join(parts) + f"; {date}").encode("ascii")
-
-
-_format_date = lru_cache(1)(formatdate)
 
 
 def count_hops(header: bytes) -> int:
@@ -235,7 +232,6 @@ def _address_literal(address: str) -> str:
 MAX_REPLY_BYTES = 64 << 10  # of one reply, line ends included
 
 _REPLY_LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])(.*))?", re.DOTALL)
-_EXTENSION_KEYWORD = re.compile(r"[A-Z0-9][A-Z0-9-]*")
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
 _HARMLESS = bytes.maketrans(b"\r\0", b"??")
 
@@ -270,8 +266,6 @@ class ReplyReader:
             line = bytes(self._unread[:end])
             del self._unread[: end + 1]
             self._size += len(line) + 1
-            if self._size > MAX_REPLY_BYTES:
-                raise ReplyError("a reply is too long")
             match = _REPLY_LINE.fullmatch(line.removesuffix(b"\r"))
             if match is None:
                 raise ReplyError("a line is no reply")
@@ -291,15 +285,14 @@ class ReplyReader:
 def parse_extensions(reply: Reply) -> dict[str, str]:
     """The extensions in a positive reply to EHLO or LHLO: upper-case keyword to parameters.
 
-    Lines that begin with no keyword are skipped, and the first line of a keyword counts (RFC 5321,
-    section 4.1.1.1). Our own clients see the parameters: a byte beyond printable ASCII becomes "?".
+    The first line of a keyword counts (RFC 5321, section 4.1.1.1). Our own clients see the
+    parameters: a byte beyond printable ASCII becomes "?".
     """
     offered: dict[str, str] = {}
     for line in reply.lines[1:]:
         text = _NOT_PRINTABLE.sub(b"?", line.strip()).decode("ascii")
         keyword, _, parameters = text.partition(" ")
-        if _EXTENSION_KEYWORD.fullmatch(keyword.upper()):
-            offered.setdefault(keyword.upper(), parameters.strip())
+        offered.setdefault(keyword.upper(), parameters.strip())
     return offered
 
 

@@ -41,7 +41,7 @@ from spamguard.engine.policy import UNSURE
 from spamguard.errors import DigestError, NotAllowedError, SpamguardError
 from spamguard.log import WarnOnce, hostname, quote_value
 from spamguard.proxy.history import readable
-from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, client_prefix
+from spamguard.smtp.envelope import Client, Envelope, Recipient, Reply, Sender, client_prefix
 from spamguard.storage import SPOOL_DIRECTORY, Spool, SpoolView
 from spamguard.times import local_time
 from spamguard.web.auth import LINK_SECONDS, CredentialKind, CredentialStore, Person, login_url
@@ -128,18 +128,16 @@ class Mailer:
         message["Auto-Submitted"] = "auto-generated"  # RFC 3834, section 5
         message.set_content(text, cte="quoted-printable")  # lines are short, whatever the text
         hop = create_next_hop(self._hop, hostname())
-        transaction = hop.transaction(Client())
         spool = Spool(self._state / SPOOL_DIRECTORY)
         try:
             spool.write(message.as_bytes())
-            content, recipients = SpoolView(b"", spool, 0), [Recipient(mailbox)]
             # The null sender keeps bounces and automatic replies away (RFC 3834, section 3.3).
+            envelope = Envelope(Sender(""), (Recipient(mailbox),), Client())
             async with asyncio.timeout(_SEND_SECONDS):
-                (reply,) = await deliver(transaction, Sender(""), recipients, content)
+                (reply,) = await deliver(hop, envelope, SpoolView(b"", spool, 0))
         except TimeoutError:
             reply = Reply.from_text(451, "4.4.2 next hop does not answer in time")
         finally:
-            await transaction.end()
             await hop.close()
             spool.close()
         level = logging.INFO if reply.is_positive else logging.ERROR

@@ -664,7 +664,7 @@ class Service:
 
     async def _scan_held(self, person: Person, entry: QuarantineEntry) -> Scan:
         held = Quarantine(self.settings.state / DIRECTORY)
-        with closing(held.open(entry.id).spool) as message:
+        with closing(held.open(entry.id)) as message:
             return await self._scan(person, message)
 
     async def delete(self, person: Person, verdict_id: str) -> None:

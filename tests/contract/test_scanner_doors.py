@@ -126,7 +126,7 @@ def test_a_verdict_is_answered_and_recorded(tmp_path: Path, protocol: Protocol) 
         answers.append(await ask(served, protocol))
         assert served.judge.raws == [MAIL, MAIL]
         assert [entry.label for entry in served.entries] == ["spam", "ham"]
-        assert {str(entry.listener.listen.protocol) for entry in served.entries} == {protocol}
+        assert {entry.door.partition(":")[0] for entry in served.entries} == {protocol}
         return answers
 
     assert run(tmp_path, protocol, talk) == ["spam", "pass"]

@@ -43,7 +43,7 @@ def test_an_answer_comes_in_pieces() -> None:
 
 
 def test_long_words_and_odd_lines_are_cut() -> None:
-    scan = replace(SCAN, words=(Word(1, "x" * 500, 0.0),) * 2000, line="\ud800" * 1000)
+    scan = replace(SCAN, words=(Word(1, "x" * 500, 0.0),) * 1000, line="\ud800" * 120)
     found = decode_answer(encode_answer(scan))
     assert isinstance(found, Scan)
     assert (len(found.words), len(found.words[0].text), found.line) == (1000, 100, "?" * 120)
@@ -61,6 +61,8 @@ def test_long_words_and_odd_lines_are_cut() -> None:
         {"verdict": replace(VERDICT, label="spam\n")},
         {"verdict": replace(VERDICT, probabilities={"<b>": 0.5})},
         {"words": (Word(1, "x", math.nan),)},
+        {"words": (Word(1, "x", 0.0),) * 1001},
+        {"line": "x" * 121},
     ],
 )
 def test_a_scan_that_is_none_of_ours(change: dict[str, Any]) -> None:

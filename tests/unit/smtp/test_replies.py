@@ -62,4 +62,4 @@ def test_what_a_hop_offers_can_be_offered_to_others() -> None:
     offered = parse_extensions(
         Reply(250, (b"h", b"DSN \xc3\xa9", b"8BITMIME \x1b[31m", b"SMTPUTF8\ta", b"PIPELINING\t"))
     )
-    assert offered == {"DSN": "??", "8BITMIME": "?[31m", "PIPELINING": ""}
+    assert offered == {"DSN": "??", "8BITMIME": "?[31m", "SMTPUTF8?A": "", "PIPELINING": ""}
