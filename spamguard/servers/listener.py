@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from threading import Lock
 from typing import Protocol
 
 from spamguard.config.options import Certificate, ScannerLimits
@@ -258,13 +257,12 @@ class Refusal(StrEnum):
 
 
 class ByteQuota:
-    """Bytes in flight of all connections of one door, in this process. Safe for threads."""
+    """Bytes in flight of all connections of one door, in this process."""
 
     def __init__(self, limits: ScannerLimits) -> None:
         self._limits = limits
         self._client_bytes: Counter[str] = Counter()  # without the client ""
         self.bytes_in_flight = 0
-        self._lock = Lock()
 
     def has_room(self, size: int, client: str = "") -> bool:
         """Whether there is room; a client may have half of all, or one message.
@@ -276,19 +274,15 @@ class ByteQuota:
         return has_share and self.bytes_in_flight + size <= self._limits.size_in_flight
 
     def take(self, size: int, client: str = "") -> bool:
-        with self._lock:
-            has_room = self.has_room(size, client)
-            self._add(size * has_room, client)
+        has_room = self.has_room(size, client)
+        if has_room:
+            self.release(-size, client)
         return has_room
 
     def release(self, size: int, client: str = "") -> None:
-        with self._lock:
-            self._add(-size, client)
-
-    def _add(self, size: int, client: str) -> None:
-        self.bytes_in_flight += size
+        self.bytes_in_flight -= size
         if client:
-            self._client_bytes[client] += size
+            self._client_bytes[client] -= size
             if not self._client_bytes[client]:
                 del self._client_bytes[client]
 

@@ -19,8 +19,8 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
@@ -28,12 +28,11 @@ from typing import Any
 import h11
 import zstandard
 
-from spamguard.aio import run_in_thread
 from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import matching_field_names, read_header_section
-from spamguard.servers.listener import ConnectionClosed, IncomingMessage, Refusal
+from spamguard.servers.listener import ConnectionClosed, Refusal
 from spamguard.servers.scanner import (
     Conversation,
     ScannerContext,
@@ -55,6 +54,7 @@ _MAX_RSPAMC_LINE_BYTES = len(b"SYMBOLS RSPAMC/1.3\r\n")
 _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
 _PATHS = ("/ping", "/checkv2", "/learnspam", "/learnham")
 _COMPRESSION_FIELDS = (b"compression", b"content-encoding")
+_BAD_COMPRESSION = (400, "not compressed as announced")
 _MESSAGE_ID = re.compile(
     rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE
 )
@@ -230,16 +230,15 @@ class RspamdSession(Conversation):
         for name, value in event.headers:
             fields[name].append(value)
         is_compressed = _check_request(path, event.method, fields)
-        with ExitStack() as stack:
-            message = stack.enter_context(closing(self._context.incoming_message(self.address)))
+        frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+        with closing(self._context.incoming_message(self.address)) as message:
             while isinstance(event := await self._next_event(), h11.Data):
-                message.write(bytes(event.data))
-                self.check_message(message)
-            if is_compressed:
-                compressed = message.spool
-                message = stack.enter_context(closing(self._context.incoming_message(self.address)))
-                await run_in_thread(_decompress, compressed, message)
-                self.check_message(message)
+                data = bytes(event.data)
+                for content in _decompress(frame, data) if is_compressed else (data,):
+                    message.write(content)
+                    self.check_message(message)
+            if is_compressed and not frame.eof:
+                raise RefusedError(_BAD_COMPRESSION)
             await self._send_answer(*await self._answer(path, fields, message.spool))
 
     async def _answer(
@@ -314,15 +313,10 @@ def _check_request(path: str, method: bytes, fields: HeaderFields) -> bool:
     return bool(compressions)
 
 
-def _decompress(compressed: Spool, message: IncomingMessage) -> None:
-    """Decompress a zstd frame (RFC 8878) in bounded pieces; RefusedError if it is none."""
-    with suppress(zstandard.ZstdError):
-        frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
-        for piece in compressed.chunks():
-            for start in range(0, len(piece), _DECOMPRESS_BYTES):
-                message.write(frame.decompress(piece[start : start + _DECOMPRESS_BYTES]))
-                if message.refusal is not None:
-                    return
-        if frame.eof:
-            return
-    raise RefusedError((400, "not compressed as announced"))
+def _decompress(frame: Any, data: bytes) -> Iterator[bytes]:
+    """The content of a zstd frame (RFC 8878), in bounded pieces; RefusedError if it is none."""
+    for start in range(0, len(data), _DECOMPRESS_BYTES):
+        try:
+            yield frame.decompress(data[start : start + _DECOMPRESS_BYTES])
+        except zstandard.ZstdError:
+            raise RefusedError(_BAD_COMPRESSION) from None
