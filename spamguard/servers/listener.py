@@ -21,14 +21,14 @@ import logging
 import socket
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
-from spamguard.config.options import Certificate, ScannerLimits
+from spamguard.config.options import Certificate, Listener, Scanner, ScannerLimits
 from spamguard.errors import StartError
 from spamguard.smtp.envelope import (
     Networks,
@@ -51,51 +51,96 @@ _DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
 _CLOSE_TIMEOUT = 10.0  # for a client to take the last answer
 
 
-class ServerSession(Protocol):
-    """One connection. It may be cancelled while it is idle, and told to end before `serve`."""
+class ServerSession(ABC):
+    """One connection. It may be cancelled while it is idle, and told to end before `serve`.
+
+    Attributes
+    ----------
+    reader
+        Of the client's bytes; made before the connection.
+    writer
+        Once it `is_open`.
+    """
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    is_open = False
 
     @property
+    @abstractmethod
     def evictable_from(self) -> float | None:
         """When it may be cancelled to make room, by the event loop's clock: from the end of the
         last transaction, and in one once the client has been silent for `SILENT_SECONDS`.
 
-        None: not now, because its data is being delivered, or before and after `serve`.
+        None: not now, because its data is being delivered, or before and after `converse`.
         """
 
-    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
-        """Serve the client from first byte to last, and close the socket.
+    @abstractmethod
+    async def converse(self, refused: Refusal | None) -> None:
+        """Serve the client to its last answer. One that is `refused` is only told so."""
 
-        A client that is `refused` is only told so.
-        """
-
+    @abstractmethod
     def drain(self) -> None:
         """End as soon as nothing is under way."""
 
     def cancel(self, task: asyncio.Task[None]) -> None:
         """Cancel the task that serves; before that, the client may be told."""
+        task.cancel()
 
     def abort(self) -> None:
         """Drop the client and all bytes not sent."""
+        if self.is_open:
+            self.writer.transport.abort()
+
+    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
+        """Serve the client from first byte to last, and close the socket."""
+
+        def on_connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.writer, self.is_open = writer, True
+
+        protocol = asyncio.StreamReaderProtocol(self.reader, on_connected)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connected)
+        except OSError as error:
+            _log.info("connection lost at once: %s", error)
+            connected.close()
+            return
+        try:
+            await self.converse(refused)
+        except ConversationEnded:
+            pass
+        except Exception:  # noqa: BLE001  a fault of ours must not end the door
+            _log.exception("a fault in a session")
+        finally:
+            await close_stream(self.writer)
+
+    async def wait_until_sent(self, seconds: float) -> None:
+        """Raises ConnectionClosed if the client does not take the bytes."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.writer.drain()
+        except OSError:  # TimeoutError is one
+            self.abort()
+            raise ConnectionClosed from None
 
 
 class Door:
     """One listener in one process. All methods belong to the event loop that started it.
 
     `make_session` is called with the address ("" on a Unix socket) and the port of a client. The
-    sockets are bound and listening; they stay the caller's.
+    socket is bound and listening; it stays the caller's.
     """
 
     def __init__(
         self,
         make_session: Callable[[str, str], ServerSession],
-        sockets: Sequence[socket.socket],
-        clients: Networks,
-        limits: ScannerLimits,
+        listening: socket.socket,
+        settings: Listener | Scanner,
     ) -> None:
         self._make_session = make_session
-        self._sockets = sockets
-        self._networks = clients
-        self._limits = limits
+        self._listening = listening
+        self._networks = Networks(settings.clients)
+        self._limits = settings.limits
         self._tasks: dict[ServerSession, asyncio.Task[None]] = {}
         self._clients: dict[ServerSession, str] = {}  # of those that are served and not evicted
         self._is_open = False
@@ -106,9 +151,8 @@ class Door:
 
     async def start(self) -> None:
         self._is_open = True
-        for listening in self._sockets:
-            listening.setblocking(False)
-            self._listen(listening)
+        self._listening.setblocking(False)
+        self._listen()
 
     async def drain(self, deadline: float) -> None:
         """Accept no more connections, and return when all sessions are over.
@@ -118,8 +162,7 @@ class Door:
         """
         self._is_open = False
         loop = asyncio.get_running_loop()
-        for listening in self._sockets:
-            loop.remove_reader(listening)
+        loop.remove_reader(self._listening)
         for session in self._tasks:
             self._end(session.drain)
         await self._wait_for_end(deadline - loop.time())
@@ -143,21 +186,21 @@ class Door:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=max(seconds, 0))
 
-    def _listen(self, listening: socket.socket) -> None:
+    def _listen(self) -> None:
         if self._is_open:
-            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+            asyncio.get_running_loop().add_reader(self._listening, self._accept)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self) -> None:
         """One only: other workers wait for connections too, and other clients for this worker."""
         loop = asyncio.get_running_loop()
         try:
-            connected, address = listening.accept()
+            connected, address = self._listening.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
             _log.error("no connection can be taken: %s", error)
-            loop.remove_reader(listening)
-            loop.call_later(_ACCEPT_RETRY_SECONDS, self._listen, listening)
+            loop.remove_reader(self._listening)
+            loop.call_later(_ACCEPT_RETRY_SECONDS, self._listen)
             return
         host = port = ""
         if isinstance(address, tuple):

@@ -37,7 +37,7 @@ from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.mail.message import FieldNameSet
 from spamguard.servers import listener
 from spamguard.servers.listener import ClientTimeout, ConnectionClosed, IncomingMessage, Refusal
-from spamguard.servers.scanner import Conversation, ScannerContext, ScanRequest
+from spamguard.servers.scanner import Conversation, ScanRequest, ScanService
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 
 _log = logging.getLogger("spamguard.doors")
@@ -342,8 +342,8 @@ class MilterSession(Conversation):
 
     answers: Mapping[Refusal, Refusal] = {refusal: refusal for refusal in Refusal}
 
-    def __init__(self, context: ScannerContext, address: str) -> None:
-        super().__init__(context, address)
+    def __init__(self, service: ScanService, address: str) -> None:
+        super().__init__(service, address)
         self._state = MilterState.NEW
         self._negotiated = Offer(0, Actions(0), Steps(0))
         self._client = Client()
@@ -381,7 +381,7 @@ class MilterSession(Conversation):
         A transaction begins with MAIL and ends with the answer to the message. A server whose own
         client is silent is idle: else silent clients there would shut others out here.
         """
-        limits = self._context.limits
+        limits = self._service.limits
         has_begun = False
         now = asyncio.get_running_loop().time()
         deadline = now + _IDLE_TIMEOUT
@@ -409,7 +409,7 @@ class MilterSession(Conversation):
         40 ms. Linux forgets the option, so it is set after every read.
         """
         with suppress(OSError):  # a Unix socket, or lost, as the next read will show
-            self._writer.get_extra_info("socket").setsockopt(
+            self.writer.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1
             )
 
@@ -432,7 +432,7 @@ class MilterSession(Conversation):
             raise MilterProtocolError(f"{command.name} in the state {self._state.name}")
         match command:
             case MilterCommand.OFFER:
-                rules = self._context.service.scanner.rules
+                rules = self._service.scanner.rules
                 holds = any(rule.action is Action.QUARANTINE for rule in rules)
                 optional = Actions.QUARANTINE if holds else Actions(0)
                 self._negotiated = negotiate(data, optional)
@@ -497,9 +497,9 @@ class MilterSession(Conversation):
     def _begin_content(self) -> IncomingMessage:
         message = self._message
         if message.content is None:
-            message.content = self._context.incoming_message(self.address)
+            message.content = self._service.incoming_message(self.address)
             now = asyncio.get_running_loop().time()
-            message.deadline = now + self._context.limits.message_timeout
+            message.deadline = now + self._service.limits.message_timeout
         return message.content
 
     def _close_content(self) -> None:
@@ -527,7 +527,7 @@ class MilterSession(Conversation):
             queue_id=macros.get("i", ""),
             problem=str(content.refusal or ""),
         )
-        scan = asyncio.create_task(self._context.service.scan(request))
+        scan = asyncio.create_task(self._service.scan(request))
         try:
             while not (await asyncio.wait([scan], timeout=_PROGRESS_SECONDS))[0]:
                 self._unsent += _PROGRESS

@@ -35,9 +35,9 @@ from spamguard.mail.message import matching_field_names, read_header_section
 from spamguard.servers.listener import ConnectionClosed, Refusal
 from spamguard.servers.scanner import (
     Conversation,
-    ScannerContext,
     ScanRequest,
     ScanResult,
+    ScanService,
     parse_recipients,
 )
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, RefusedError, bare_address
@@ -190,8 +190,8 @@ class RspamdSession(Conversation):
         Refusal.FAULT: (500, "a fault, see the log"),
     }
 
-    def __init__(self, context: ScannerContext, address: str) -> None:
-        super().__init__(context, address)
+    def __init__(self, service: ScanService, address: str) -> None:
+        super().__init__(service, address)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._is_rspamc = False
 
@@ -231,7 +231,7 @@ class RspamdSession(Conversation):
             fields[name].append(value)
         is_compressed = _check_request(path, event.method, fields)
         frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
-        with closing(self._context.incoming_message(self.address)) as message:
+        with closing(self._service.incoming_message(self.address)) as message:
             while isinstance(event := await self._next_event(), h11.Data):
                 data = bytes(event.data)
                 for content in _decompress(frame, data) if is_compressed else (data,):
@@ -247,15 +247,15 @@ class RspamdSession(Conversation):
         """Status, and a JSON object, or bytes as they are."""
         if path == "/ping":
             return 200, b"pong\r\n"
-        request, service = build_scan_request(fields, message, self.address), self._context.service
+        request = build_scan_request(fields, message, self.address)
         if path != "/checkv2":
             request = request._replace(user=request.client.login or request.user)
             label, password = path.removeprefix("/learn"), field_text(fields, b"password")
-            return _ANSWER_BY_OUTCOME[await service.teach(request, label, password)]
+            return _ANSWER_BY_OUTCOME[await self._service.teach(request, label, password)]
         if not message.size:
             raise RefusedError((400, "there is no message"))
         started = time.perf_counter()
-        result = await service.scan(request)
+        result = await self._service.scan(request)
         header = read_header_section(message)
         if self._is_rspamc:
             return 200, format_rspamc(result, header)

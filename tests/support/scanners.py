@@ -135,7 +135,7 @@ def scan_service(
         resolver,
     )
     policy_judge = PolicyJudge(judge.judge, context, scanner)
-    return ScanService(scanner, policy_judge, TrainingIntake(state), "mx.example.org")
+    return ScanService(scanner, policy_judge, TrainingIntake(state), "mx.example.org", state)
 
 
 def scanner(protocol: Protocol, **settings: Any) -> Scanner:
@@ -161,7 +161,7 @@ async def serving(
             settled=settled,
             resolver=resolver,
         )
-        door = open_scanner(service, [listening], state)
+        door = open_scanner(service, listening)
         await door.start()
         assert isinstance(door, Door)
         try:

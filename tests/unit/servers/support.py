@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol
 from spamguard.daemon.doors import open_door
+from spamguard.servers.smtp import DoorContext
 from spamguard.smtp.envelope import Reply
 from tests.support.waiting import PATIENCE
 
@@ -180,14 +181,19 @@ def listener(port=0, protocol=Protocol.SMTP, position=Position.BEFORE_QUEUE, **o
     return Listener(Endpoint(protocol, "127.0.0.1", port), position, HOP, **options)
 
 
+def make_door(directory, proxy, listening, **options):
+    """A door in front of this proxy that is not open yet."""
+    settings = listener(**options)
+    context = DoorContext(settings, proxy, "mx.example", directory, lambda _: None)
+    return open_door(context, listening)
+
+
 @asynccontextmanager
 async def serving(directory, proxy, **options):
     """A door in front of this proxy; at the end everything is closed."""
     with socket.create_server(("127.0.0.1", 0), backlog=200) as listening:
         port = listening.getsockname()[1]
-        door = open_door(
-            listener(port, **options), proxy, [listening], directory, "mx.example", lambda _: None
-        )
+        door = make_door(directory, proxy, listening, port=port, **options)
         await door.start()
         served = Served(door, port, listening)
         try:

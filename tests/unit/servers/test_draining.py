@@ -7,9 +7,9 @@ import pytest
 
 from spamguard.config.options import DoorLimits
 from spamguard.servers import listener
-from spamguard.smtp.envelope import Networks
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
+from tests.unit.servers.support import listener as door_settings
 from tests.unit.servers.test_clients_from_hell import dripping
 
 pytestmark = pytest.mark.slow  # waits for seconds
@@ -123,15 +123,13 @@ def test_the_fault_of_one_session_ends_no_other(monkeypatch):
     async def main():
         work = asyncio.Event()
         sessions = [Faulty(), Working(work)]
-        limits = DoorLimits(connections=2)
         with (
             socket.create_server(("127.0.0.1", 0)) as listening,
             socket.create_connection(listening.getsockname()),
             socket.create_connection(listening.getsockname()) as client,
         ):
-            door = listener.Door(
-                lambda *_: sessions.pop(0), [listening], Networks(("127.0.0.1",)), limits
-            )
+            settings = door_settings(limits=DoorLimits(connections=2))
+            door = listener.Door(lambda *_: sessions.pop(0), listening, settings)
             await door.start()
             while sessions:
                 await asyncio.sleep(0.01)
