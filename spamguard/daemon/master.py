@@ -67,8 +67,6 @@ class Master:
     ----------
     read
         Reads the configuration; raises ConfigError.
-    assembly
-        The module whose `assemble` the workers run.
     drain_seconds
         From the wish to stop to killing workers.
     on_ready
@@ -79,13 +77,12 @@ class Master:
         self,
         read: Callable[[], Settings],
         *,
-        assembly: str = "spamguard.daemon.worker",
         drain_seconds: float = 8.0,
         on_ready: Callable[[Settings], None] | None = None,
     ) -> None:
         self._read = read
         self._on_ready = on_ready
-        self._assembly, self._drain_seconds = assembly, drain_seconds
+        self._drain_seconds = drain_seconds
         self._selector = selectors.DefaultSelector()
         self._began = 0
         (
@@ -232,8 +229,7 @@ class Master:
             settings,
             # One for two cores: each has a scorer beside it (RESULTS.md, "How many workers").
             settings.workers or (len(os.sched_getaffinity(0)) + 1) // 2,
-            [self._assembly],
-            [each.fileno() for each in listening],
+            files=[each.fileno() for each in listening],
         )
         teaching = {
             "folders": settings.watch,

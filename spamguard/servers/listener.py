@@ -149,30 +149,32 @@ class Door:
     def connections(self) -> int:
         return len(self._tasks)
 
-    async def start(self) -> None:
+    def open(self) -> None:
         self._is_open = True
         self._listening.setblocking(False)
         self._listen()
 
-    async def drain(self, deadline: float) -> None:
-        """Accept no more connections, and return when all sessions are over.
-
-        Sessions finish what is under way until `deadline`, a time of the event loop's clock; the
-        rest is cut off. May be called again meanwhile, with an earlier deadline.
-        """
+    def close(self) -> None:
+        """Accept no more connections, and have sessions end when nothing is under way."""
         self._is_open = False
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._listening)
+        asyncio.get_running_loop().remove_reader(self._listening)
         for session in self._tasks:
             self._end(session.drain)
-        await self._wait_for_end(deadline - loop.time())
+
+    async def wait_for_sessions(self, seconds: float | None = None) -> None:
+        """Wait until all sessions are over, or for so long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+
+    async def cut_off(self) -> None:
+        """End all sessions, whatever is under way."""
         for session, task in self._tasks.items():
             self._end(session.cancel, task)
-        await self._wait_for_end(_CANCEL_TIMEOUT)
+        await self.wait_for_sessions(_CANCEL_TIMEOUT)
         for session, task in self._tasks.items():
             self._end(session.abort)
             task.cancel()
-        await self._wait_for_end(_CANCEL_TIMEOUT)
+        await self.wait_for_sessions(_CANCEL_TIMEOUT)
 
     @staticmethod
     def _end(end: Callable[..., object], *arguments: object) -> None:
@@ -181,10 +183,6 @@ class Door:
             end(*arguments)
         except Exception:  # noqa: BLE001  a fault of ours
             _log.exception("a fault in ending a session")
-
-    async def _wait_for_end(self, seconds: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=max(seconds, 0))
 
     def _listen(self) -> None:
         if self._is_open:

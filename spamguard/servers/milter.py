@@ -86,40 +86,27 @@ class Packet(NamedTuple):
     data: bytes
 
 
-class PacketReader:
-    """Takes bytes cut anywhere and gives one packet after the other."""
+def take_packet(unread: bytearray) -> Packet | None:
+    """Take the next packet away, None while it is incomplete.
 
-    def __init__(self) -> None:
-        self._unread = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self._unread += data
-
-    def next_packet(self) -> Packet | None:
-        """The next packet, None while it is incomplete.
-
-        Raises MilterProtocolError as soon as the bytes can be no packet.
-        """
-        if len(self._unread) < _HEAD.size:
-            return None
-        length, letter = _HEAD.unpack_from(self._unread)
-        try:
-            command = MilterCommand(letter)
-        except ValueError:
-            raise MilterProtocolError(f"the unknown command {letter!r}") from None
-        max_length = MAX_LONG_PACKET_BYTES if command in _LONG_COMMANDS else MAX_SHORT_PACKET_BYTES
-        if not 1 <= length <= max_length:
-            raise MilterProtocolError(f"a packet of {length} bytes")
-        end = _LENGTH.size + length
-        if len(self._unread) < end:
-            return None
-        data = bytes(memoryview(self._unread)[_HEAD.size : end])
-        del self._unread[:end]
-        return Packet(command, data)
-
-    @property
-    def has_partial_packet(self) -> bool:
-        return bool(self._unread)
+    Raises MilterProtocolError as soon as the bytes can be no packet.
+    """
+    if len(unread) < _HEAD.size:
+        return None
+    length, letter = _HEAD.unpack_from(unread)
+    try:
+        command = MilterCommand(letter)
+    except ValueError:
+        raise MilterProtocolError(f"the unknown command {letter!r}") from None
+    max_length = MAX_LONG_PACKET_BYTES if command in _LONG_COMMANDS else MAX_SHORT_PACKET_BYTES
+    if not 1 <= length <= max_length:
+        raise MilterProtocolError(f"a packet of {length} bytes")
+    end = _LENGTH.size + length
+    if len(unread) < end:
+        return None
+    data = bytes(memoryview(unread)[_HEAD.size : end])
+    del unread[:end]
+    return Packet(command, data)
 
 
 def encode_packet(command: bytes, data: bytes = b"") -> bytes:
@@ -218,9 +205,9 @@ def parse_connect(data: bytes) -> Client:
     return Client(address, _decode_text(name), str(_PORT.unpack_from(rest, 1)[0]))
 
 
-def parse_words(data: bytes) -> list[str]:
-    """The argument of HELO, or address and parameters of MAIL and RCPT."""
-    return [_decode_text(word) for word in _split_texts(data)]
+def parse_argument(data: bytes) -> str:
+    """The argument of HELO, or the address of MAIL and RCPT, without its parameters."""
+    return _decode_text(_split_texts(data)[0])
 
 
 def parse_macros(data: bytes) -> Mapping[str, str]:
@@ -348,7 +335,7 @@ class MilterSession(Conversation):
         self._negotiated = Offer(0, Actions(0), Steps(0))
         self._client = Client()
         self._client_macros: dict[str, str] = {}
-        self._packets = PacketReader()
+        self._unread = bytearray()
         self._unsent = bytearray()  # is sent before the next wait
         self._message = MilterMessage()
         self._idle_since = asyncio.get_running_loop().time()
@@ -371,7 +358,7 @@ class MilterSession(Conversation):
         except (ClientTimeout, MilterProtocolError) as error:
             await self.refuse(str(error) or "silent for too long")
         finally:
-            self._close_content()
+            self._reset_message()
 
     # ---- packets
 
@@ -387,10 +374,10 @@ class MilterSession(Conversation):
         deadline = now + _IDLE_TIMEOUT
         if self._message.content is not None:
             deadline = min(now + limits.data_timeout, self._message.deadline)
-        while (packet := self._packets.next_packet()) is None:
+        while (packet := take_packet(self._unread)) is None:
             await self._flush()
             now = asyncio.get_running_loop().time()
-            if self._packets.has_partial_packet and not has_begun:
+            if self._unread and not has_begun:
                 has_begun = True
                 deadline = min(deadline, now + limits.data_timeout)
             in_message = self._state in MESSAGE_STATES
@@ -399,7 +386,7 @@ class MilterSession(Conversation):
             if not data:
                 raise ConnectionClosed
             self._acknowledge()
-            self._packets.feed(data)
+            self._unread += data
         return packet
 
     def _acknowledge(self) -> None:
@@ -454,14 +441,14 @@ class MilterSession(Conversation):
                 self._client = replace(client, name=name, peer=self.address)
             case MilterCommand.HELLO:
                 self._reset_message()
-                helo = parse_words(data)[0][:MAX_ADDRESS_LENGTH]
+                helo = parse_argument(data)[:MAX_ADDRESS_LENGTH]
                 self._client = replace(self._client, helo=helo)
             case MilterCommand.SENDER:
                 if self._message.sender is not None:
                     self._reset_message()
-                self._message.sender = bare_address(parse_words(data)[0])
+                self._message.sender = bare_address(parse_argument(data))
             case MilterCommand.RECIPIENT if len(self._message.recipients) < _MAX_RECIPIENTS:
-                self._message.recipients.append(bare_address(parse_words(data)[0]))
+                self._message.recipients.append(bare_address(parse_argument(data)))
             case MilterCommand.FIELD:
                 field_name, *rest = _split_texts(data, 1)
                 if not rest:
@@ -502,12 +489,9 @@ class MilterSession(Conversation):
             message.deadline = now + self._service.limits.message_timeout
         return message.content
 
-    def _close_content(self) -> None:
+    def _reset_message(self) -> None:
         if self._message.content is not None:
             self._message.content.close()
-
-    def _reset_message(self) -> None:
-        self._close_content()
         self._message = MilterMessage()
         self._idle_since = asyncio.get_running_loop().time()
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from spamguard.aio import run_in_thread
 from spamguard.config.options import Listener, Position, TeachByMail, TeachingUser
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
-from spamguard.log import quote_value
+from spamguard.log import WarnOnce, quote_value
 from spamguard.mail.message import extract_attached
 from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.smtp.envelope import Client, Networks, Recipient, Replies, Reply, Sender
@@ -39,26 +39,23 @@ class TrainingAccounts:
 
     def __init__(self, for_others: Iterable[str]) -> None:
         self._trusted = {0, os.getuid()}
-        self._warned_accounts: set[int] = set()
+        self._warnings = WarnOnce(_log)
         for name in for_others:
             with suppress(KeyError):  # not on this machine
                 self._trusted.add(pwd.getpwnam(name).pw_uid)
 
-    def is_trusted(self, uid: int) -> bool:
-        return uid in self._trusted
-
     def resolve_user(self, uid: int, named_user: str) -> str:
         """The user whose lesson it is; the client may name one, or ""."""
-        if named_user and self.is_trusted(uid):
+        if named_user and uid in self._trusted:
             return named_user
         try:
             account = pwd.getpwuid(uid).pw_name
         except KeyError:
             account = ""
         user = account if is_user_name(account) else f"#{uid}"
-        if named_user not in ("", user) and uid not in self._warned_accounts:
-            self._warned_accounts.add(uid)
-            _log.warning(
+        if named_user not in ("", user):
+            self._warnings.warn(
+                uid,
                 "%s leaves lessons of others, such as %s: "
                 "they count as its own, unless for_others names it",
                 user,

@@ -24,7 +24,7 @@ from spamguard.servers.listener import Door
 from spamguard.servers.scanner import ScanService
 from spamguard.storage import Spool
 from spamguard.users import QueuedLesson, UserResolver
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, drain
 
 KEY = b"k" * 32
 
@@ -162,7 +162,7 @@ async def serving(
             resolver=resolver,
         )
         door = open_scanner(service, listening)
-        await door.start()
+        door.open()
         assert isinstance(door, Door)
         try:
             served = Served(
@@ -171,4 +171,4 @@ async def serving(
             yield served
         finally:
             await served.hang_up()
-            await door.drain(asyncio.get_running_loop().time() + 2)
+            await drain(door, 2)

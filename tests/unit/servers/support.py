@@ -10,7 +10,7 @@ from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol
 from spamguard.daemon.doors import open_door
 from spamguard.servers.smtp import DoorContext
 from spamguard.smtp.envelope import Reply
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, drain
 
 OK = Reply.from_text(250, "2.1.5 fine by the next hop")
 NO = Reply.from_text(550, "5.1.1 no such user")
@@ -194,11 +194,11 @@ async def serving(directory, proxy, **options):
     with socket.create_server(("127.0.0.1", 0), backlog=200) as listening:
         port = listening.getsockname()[1]
         door = make_door(directory, proxy, listening, port=port, **options)
-        await door.start()
+        door.open()
         served = Served(door, port, listening)
         try:
             yield served
         finally:
             for caller in served.callers:
                 await caller.close()
-            await door.drain(asyncio.get_running_loop().time() + 2)
+            await drain(door, 2)

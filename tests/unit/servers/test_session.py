@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from spamguard.config.options import DoorLimits, Position
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, drain
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, make_door, serving
 
 
@@ -170,11 +170,11 @@ def test_nobody_is_evicted_before_being_greeted(tmp_path):
         limits = DoorLimits(connections=1)
         door = make_door(tmp_path, ScriptedProxy(), listening, limits=limits)
         clients = [await asyncio.open_connection(*listening.getsockname()) for _ in range(2)]
-        await door.start()  # which finds both at once
+        door.open()  # which finds both at once
         heard = [await asyncio.wait_for(reader.readline(), PATIENCE) for reader, _ in clients]
         for _, writer in clients:
             writer.close()
-        await door.drain(asyncio.get_running_loop().time() + 1)
+        await drain(door, 1)
         return sorted(line[:3] for line in heard)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:

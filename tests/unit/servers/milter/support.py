@@ -12,7 +12,7 @@ from spamguard.config.options import Action, Endpoint, Protocol, Scanner
 from spamguard.daemon.doors import open_scanner
 from spamguard.servers.listener import ByteQuota, IncomingMessage
 from spamguard.servers.scanner import ScanResult
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, drain
 from tests.unit.servers.milter.mta import Mta
 
 FIELDS = (b"X-Spam-Flag: YES", b"X-Spam-Status: Yes, score=9.0", b"X-Spamguard: spam; id=1")
@@ -84,14 +84,14 @@ async def serving(directory: Path, service: ScriptedService, path: Path | None =
         listening.listen(200)
         service.directory = directory
         door = open_scanner(service, listening)
-        await door.start()
+        door.open()
         served = Served(door, listening.getsockname())
         try:
             yield served
         finally:
             for server in served.servers:
                 await server.close()
-            await door.drain(asyncio.get_running_loop().time() + 2)
+            await drain(door, 2)
 
 
 def run(directory, service, talk, **options):
