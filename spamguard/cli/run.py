@@ -247,17 +247,11 @@ Open people's mail for a daemon that has no right to. Messages of the mailboxes 
 go to it over the socket `watch_socket`.
 
 For a service of its own (systemd/spamguard-watch.service), which may read everything, while the
-daemon, which parses mail, may not. It reads the configuration itself, answers the daemon's user and
-root only, writes nothing and knows no network. Started by root it becomes the user below, and keeps
-the right to read of all of root's (CAP_DAC_READ_SEARCH).
+daemon, which parses mail, may not. It reads the configuration itself, again for each client,
+answers the daemon's user and root only, writes nothing and knows no network. It does not run as
+root: the unit gives its user the right to read everything (CAP_DAC_READ_SEARCH), and nothing else.
 
-SIGHUP: read the configuration again. Exit status 78: the configuration has mistakes.""",
-    argument(
-        "--user",
-        metavar="NAME",
-        default="spamguard-watch",
-        help="the user to become when started as root (default: %(default)s)",
-    ),
+Exit status 78: the configuration has mistakes.""",
     example="""  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml""",
 )
 def run_open_mailboxes(options: argparse.Namespace) -> int:
@@ -268,7 +262,7 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
     read = common.config_reader(options, options.config.absolute())
     log.configure()
     try:
-        return MailboxBroker(read, options.user).run()
+        return MailboxBroker(read).run()
     except ConfigError as error:
         return common.fail_config(error)
 
