@@ -1,5 +1,4 @@
-"""The courier: the one process of a node that talks to the shared database (`python -m
-spamguard.daemon.courier`).
+"""The courier: the one process of a node that talks to the shared database.
 
 The master starts it where `shared` is configured. Turns keep the node's copy of the log equal to
 the database (`shared.courier`). Beside them, tasks write the status, tell the database of this node
@@ -21,7 +20,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -32,7 +30,7 @@ from operator import attrgetter
 from spamguard import __version__, keys, process
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.config.options import Settings, SharedSettings
-from spamguard.daemon.children import service_context
+from spamguard.daemon.children import Channel
 from spamguard.engine.snapshot import SNAPSHOT_KEY
 from spamguard.engine.store import parse_if_whole, undo_limit
 from spamguard.errors import SpamguardError, UnavailableError
@@ -60,25 +58,25 @@ _TICK_SECONDS = 1.0
 _COMPACT_SECONDS = 60.0
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(settings: Settings, channel: Channel) -> int:
     """Serve until this process is ended."""
-    with service_context(arguments) as (settings, channel):
-        if settings.shared is not None:
-            errors = WarnOnce(_log, logging.ERROR)
-            while True:
-                try:
-                    key = keys.load_key(settings.state / KEY_FILE, create=False)
-                    path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
-                    # What a power cut takes away from the copy is read from the log again: it need
-                    # not wait for the disk. Lessons are cast by others, who do.
-                    with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
-                        errors.clear()
-                        settle = channel.request_settling
-                        node = Node(settings, settings.shared, ledger, key, settle)
-                        asyncio.run(node.run())
-                except (SpamguardError, OSError) as error:
-                    errors.report("the shared log is not read: %s", error)
-                time.sleep(RETRY_SECONDS)
+    channel.begin_service()
+    if settings.shared is not None:
+        errors = WarnOnce(_log, logging.ERROR)
+        while True:
+            try:
+                key = keys.load_key(settings.state / KEY_FILE, create=False)
+                path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
+                # What a power cut takes away from the copy is read from the log again: it need
+                # not wait for the disk. Lessons are cast by others, who do.
+                with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
+                    errors.clear()
+                    settle = channel.request_settling
+                    node = Node(settings, settings.shared, ledger, key, settle)
+                    asyncio.run(node.run())
+            except (SpamguardError, OSError) as error:
+                errors.report("the shared log is not read: %s", error)
+            time.sleep(RETRY_SECONDS)
     return 1
 
 
@@ -328,7 +326,3 @@ def _describe_differences(rows: Sequence[NodeRow]) -> Iterator[str]:
                 f"{' and '.join(names.values())}: please report this fault; `spamguard rebuild` "
                 "takes away damage of a node"
             )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The learner: users' folders and the lessons that wait (`python -m spamguard.daemon.learner`).
+"""The learner: users' folders and the lessons that wait.
 
 The master starts it where folders are watched or lessons accepted, apart from the mail and at low
 priority. One thread watches the folders and one learns what waits in the queue and in the spool;
@@ -14,17 +14,16 @@ waiting, or the other way round.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from math import inf
 
 from spamguard.config.options import ACCOUNTS_SIGHTINGS, ACCOUNTS_SOCKET, Settings, TeachSettings
-from spamguard.daemon.children import Channel, Message, service_context
+from spamguard.daemon.children import Channel, Message
 from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders import broker
@@ -44,21 +43,21 @@ _MOVES_WAIT = "what is moved meanwhile is found when that is mended"
 _LESSONS_WAIT = "lessons wait until that is mended"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(settings: Settings, channel: Channel) -> int:
     """Learn until this process is ended."""
-    with service_context(arguments) as (settings, channel):
-        threads = []
-        if settings.watch:
-            watch = partial(_watch_folders, settings, channel)
-            threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
-        if settings.accounts:
-            watch = partial(_watch_accounts, settings, channel)
-            threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
-        if settings.accepts_lessons:
-            learn = partial(_learn_lessons, settings, channel)
-            threads.append(_start_thread(learn, _log, _LESSONS_WAIT))
-        for thread in threads:
-            thread.join()
+    channel.begin_service()
+    threads = []
+    if settings.watch:
+        watch = partial(_watch_folders, settings, channel)
+        threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
+    if settings.accounts:
+        watch = partial(_watch_accounts, settings, channel)
+        threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
+    if settings.accepts_lessons:
+        learn = partial(_learn_lessons, settings, channel)
+        threads.append(_start_thread(learn, _log, _LESSONS_WAIT))
+    for thread in threads:
+        thread.join()
     return 1
 
 
@@ -135,7 +134,3 @@ def _learn_lessons(settings: Settings, channel: Channel) -> Iterator[None]:
             channel.send(Message(task="lessons"))
             yield
             time.sleep(POLL_SECONDS)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

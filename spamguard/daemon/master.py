@@ -26,7 +26,7 @@ from spamguard import __version__, log, native, process
 from spamguard.config.options import ACCOUNTS_DOOR, Settings
 from spamguard.counters import Counters, DaemonReport
 from spamguard.daemon import startup, status
-from spamguard.daemon.children import Policy, Service
+from spamguard.daemon.children import Service
 from spamguard.daemon.status import StatusSocket
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
 from spamguard.process import Notifier, ReplacedError
@@ -38,14 +38,6 @@ _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 # In which workers and scorers have the processor to themselves, since the first client waits.
 _FIRST_SCORER_TIMEOUT = 10.0
 _TICK_SECONDS = 1.0  # between two rounds of what is due
-_WORKER_POLICY = Policy(
-    first_pause=0.1,
-    longest_pause=5.0,
-    short_life=5.0,
-    silent=20.0,
-    starting=120.0,
-    overlaps=True,
-)
 _FRESH_SECONDS = 5.0  # systemd hears of us while each worker was heard within so long
 _SETTLE_SECONDS = 60.0  # between two starts of the process that settles
 _MAX_SILENCE_SECONDS = 10.0  # of a worker, for monitors
@@ -85,24 +77,13 @@ class Master:
         self._drain_seconds = drain_seconds
         self._selector = selectors.DefaultSelector()
         self._began = 0
-        (
-            self._workers,
-            self._learner,
-            self._web,
-            self._courier,
-            self._settler,
-            self._imap,
-        ) = self._services = [
-            Service(name, f"spamguard.daemon.{module}", self._selector, policy)
-            for name, module, policy in (
-                ("worker", "worker", _WORKER_POLICY),
-                ("learner", "learner", Policy()),
-                ("web process", "web", Policy()),
-                ("courier", "courier", Policy()),
-                ("trainer", "settle", Policy(once=True)),
-                ("IMAP client", "imap", Policy()),
-            )
-        ]
+        self._workers = Service(
+            "worker", self._selector, longest_pause=5.0, silent=20.0, overlaps=True
+        )
+        self._settler = Service("settle", self._selector, once=True)
+        others = [Service(name, self._selector) for name in ("learner", "web", "courier", "imap")]
+        self._learner, self._web, self._courier, self._imap = others
+        self._services = [self._workers, self._settler, *others]
         self._status_socket = StatusSocket(self._selector, self._describe)
         self._notifier = Notifier(None)
         self._sockets: dict[startup.Address, socket.socket] = {}
@@ -181,7 +162,7 @@ class Master:
             # The others start as soon as mail is judged, or that takes long.
             self._starts_all = True
             if not self._settler.children:
-                self._start_settling(self._settings, "first")
+                self._start_settling(self._settings)
         interval = self._notifier.watchdog_seconds
         # Starting has a time limit of its own.
         silence = max((each for _, each in self._workers.silences()), default=0.0)
@@ -333,7 +314,7 @@ class Master:
         """
         if (settings.state / LEDGER_FILE).exists():
             return
-        self._start_settling(settings, "first")
+        self._start_settling(settings)
         self._settler.maintain()
         for child in self._settler.children:
             with suppress(subprocess.TimeoutExpired):  # mail then passes unscored until it is done
@@ -353,11 +334,11 @@ class Master:
             self._next_settling = now + _SETTLE_SECONDS
             self._start_settling(self._settings)
 
-    def _start_settling(self, settings: Settings, *words: str) -> None:
+    def _start_settling(self, settings: Settings) -> None:
         """Start the process that settles; mail flows without it too."""
         # Held mail that is too old is removed, and mail that stayed is counted, every hour.
         self._next_tidying = time.monotonic() + 3600.0
-        self._settler.begin(settings, arguments=words)
+        self._settler.begin(settings)
 
     def _check_installation(self) -> None:
         """Warn when another version has been installed; stop once no worker is left then."""

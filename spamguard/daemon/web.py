@@ -1,4 +1,4 @@
-"""The web process: page and API, and what monitors ask (`python -m spamguard.daemon.web`).
+"""The web process: page and API, and what monitors ask.
 
 The master starts it where `web` or `metrics` is configured, apart from the mail. Each of the two
 has an address and a server of its own: monitors are answered while the page is busy, has no port
@@ -14,9 +14,8 @@ import os
 import resource
 import signal
 import socket
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -34,7 +33,7 @@ import uvicorn
 from spamguard import process
 from spamguard.config.options import HostPort, Settings, Web
 from spamguard.daemon import status
-from spamguard.daemon.children import Channel, Message, service_context
+from spamguard.daemon.children import Channel, Message
 from spamguard.errors import SpamguardError, error_text
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
@@ -54,18 +53,19 @@ RETRY_SECONDS = 15.0  # when an address is not available, or the certificate can
 _PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(settings: Settings, channel: Channel) -> None:
     """Serve until this process is ended."""
-    with service_context(arguments) as (settings, channel):
-        # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
-        for module in _PROBE_MODULES:
-            import_module(module)
-        # for uploads: /tmp may be memory, and the spool is where mail is kept private
-        tempfile.tempdir = str(settings.state / SPOOL_DIRECTORY)
-        asyncio.run(_serve(settings, channel))
-    return 0
+    channel.begin_service()
+    # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    for module in _PROBE_MODULES:
+        import_module(module)
+    # for uploads: /tmp may be memory, and the spool is where mail is kept private
+    tempfile.tempdir = str(settings.state / SPOOL_DIRECTORY)
+    asyncio.run(_serve(settings, channel))
+    # No exit as usual: a reload must not wait for threads whose work nobody waits for.
+    os._exit(0)
 
 
 async def _serve(settings: Settings, channel: Channel) -> None:
@@ -193,8 +193,3 @@ async def _open_page(
             for task in mailing:
                 task.cancel()
             await service.close()
-
-
-if __name__ == "__main__":
-    # Not `sys.exit`: a reload must not wait for threads whose work nobody waits for.
-    os._exit(main(sys.argv[1:]))

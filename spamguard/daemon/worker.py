@@ -1,6 +1,6 @@
-"""One worker process: `python -m spamguard.daemon.worker CHANNEL SOCKET…`.
+"""One worker process.
 
-The master starts it with the numbers of inherited descriptors. `assemble` starts the pool of
+The master starts it with the numbers of the listening sockets. `assemble` starts the pool of
 scorers, and has the doors built (`daemon.doors`). `Worker` runs the doors in one event loop and
 tells the master that it is alive, and what it has counted. SIGTERM makes it drain and take its
 time; end of file on the channel, when the master stops or is gone, makes it drain within seconds.
@@ -18,7 +18,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from spamguard.config.options import Settings
 from spamguard.counters import Counters
-from spamguard.daemon.children import Channel, Message, child_context
+from spamguard.daemon.children import Channel, Message
 from spamguard.errors import SpamguardError
 from spamguard.proxy.scorer_pool import ScorerPool
 
@@ -148,23 +147,20 @@ class Worker:
         await asyncio.gather(*(door.cut_off() for door in doors))
 
 
-def main(arguments: Sequence[str], assemble: Assemble = assemble) -> int:
-    """Take over the inherited descriptors, and run."""
+def main(
+    settings: Settings, channel: Channel, *descriptors: int, assemble: Assemble = assemble
+) -> int:
+    """Take over the listening sockets, and run."""
     # A connection needs up to three descriptors, and the usual limit is 1,024 (systemd.exec,
     # LimitNOFILE): raise it as far as allowed.
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    sockets = [socket.socket(fileno=int(number)) for number in arguments[1:]]
+    sockets = [socket.socket(fileno=number) for number in descriptors]
     for listening in sockets:
         listening.set_inheritable(False)  # in a child it would keep the address taken
-    with child_context(arguments) as (settings, channel):
-        try:
-            asyncio.run(Worker(settings, sockets, channel, assemble).run())
-        except (SpamguardError, OSError) as error:
-            _log.error("%s", error)
-            return 1
+    try:
+        asyncio.run(Worker(settings, sockets, channel, assemble).run())
+    except (SpamguardError, OSError) as error:
+        _log.error("%s", error)
+        return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -8,10 +8,10 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from spamguard.config.options import Settings
 from spamguard.counters import Counters
@@ -121,5 +121,4 @@ async def assemble(
     yield [Door(sock, settle) for sock in sockets], Ready()
 
 
-if __name__ == "__main__":
-    sys.exit(worker.main(sys.argv[1:], assemble))
+main = partial(worker.main, assemble=assemble)
