@@ -328,22 +328,20 @@ def leave(options: argparse.Namespace) -> int:
 @contextmanager
 def _stopped_daemon(state: Path) -> Iterator[None]:
     """Keep daemons from the state directory. UsageError: one runs there."""
-    from spamguard.daemon.status import StateLock
+    from spamguard.daemon.status import lock_state
     from spamguard.engine import store
 
     store.make_state_directory(state)
     try:
         with as_directory_owner(state):
-            lock = StateLock(state)
+            lock = lock_state(state)
     except StartError as error:
         raise UsageError(
             f"{state}: a daemon runs on it: stop it before (`systemctl stop spamguard.socket "
             "spamguard` where it is a service)"
         ) from error
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def _shared_log(spam_filter: Filter) -> SharedLog:

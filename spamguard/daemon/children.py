@@ -163,13 +163,6 @@ class Child:
             self._service.selector.unregister(self._channel)
         self._channel.close()
 
-    def describe_exit(self) -> str:
-        """Say how the process ended, as a verb phrase."""
-        status = self.process.returncode
-        if status < 0:
-            return f"was ended by {signal.Signals(-status).name}"
-        return f"has exited with status {status}"
-
     def _receive(self) -> bool:
         try:
             data = self._channel.recv(_MAX_MESSAGE_BYTES)
@@ -372,12 +365,14 @@ class Service:
     def _remove_ended(self, child: Child, now: float) -> None:
         self.children.remove(child)
         self._close(child)
-        how, pid = child.describe_exit(), child.process.pid
+        status, pid = child.process.returncode, child.process.pid
+        how = f"has exited with status {status}"
+        if status < 0:
+            how = f"was ended by {signal.Signals(-status).name}"
         if self._once:
             self._number = 0
         elif child.draining:
-            how = how if child.process.returncode else "has drained"
-            _log.info("%s %d %s", self.name, pid, how)
+            _log.info("%s %d has drained, and %s", self.name, pid, how)
         else:
             if now - child.started_at < self._longest_pause:
                 self._lengthen_pause()

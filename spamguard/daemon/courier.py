@@ -53,7 +53,6 @@ from spamguard.web.replication import CredentialReplica, replicate
 
 _log = logging.getLogger("spamguard.shared")
 
-RETRY_SECONDS = 15.0  # while the ledger cannot be opened or has not joined
 _TICK_SECONDS = 1.0
 _COMPACT_SECONDS = 60.0
 
@@ -61,22 +60,17 @@ _COMPACT_SECONDS = 60.0
 def main(settings: Settings, channel: Channel) -> int:
     """Serve until this process is ended."""
     channel.begin_service()
-    if settings.shared is not None:
-        errors = WarnOnce(_log, logging.ERROR)
-        while True:
-            try:
-                key = keys.load_key(settings.state / KEY_FILE, create=False)
-                path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
-                # What a power cut takes away from the copy is read from the log again: it need
-                # not wait for the disk. Lessons are cast by others, who do.
-                with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
-                    errors.clear()
-                    settle = channel.request_settling
-                    node = Node(settings, settings.shared, ledger, key, settle)
-                    asyncio.run(node.run())
-            except (SpamguardError, OSError) as error:
-                errors.report("the shared log is not read: %s", error)
-            time.sleep(RETRY_SECONDS)
+    if (shared := settings.shared) is None:
+        return 1
+    try:
+        key = keys.load_key(settings.state / KEY_FILE, create=False)
+        path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
+        # What a power cut takes away from the copy is read from the log again: it need not wait for
+        # the disk. Lessons are cast by others, who do.
+        with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
+            asyncio.run(Node(settings, shared, ledger, key, channel.request_settling).run())
+    except (SpamguardError, OSError) as error:
+        _log.error("the shared log is not read: %s", error)
     return 1
 
 
@@ -113,8 +107,7 @@ class Node:
     async def run(self) -> None:
         """Serve for ever."""
         with closing(self):
-            with process.short_path(self._settings.state) as directory:
-                listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
+            listening = process.listen_at(self._settings.state / COURIER_SOCKET, 0o600)
             server = await asyncio.start_unix_server(self._serve, sock=listening)
             async with server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._courier.run())

@@ -114,11 +114,6 @@ def _open_socket(settings: Settings) -> socket.socket:
             "`watch_socket` is not set: "
             "say where to listen, as in watch_socket: /run/spamguard-watch/mailboxes.sock"
         )
-    if process.is_listening(settings.watch_socket):
-        raise StartError(
-            f"{settings.watch_socket}: another `open-mailboxes` listens there: stop that one "
-            "(`systemctl stop spamguard-watch` where it is a service)"
-        )
     try:
         # The peer's user id decides who may ask.
         return process.listen_at(settings.watch_socket, 0o666)

@@ -12,7 +12,6 @@ listening socket that the configuration still names.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import selectors
 import signal
@@ -27,7 +26,6 @@ from spamguard.config.options import ACCOUNTS_DOOR, Settings
 from spamguard.counters import Counters, DaemonReport
 from spamguard.daemon import startup, status
 from spamguard.daemon.children import Service
-from spamguard.daemon.status import StatusSocket
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
 from spamguard.process import Notifier, ReplacedError
 from spamguard.storage import LEDGER_FILE
@@ -84,14 +82,10 @@ class Master:
         others = [Service(name, self._selector) for name in ("learner", "web", "courier", "imap")]
         self._learner, self._web, self._courier, self._imap = others
         self._services = [self._workers, self._settler, *others]
-        self._status_socket = StatusSocket(self._selector, self._describe)
         self._notifier = Notifier(None)
         self._sockets: dict[startup.Address, socket.socket] = {}
-        self._retired_sockets: dict[startup.Address, socket.socket] = {}
         self._next_settling = self._next_tidying = self._kill_at = 0.0
-        # systemd would count from the first ping on, and starting has a time limit of its own
-        self._next_ping = math.inf
-        self._announced = False
+        self._announced = self._serves = False
         self._starts_all = False  # a scorer is ready, so the other processes may start
         self._replaced_warning = log.WarnOnce(_log, logging.ERROR)
         self._exit_status = 0
@@ -108,22 +102,17 @@ class Master:
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
             stack.callback(self._selector.close)
-            stack.callback(self._close_sockets)
+            stack.callback(lambda: startup.close_all(self._sockets.values()))
             # before it can be reached: who has connected may expect an orderly stop
             wakeups = stack.enter_context(process.signal_socket(_SIGNALS))
             self._selector.register(
                 wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
             )
-            try:
-                self._open_sockets(settings, below_state=False)
-            except StartError as error:
-                # A second daemon meets its addresses first; another port would not help there.
-                raise status.explain_start_error(settings.state, error) from error
+            self._open_sockets(settings, below_state=False)
             startup.drop_privileges(settings)
             startup.check_program()
             self._open_sockets(settings)
-            self._state_lock = status.StateLock(settings.state)
-            stack.callback(self._state_lock.release)
+            self._state_lock = stack.enter_context(status.lock_state(settings.state))
             _log.info("spamguard %s (kernel: %s)", __version__, native.implementation())
             for service in self._services:  # none is left, for whatever reason this process ends
                 stack.callback(service.end)
@@ -131,8 +120,7 @@ class Master:
             self._create_filter(settings)
             self._starts_all_at = time.monotonic() + _FIRST_SCORER_TIMEOUT
             self._began = int(time.time())
-            self._status_socket.open(settings.state)
-            stack.callback(self._status_socket.close)
+            status.answer_clients(settings.state, self._selector, self._describe, stack)
             self._begin(settings)
             while self._workers.children or not self._workers.stopping:
                 self._run_once()
@@ -142,10 +130,8 @@ class Master:
     def _run_once(self) -> None:
         services = self._services if self._starts_all else [self._workers]
         next_start = min(service.next_start() for service in services)
-        # Ping systemd three times as often as it expects while every worker is alive.
-        next_ping = (self._notifier.watchdog_seconds or 3) / 3
         tick = _TICK_SECONDS if self._starts_all else 0.1
-        for key, _ in self._selector.select(min(tick, next_start, next_ping)):
+        for key, _ in self._selector.select(min(tick, next_start)):
             key.data()
         for service in services:
             service.maintain()
@@ -161,14 +147,9 @@ class Master:
         elif self._workers.is_scoring or now > self._starts_all_at:
             # The others start as soon as mail is judged, or that takes long.
             self._starts_all = True
-            if not self._settler.children:
-                self._start_settling(self._settings)
-        interval = self._notifier.watchdog_seconds
-        # Starting has a time limit of its own.
+        # systemd counts from the first ping on, and starting has a time limit of its own.
         silence = max((each for _, each in self._workers.silences()), default=0.0)
-        is_alive = self._workers.children and silence < _FRESH_SECONDS
-        if interval and now >= self._next_ping and is_alive:
-            self._next_ping = now + interval / 3
+        if self._serves and self._workers.children and silence < _FRESH_SECONDS:
             self._notifier.ping_watchdog()
         self._check_installation()
 
@@ -184,21 +165,15 @@ class Master:
     def _open_sockets(self, settings: Settings, *, below_state: bool = True) -> None:
         """Listen where the settings say; in the state directory only once it is there and ours.
 
-        A socket that they no longer name is retired: it stays open until its workers drain.
+        A socket that they no longer name stays open until its workers drain.
         """
         own = settings.state / ACCOUNTS_DOOR
         listens = [door.listen for door in settings.doors]
         endpoints = [each for each in listens if below_state or each.path != own]
         if not self._sockets:
-            self._retired_sockets = startup.take_inherited(os.environ)
-            startup.check_inherited(self._retired_sockets, endpoints)
-        open_sockets = self._sockets | self._retired_sockets
-        self._sockets = startup.open_all(endpoints, open_sockets)
-        self._retired_sockets = {
-            address: listening
-            for address, listening in open_sockets.items()
-            if address not in self._sockets
-        }
+            self._sockets = startup.take_inherited(os.environ)
+            startup.check_inherited(self._sockets, endpoints)
+        self._sockets |= startup.open_all(endpoints, self._sockets)
 
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
@@ -249,12 +224,11 @@ class Master:
     def _announce(self) -> None:
         if self._announced or not self._workers.is_in_force:
             return
-        self._announced = True
-        startup.close_all(self._retired_sockets.values())
-        self._retired_sockets = {}
+        self._announced = self._serves = True
+        named = {startup.endpoint_address(door.listen) for door in self._settings.doors}
+        startup.close_all(self._sockets.pop(other) for other in self._sockets.keys() - named)
         _log.info("%s", self._describe_doors())
         self._notifier.ready(self._describe_doors())
-        self._next_ping = 0.0
         if self._on_ready:
             self._on_ready(self._settings)
             self._on_ready = None  # not again after a reload
@@ -262,27 +236,23 @@ class Master:
     def _describe_doors(self) -> str:
         doors = []
         for door in self._settings.doors:
-            listening = self._sockets[startup.endpoint_address(door.listen)]
-            address = startup.describe_listener(door.listen, listening)
+            address = startup.format_address(startup.endpoint_address(door.listen))
             doors.append(f"{door.listen.protocol} on {address}")
         return f"serving {', '.join(doors)}"
 
     def _describe(self) -> dict[str, object]:
-        report = self._report()
         workers = [
             {
                 "pid": child.process.pid,
                 "ready": child.message.ready,
-                "draining": child.draining,
-                "silent": round(time.monotonic() - child.last_heard, 1),
             }
             for child in self._workers.children
         ]
         return {
-            **status.describe_daemon(self._settings, report),
+            **status.describe_daemon(self._settings),
             "stopping": self._workers.stopping,
             "workers": workers,
-            "report": report,
+            "report": self._report(),
         }
 
     def _report(self) -> DaemonReport:
@@ -364,8 +334,5 @@ class Master:
         self._workers.stop()
         for service in self._services[1:]:
             service.end()
-        self._state_lock.release()  # the next daemon may start while our workers finish
-        self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        startup.close_all([*self._sockets.values(), *self._retired_sockets.values()])
+        self._state_lock.close()  # the next daemon may start while our workers finish
+        startup.close_all(self._sockets.values())

@@ -44,10 +44,8 @@ def settle(settings: Settings) -> int:
     try:
         settled = settle_if_due(state, settings.keep)
         remove_stale_drafts(state)
-        if settings.quarantine.keep is not None:
-            remove_expired(state, settings.quarantine.keep)
-        if settings.reject.keep is not None:
-            remove_expired(state, settings.reject.keep, REFUSED)
+        remove_expired(state, settings.quarantine.keep)
+        remove_expired(state, settings.reject.keep, REFUSED)
         if (state / HISTORY_FILE).exists():
             note_stayed(state)
     except (SpamguardError, OSError) as error:
@@ -76,8 +74,10 @@ def note_stayed(state: Path) -> None:
         spam_filter.note_stayed(len(judged) - len(taught))
 
 
-def remove_expired(state: Path, days: int, reason: str = "") -> None:
+def remove_expired(state: Path, days: int | None, reason: str = "") -> None:
     """Remove held mail that is older than so many days: all, or what is held for one reason."""
+    if days is None:
+        return
     with History.open(state / HISTORY_FILE) as history:
         now = history.trusted_time(time.time())
     Quarantine(state / DIRECTORY).remove_older(now - days * 86_400, reason)

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import errno
 import logging
+import multiprocessing
 import os
-import pickle
 import pwd
 import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, MutableMapping
 from ipaddress import ip_address
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from spamguard import process
@@ -45,30 +46,30 @@ def read_apart(read: Callable[[], Settings]) -> Settings:
     ConfigError
         They cannot be used, or that process was ended.
     """
-    reading, writing = os.pipe()
-    child = os.fork()  # the master has no threads
-    if not child:
-        answer: Settings | Exception
-        try:
-            try:
-                answer = read()
-            except Exception as error:  # noqa: BLE001  the master raises it
-                answer = error
-            data = pickle.dumps(answer)
-            with os.fdopen(writing, "wb") as pipe:
-                pipe.write(data)
-        finally:
-            os._exit(0)  # whatever happens: the sockets and processes are the master's
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        data = pipe.read()
-    os.waitpid(child, 0)
-    if not data:
-        raise ConfigError("the process that reads the configuration was ended: is memory short?")
-    answer = pickle.loads(data)  # noqa: S301  of our own child
+    fork = multiprocessing.get_context("fork")  # the master has no threads
+    receiving, sending = fork.Pipe(duplex=False)
+    child = fork.Process(target=_send_settings, args=(read, sending))
+    child.start()
+    sending.close()
+    try:
+        answer: Settings | Exception = receiving.recv()
+    except EOFError:
+        raise ConfigError(
+            "the process that reads the configuration was ended: is memory short?"
+        ) from None
+    finally:
+        child.join()
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def _send_settings(read: Callable[[], Settings], sending: Connection) -> None:
+    try:
+        answer: Settings | Exception = read()
+    except Exception as error:  # noqa: BLE001  the master raises it
+        answer = error
+    sending.send(answer)
 
 
 # ---- addresses
@@ -107,11 +108,6 @@ def format_address(address: Address) -> str:
     """
     host, port = address
     return host if host.startswith("/") else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def describe_listener(endpoint: Endpoint, listening: socket.socket) -> str:
-    """Say where the socket of an endpoint listens: for port 0 the kernel has chosen the port."""
-    return str(endpoint.path or format_address(_bound_address(listening)))
 
 
 # ---- opening
@@ -231,7 +227,6 @@ def drop_privileges(settings: Settings) -> None:
                     settings.state,
                 )
             _make_state(settings.state, account)
-            _check_owner(settings.state, account)  # somebody may just have made it
             # Drop everything of root's, for good: setresuid changes the saved id too.
             if account.pw_uid != 0:
                 os.initgroups(account.pw_name, account.pw_gid)
@@ -244,7 +239,7 @@ def drop_privileges(settings: Settings) -> None:
                 raise ConfigError(*unreadable)
         else:
             _make_state(settings.state, None)
-            _check_access(settings.state)
+        _check_access(settings.state)
         os.umask(0o077)
         (settings.state / SPOOL_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -278,7 +273,6 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
                     f"will not run as root with {address} open to others: "
                     f"name a user with `user`, or give {settings.state} to one with chown"
                 )
-    _check_owner(settings.state, account)
     return account
 
 
@@ -333,19 +327,6 @@ def _make_state(state: Path, account: pwd.struct_passwd | None) -> None:
         return
     if account is not None:
         os.chown(state, account.pw_uid, account.pw_gid)
-
-
-def _check_owner(state: Path, account: pwd.struct_passwd) -> None:
-    """Raise StartError if the filter belongs to another user, or is not in a directory."""
-    if state.exists() and not state.is_dir():
-        raise StartError(f"{state}: is no directory: name another with `state`")
-    for path in (state, *(state / name for name in _OWNED_FILES)):
-        if os.path.lexists(path) and path.lstat().st_uid != account.pw_uid:
-            name = account.pw_name
-            raise StartError(
-                f"{path} does not belong to {name}, whom the daemon runs as: "
-                f"chown -R {name}: {state}"
-            )
 
 
 def _check_access(state: Path) -> None:

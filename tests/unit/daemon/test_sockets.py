@@ -68,12 +68,8 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     endpoint = Endpoint(Protocol.MILTER, path=tmp_path / "milter.sock")
     first = startup.open_all([endpoint], {})
     assert startup.open_all([endpoint], first) == first
-    ((address, one),) = first.items()
-    assert (
-        startup.format_address(address)
-        == startup.describe_listener(endpoint, one)
-        == str(endpoint.path)
-    )
+    (address,) = first
+    assert startup.format_address(address) == str(endpoint.path)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(endpoint.path))
     with pytest.raises(StartError, match="stop what listens there"):
