@@ -22,7 +22,7 @@ import pwd
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,7 +158,6 @@ editor.""",
 )
 def run_check(options: argparse.Namespace) -> int:
     from spamguard.config import schema
-    from spamguard.daemon import startup
 
     if options.schema:
         print(common.to_json(schema.schema_for_editors(), indent=2))
@@ -173,8 +172,8 @@ def run_check(options: argparse.Namespace) -> int:
         problems += error.problems
         settings = error.settings
     if settings is not None:
-        warnings += _find_warnings(settings, file)
-        problems += _unreadable_files(settings, startup.required_files(settings))
+        warnings += _find_warnings(settings)
+        problems = problems or _problems_of_daemon(options, settings)
     if options.json:
         in_force = schema.to_plain(settings) if not problems else None
         values = {"ok": not problems, "problems": problems, "warnings": warnings}
@@ -201,7 +200,7 @@ def _read_classes(state: Path) -> frozenset[str] | None:
         return None
 
 
-def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
+def _find_warnings(settings: Settings) -> Iterator[str]:
     """What is no mistake, but would keep the daemon from working, or is not what people mean."""
     from spamguard.config import schema
     from spamguard.daemon import startup
@@ -212,8 +211,6 @@ def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
             startup.check_account(settings)
     except StartError as error:
         yield str(error)
-    # root can start the daemon if this file is unreadable, but the daemon cannot reload it
-    yield from _unreadable_files(settings, [file] if file else [])
     if not settings.watch or settings.watch_socket:
         return
     from spamguard import doctor
@@ -226,14 +223,17 @@ def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
                 yield "; ".join(access.trouble)
 
 
-def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
-    """Complaints about files that the daemon's user cannot read; only root can find out."""
+def _problems_of_daemon(options: argparse.Namespace, settings: Settings) -> list[str]:
+    """What keeps the daemon's user from reading the configuration; only root can find out."""
     from spamguard.daemon import startup
 
     if os.geteuid() != 0:
         return []
-    with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
-        return startup.find_unreadable(files)
+    try:
+        with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
+            common.config_reader(options, options.config, find_classes=_read_classes)()
+    except ConfigError as error:
+        return list(error.problems)
     return []
 
 

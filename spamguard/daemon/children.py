@@ -338,11 +338,6 @@ class Service:
         """Whether a child can have messages judged."""
         return any(child.message.scoring for child in self.children)
 
-    def silences(self) -> list[tuple[Child, float]]:
-        """The children that are ready, and the seconds since each was heard."""
-        now = time.monotonic()
-        return [(child, now - child.last_heard) for child in self.children if child.message.ready]
-
     def count(self, total: Counters) -> None:
         """Add what all children have counted so far."""
         for counters in (self.counted, *(child.counters for child in self.children)):

@@ -23,7 +23,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
@@ -125,15 +124,10 @@ class Node:
     # ---- status
 
     async def _keep_status(self) -> None:
-        """Write the status when it has changed, at most once a second."""
         while True:
             try:
-                status = self._make_status()
-                last = self._written
-                same = replace(status, written=last.written, contact=last.contact)
-                if same != last or status.written - last.written >= BEAT_SECONDS:
-                    write_status(self._settings.state, status)
-                    self._written = status
+                self._written = self._make_status()
+                write_status(self._settings.state, self._written)
             except (SpamguardError, OSError) as error:
                 self._warnings.warn("status", "the courier's status is not written: %s", error)
             else:
@@ -251,11 +245,9 @@ class Node:
             self._back_at = now  # after an absence of the database others come back too
         self._reported = now
         is_back = self._back_at and now - self._back_at < ABSENT_SECONDS
-        before = time.time() - ABSENT_SECONDS
+        before = 0.0 if is_back else time.time() - ABSENT_SECONDS
         self._absent = tuple(
-            row.name
-            for row in rows
-            if row.seen < before and row.node != self._ledger.node and not is_back
+            row.name for row in rows if row.seen < before and row.node != self._ledger.node
         )
         texts = [
             f"{printable(name)} was not seen for a minute or longer: it is away, or takes another "

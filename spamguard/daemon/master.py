@@ -36,9 +36,8 @@ _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 # In which workers and scorers have the processor to themselves, since the first client waits.
 _FIRST_SCORER_TIMEOUT = 10.0
 _TICK_SECONDS = 1.0  # between two rounds of what is due
-_FRESH_SECONDS = 5.0  # systemd hears of us while each worker was heard within so long
 _SETTLE_SECONDS = 60.0  # between two starts of the process that settles
-_MAX_SILENCE_SECONDS = 10.0  # of a worker, for monitors
+_MAX_SILENCE_SECONDS = 10.0  # of a worker or the page, for systemd and monitors
 _TASKS = {
     "page": (_MAX_SILENCE_SECONDS, "page and API: nobody serves them"),
     # Many lessons, and a long look at many mailboxes, delay heartbeats.
@@ -109,7 +108,10 @@ class Master:
                 wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
             )
             self._open_sockets(settings, below_state=False)
+            uid = os.getuid()
             startup.drop_privileges(settings)
+            if os.getuid() != uid:  # root can read files that this user cannot
+                settings = startup.read_apart(self._read)
             startup.check_program()
             self._open_sockets(settings)
             self._state_lock = stack.enter_context(status.lock_state(settings.state))
@@ -148,8 +150,7 @@ class Master:
             # The others start as soon as mail is judged, or that takes long.
             self._starts_all = True
         # systemd counts from the first ping on, and starting has a time limit of its own.
-        silence = max((each for _, each in self._workers.silences()), default=0.0)
-        if self._serves and self._workers.children and silence < _FRESH_SECONDS:
+        if self._serves and not self._find_stuck():
             self._notifier.ping_watchdog()
         self._check_installation()
 
@@ -171,7 +172,7 @@ class Master:
         listens = [door.listen for door in settings.doors]
         endpoints = [each for each in listens if below_state or each.path != own]
         if not self._sockets:
-            self._sockets = startup.take_inherited(os.environ)
+            self._sockets = startup.take_inherited()
             startup.check_inherited(self._sockets, endpoints)
         self._sockets |= startup.open_all(endpoints, self._sockets)
 
@@ -259,11 +260,6 @@ class Master:
         counters, now = Counters(), time.monotonic()
         for service in self._services:
             service.count(counters)
-        silent = [
-            f"worker {child.process.pid}: not heard for {seconds:.0f} s"
-            for child, seconds in self._workers.silences()
-            if seconds > _MAX_SILENCE_SECONDS
-        ]
         absent = [
             f"{text} for {now - heard:.0f} s"
             for service in self._services
@@ -271,9 +267,24 @@ class Master:
             for limit, text in [_TASKS[task]]
             if now - heard > limit
         ]
-        number = len(self._workers.children)
-        stuck = silent if number else ["workers: none runs"]
-        return DaemonReport(self._began, number, counters, stuck, absent, self._workers.is_scoring)
+        return DaemonReport(
+            self._began,
+            len(self._workers.children),
+            counters,
+            self._find_stuck(),
+            absent,
+            self._workers.is_scoring,
+        )
+
+    def _find_stuck(self) -> list[str]:
+        """What mail depends on and does not work."""
+        now, workers = time.monotonic(), self._workers.children
+        silent = [
+            f"worker {worker.process.pid}: not heard for {now - worker.last_heard:.0f} s"
+            for worker in workers
+            if worker.message.ready and now - worker.last_heard > _MAX_SILENCE_SECONDS
+        ]
+        return silent if workers else ["workers: none runs"]
 
     # ---- processes
 

@@ -23,7 +23,7 @@ import pwd
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, MutableMapping
+from collections.abc import Callable, Collection, Iterable
 from ipaddress import ip_address
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -77,7 +77,7 @@ def _send_settings(read: Callable[[], Settings], sending: Connection) -> None:
 # Like a port on loopback, a socket in the file system is for anybody on this machine; the mode of
 # its directory may restrict that.
 _SOCKET_MODE = 0o666
-_BIND_TIMEOUT = 3.0  # seconds: workers of a daemon that was killed may still hold the address
+BIND_TIMEOUT = 3.0  # seconds: workers of a daemon that was killed may still hold the address
 
 Address = tuple[str, int]
 """An IP address and a port, or the path of a socket and 0."""
@@ -116,15 +116,13 @@ def format_address(address: Address) -> str:
 def open_all(
     endpoints: Iterable[Endpoint],
     open_sockets: dict[Address, socket.socket],
-    *,
-    timeout: float = _BIND_TIMEOUT,
 ) -> dict[Address, socket.socket]:
     """Return a listening socket for each endpoint: an open one, or else a new one.
 
     StartError: one cannot be opened; none of the new ones is left open.
     """
     listening: dict[Address, socket.socket] = {}
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + BIND_TIMEOUT
     try:
         for endpoint in endpoints:
             address = endpoint_address(endpoint)
@@ -142,9 +140,7 @@ def _open_endpoint(endpoint: Endpoint, deadline: float) -> socket.socket:
                 return process.listen(endpoint.host, endpoint.port)
             if process.is_listening(endpoint.path):
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-            listening = process.listen_at(endpoint.path, _SOCKET_MODE)
-            listening.setblocking(False)
-            return listening
+            return process.listen_at(endpoint.path, _SOCKET_MODE)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise StartError(
@@ -167,20 +163,19 @@ def close_all(listening: Iterable[socket.socket]) -> None:
 # ---- sockets of systemd
 
 
-def take_inherited(environment: MutableMapping[str, str]) -> dict[Address, socket.socket]:
+def take_inherited() -> dict[Address, socket.socket]:
     """Return the sockets that systemd has opened for this process.
 
     LISTEN_… is taken out of the environment: it is not for children.
     """
-    pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
-    environment.pop("LISTEN_FDNAMES", None)
+    pid, number = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "")
+    os.environ.pop("LISTEN_FDNAMES", None)
     if pid != str(os.getpid()):
         return {}
     inherited: dict[Address, socket.socket] = {}
     for descriptor in range(3, 3 + int(number)):  # sd_listen_fds(3)
         listening = socket.socket(fileno=descriptor)
         listening.set_inheritable(False)
-        listening.setblocking(False)
         inherited[_bound_address(listening)] = listening
     return inherited
 
@@ -213,8 +208,7 @@ _OWNED_FILES = (KEY_FILE, LEDGER_FILE)
 def drop_privileges(settings: Settings) -> None:
     """Make the state directory if it is missing, become its owner, and make the spool directory.
 
-    StartError: the state directory cannot be used so. ConfigError: that user cannot read files that
-    root has read, so every worker would end at once.
+    StartError: the state directory cannot be used so.
     """
     os.umask(0o022)  # the user must get through the directories above the state directory
     try:
@@ -235,8 +229,6 @@ def drop_privileges(settings: Settings) -> None:
                 name = account.pw_name
                 os.environ.update(HOME=account.pw_dir, USER=name, LOGNAME=name)
                 _log.info("running as %s", name)
-            if unreadable := find_unreadable(required_files(settings)):
-                raise ConfigError(*unreadable)
         else:
             _make_state(settings.state, None)
         _check_access(settings.state)
@@ -274,31 +266,6 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
                     f"name a user with `user`, or give {settings.state} to one with chown"
                 )
     return account
-
-
-def required_files(settings: Settings) -> list[Path]:
-    """Return the files, besides the configuration itself, that the daemon must be able to read."""
-    certificates = [*(door.tls for door in settings.listeners), settings.web and settings.web.tls]
-    files = [file for tls in certificates if tls for file in (tls.certificate, tls.key)]
-    if shared := settings.shared:
-        files += filter(None, (shared.password_file, shared.tls.ca))
-    files += [scanner.password_file for scanner in settings.scanners if scanner.password_file]
-    return files + [account.password_file for account in settings.accounts if account.password_file]
-
-
-def find_unreadable(files: Iterable[Path]) -> list[str]:
-    """Return a sentence for each file that the present user cannot read."""
-    problems = []
-    for path in files:
-        try:
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-        except OSError as error:
-            problems.append(
-                f"{path}: cannot be read by {_user_name()}, whom the daemon runs as "
-                f"({error.strerror}): give that user the right to, there and in the directories "
-                "above it"
-            )
-    return problems
 
 
 def check_program() -> None:

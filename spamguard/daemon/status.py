@@ -31,7 +31,6 @@ from spamguard import __version__, process
 from spamguard.config.options import Settings
 from spamguard.counters import DaemonReport
 from spamguard.errors import StartError
-from spamguard.log import hostname
 
 _log = logging.getLogger("spamguard.daemon")
 
@@ -108,12 +107,9 @@ def lock_state(state: Path) -> ExitStack:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        answer = ask_daemon(state) or {}
-        pid, host = answer.get("pid", "unknown"), answer.get("host", hostname())
         raise StartError(
-            f"{state}: another daemon, pid {pid} on {host}, runs on it: stop that one (`systemctl "
-            "stop spamguard` where it is a service), or name a state directory of its own for this "
-            "one with `state`"
+            f"{state}: another daemon runs on it: stop that one (`systemctl stop spamguard` where "
+            "it is a service), or name a state directory of its own for this one with `state`"
         ) from None
     except OSError as error:
         text = "%s: cannot be locked (%s): see to it that no other daemon runs there"
@@ -125,7 +121,6 @@ def describe_daemon(settings: Settings) -> dict[str, object]:
     """Describe the running daemon, with the settings in force, in values for JSON."""
     return {
         "pid": os.getpid(),
-        "host": hostname(),
         "version": __version__,
         "listeners": [
             {
@@ -139,7 +134,6 @@ def describe_daemon(settings: Settings) -> dict[str, object]:
         "keep": settings.keep and str(settings.keep),
         "accounts": [account.name for account in settings.accounts],
         "scanners": [str(scanner.listen) for scanner in settings.scanners],
-        "metrics": settings.metrics and str(settings.metrics),
         "web": settings.web and {"listen": str(settings.web), "page": settings.web.page_url},
         "authserv_ids": settings.believed_servers,
         "personal": settings.personal,
