@@ -101,18 +101,14 @@ class ServerSession(ABC):
         protocol = asyncio.StreamReaderProtocol(self.reader, on_connected)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connected)
-        except OSError as error:
-            _log.info("connection lost at once: %s", error)
-            connected.close()
-            return
-        try:
             await self.converse(refused)
         except ConversationEnded:
             pass
         except Exception:  # noqa: BLE001  a fault of ours must not end the door
             _log.exception("a fault in a session")
         finally:
-            await close_stream(self.writer)
+            if self.is_open:
+                await close_stream(self.writer)
 
     async def wait_until_sent(self, seconds: float) -> None:
         """Raises ConnectionClosed if the client does not take the bytes."""
@@ -223,10 +219,9 @@ class Door:
             return Refusal.NOT_LISTED
         client = client_prefix(host)
         rivals = [other for other, owner in self._clients.items() if owner == client]
-        is_full = len(rivals) >= self._limits.connections_per_client
-        if not is_full:
-            is_full, rivals = len(self._clients) >= self._limits.connections, list(self._clients)
-        if is_full:
+        if len(rivals) < self._limits.connections_per_client:
+            rivals = list(self._clients) if len(self._clients) >= self._limits.connections else []
+        if rivals:
             idle_from = {other: other.evictable_from for other in rivals}
             now = time.monotonic()  # the clock of the event loop
             times = {other: at for other, at in idle_from.items() if at is not None and at <= now}

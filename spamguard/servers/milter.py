@@ -226,7 +226,7 @@ def _split_texts(data: bytes, count: int = -1) -> list[bytes]:
 
 
 def _decode_text(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
+    return text.decode("utf-8", "replace")[:MAX_ADDRESS_LENGTH]
 
 
 # ---- states
@@ -310,7 +310,6 @@ class MilterMessage:
     recipients: list[str] = field(default_factory=list)
     macros: dict[str, str] = field(default_factory=dict)
     content: IncomingMessage | None = None  # before the first field
-    deadline: float = 0.0  # for all of the content, a time of the event loop's clock
     removals: list[bytes] = field(default_factory=list)  # packets that remove forged fields
     _forged: Counter[bytes] = field(default_factory=Counter)
 
@@ -335,7 +334,6 @@ class MilterSession(Conversation):
         self._negotiated = Offer(0, Actions(0), Steps(0))
         self._client = Client()
         self._client_macros: dict[str, str] = {}
-        self._unread = bytearray()
         self._unsent = bytearray()  # is sent before the next wait
         self._message = MilterMessage()
         self._idle_since = asyncio.get_running_loop().time()
@@ -373,11 +371,11 @@ class MilterSession(Conversation):
         now = asyncio.get_running_loop().time()
         deadline = now + _IDLE_TIMEOUT
         if self._message.content is not None:
-            deadline = min(now + limits.data_timeout, self._message.deadline)
-        while (packet := take_packet(self._unread)) is None:
+            deadline = min(now + limits.data_timeout, self._request_deadline)
+        while (packet := take_packet(self.unread)) is None:
             await self._flush()
             now = asyncio.get_running_loop().time()
-            if self._unread and not has_begun:
+            if self.unread and not has_begun:
                 has_begun = True
                 deadline = min(deadline, now + limits.data_timeout)
             in_message = self._state in MESSAGE_STATES
@@ -386,7 +384,7 @@ class MilterSession(Conversation):
             if not data:
                 raise ConnectionClosed
             self._acknowledge()
-            self._unread += data
+            self.unread += data
         return packet
 
     def _acknowledge(self) -> None:
@@ -434,15 +432,12 @@ class MilterSession(Conversation):
                 macros = self._client_macros if is_of_client else self._message.macros
                 for name, text in parse_macros(data).items():
                     if name in _USED_MACROS:
-                        macros[name] = text[:MAX_ADDRESS_LENGTH]
+                        macros[name] = text
             case MilterCommand.CONNECT:
-                client = parse_connect(data)
-                name = client.name[:MAX_ADDRESS_LENGTH]
-                self._client = replace(client, name=name, peer=self.address)
+                self._client = replace(parse_connect(data), peer=self.address)
             case MilterCommand.HELLO:
                 self._reset_message()
-                helo = parse_argument(data)[:MAX_ADDRESS_LENGTH]
-                self._client = replace(self._client, helo=helo)
+                self._client = replace(self._client, helo=parse_argument(data))
             case MilterCommand.SENDER:
                 if self._message.sender is not None:
                     self._reset_message()
@@ -486,7 +481,7 @@ class MilterSession(Conversation):
         if message.content is None:
             message.content = self._service.incoming_message(self.address)
             now = asyncio.get_running_loop().time()
-            message.deadline = now + self._service.limits.message_timeout
+            self._request_deadline = now + self._service.limits.message_timeout
         return message.content
 
     def _reset_message(self) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -55,9 +54,6 @@ _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
 _PATHS = ("/ping", "/checkv2", "/learnspam", "/learnham")
 _COMPRESSION_FIELDS = (b"compression", b"content-encoding")
 _BAD_COMPRESSION = (400, "not compressed as announced")
-_MESSAGE_ID = re.compile(
-    rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE
-)
 # To most clients rspamd's "greylist" is a remark that changes nothing (its own milter, Haraka);
 # a "soft reject" makes them defer the message.
 _REFUSAL_ACTIONS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
@@ -124,9 +120,7 @@ def action_name(result: ScanResult) -> str:
     return _REFUSAL_ACTIONS.get(result.action, usual)
 
 
-def format_check(
-    result: ScanResult, header: bytes, forged: Sequence[str], seconds: float
-) -> dict[str, Any]:
+def format_check(result: ScanResult, forged: Sequence[str]) -> dict[str, Any]:
     """The answer of /checkv2; the header fields of `forged` are to go."""
     fields = [line.decode("ascii", "replace").partition(":") for line in result.fields]
     score = round(result.score, 1)
@@ -144,10 +138,8 @@ def format_check(
         "thresholds": {"add header": REQUIRED_SCORE},
         "symbols": {result.symbol: symbol},
         "messages": {"smtp_message": refusal.text} if (refusal := result.refusal) else {},
-        "message-id": _message_id(header),
         "urls": [],
         "emails": [],
-        "time_real": round(seconds, 6),
         "milter": {
             "add_headers": {name: value.strip() for name, _, value in fields},
             "remove_headers": dict.fromkeys(forged, 0),
@@ -155,7 +147,7 @@ def format_check(
     }
 
 
-def format_rspamc(result: ScanResult, header: bytes) -> bytes:
+def format_rspamc(result: ScanResult) -> bytes:
     """The answer of protocol RSPAMC/1.3, as Exim's `variant=rspamd` reads it."""
     scores = f"{result.score:.2f} / {REQUIRED_SCORE:.2f} / {REQUIRED_SCORE:.2f}"
     lines = (
@@ -163,16 +155,10 @@ def format_rspamc(result: ScanResult, header: bytes) -> bytes:
         f"Metric: default; {result.is_unwanted}; {scores}",
         f"Action: {action_name(result)}",
         f"Symbol: {result.symbol}({result.score:.2f})",
-        f"Message-ID: {_message_id(header)}",
         "",
         "",
     )
     return "\r\n".join(lines).encode("ascii")
-
-
-def _message_id(header: bytes) -> str:
-    match = _MESSAGE_ID.search(header)
-    return match[1].decode("ascii") if match else "undef"
 
 
 # ---- the session
@@ -180,6 +166,8 @@ def _message_id(header: bytes) -> str:
 
 class RspamdSession(Conversation):
     """One client and its requests."""
+
+    _is_rspamc = False
 
     answers: Mapping[Refusal, tuple[int, str]] = {
         Refusal.NOT_LISTED: (403, "not a client"),
@@ -193,7 +181,6 @@ class RspamdSession(Conversation):
     def __init__(self, service: ScanService, address: str) -> None:
         super().__init__(service, address)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
-        self._is_rspamc = False
 
     async def handle_requests(self) -> None:
         while piece := await self.next_request():
@@ -217,9 +204,8 @@ class RspamdSession(Conversation):
             if not (more := await self.read_more()):
                 break
             piece += more
-        match = _RSPAMC_LINE.match(piece)
-        self._is_rspamc = match is not None
-        if match is not None:
+        if match := _RSPAMC_LINE.match(piece):
+            self._is_rspamc = True
             piece = b"POST /checkv2 HTTP/1.0\r\n" + piece[match.end() :]
         self._http.receive_data(piece)
         event = await self._next_event()
@@ -254,13 +240,11 @@ class RspamdSession(Conversation):
             return _ANSWER_BY_OUTCOME[await self._service.teach(request, label, password)]
         if not message.size:
             raise RefusedError((400, "there is no message"))
-        started = time.perf_counter()
         result = await self._service.scan(request)
-        header = read_header_section(message)
         if self._is_rspamc:
-            return 200, format_rspamc(result, header)
-        forged = matching_field_names(header, FORGED_FIELDS)
-        return 200, format_check(result, header, forged, time.perf_counter() - started)
+            return 200, format_rspamc(result)
+        forged = matching_field_names(read_header_section(message), FORGED_FIELDS)
+        return 200, format_check(result, forged)
 
     # ---- bytes and events
 

@@ -206,18 +206,17 @@ class ScanService:
         is_teacher = bool(self.scanner.teachers) and request.peer in self._teachers
         if not (is_teacher or (self._password and compare_digest(given, self._password))):
             if given and self._password:
-                _log.warning("%s: a wrong password", request.peer or "a client of the socket")
                 async with self._guess_lock:  # only wrong passwords wait, for each other
                     await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
-            client = request.peer or "somebody"
-            _log.warning("%s: %s wants to teach and may not", self.scanner.listen, client)
+            text = "%s: %s wants to teach and may not"
+            _log.warning(text, self.scanner.listen, request.peer or "somebody")
             return TrainingOutcome.FORBIDDEN
         user = ""
         if self.trusts(request.peer) and request.user:
             # The name under which this user's mail is judged.
             resolver = self._judge.context.user_resolver
             candidates = resolver.candidates(request.user) if resolver else ()
-            user = candidates[0] if candidates else request.user
+            user = next(iter(candidates), request.user)
         try:
             scan = await self._judge.scan(request.message, b"", ())
             if isinstance(scan, NotScanned) and scan.reason in _OUTCOME_BY_REASON:
@@ -228,14 +227,11 @@ class ScanService:
             return await run_in_thread(self._training.submit, header, message, origin, digest)
         except OSError as error:
             _log.error("a lesson cannot be kept: %s", error)
-        except Exception:  # noqa: BLE001  a fault of ours
-            _log.exception("a fault in taking a lesson")
-        return TrainingOutcome.TRY_LATER
+            return TrainingOutcome.TRY_LATER
 
 
 # ---- who may teach
 
-_MAX_PASSWORD_BYTES = 512  # as much as is read of what a client sends
 _WRONG_PASSWORD_SECONDS = 1.0  # that each wrong password takes, one after the other
 
 
@@ -243,8 +239,7 @@ def _read_password(scanner: Scanner) -> bytes:
     """b"" for none: mail is judged even if it cannot be read."""
     try:
         if scanner.password_file is not None:
-            with scanner.password_file.open("rb") as file:
-                return file.readline(_MAX_PASSWORD_BYTES).strip()
+            return scanner.password_file.read_bytes().partition(b"\n")[0].strip()
     except OSError as error:
         _log.error(
             "%s: cannot be read (%s), so nobody can teach by a password: "
@@ -277,6 +272,7 @@ class Conversation(ServerSession):
 
     def __init__(self, service: ScanService, address: str) -> None:
         self.reader = asyncio.StreamReader(CHUNK_BYTES)
+        self.unread = bytearray()  # what a protocol has read and not understood yet
         self._service = service
         self.address = address
         self._idle_timeout: asyncio.Timeout | None = None  # while there is no request

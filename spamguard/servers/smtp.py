@@ -20,7 +20,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -360,12 +359,11 @@ class SmtpSession(ServerSession, SMTP):
     async def converse(self, refused: Refusal | None) -> None:
         self.session.idle_since = self.loop.time()
         try:
-            with suppress(asyncio.CancelledError):
-                if refused is not None:
-                    await self._end_with(_REPLY_BY_REFUSAL[refused])
-                await self.push(self._greeting)
-                while True:
-                    await self._handle_command()
+            if refused is not None:
+                await self._end_with(_REPLY_BY_REFUSAL[refused])
+            await self.push(self._greeting)
+            while True:
+                await self._handle_command()
         finally:
             await self.session.close_transaction()
             self.session.idle_since = None
@@ -561,15 +559,13 @@ class SmtpSession(ServerSession, SMTP):
     @syntax("STARTTLS", when="tls_context")
     async def smtp_STARTTLS(self, arg: str | None) -> None:
         """Replaced: aiosmtpd takes the connection over. The certificate is as it is now."""
-        if self.session.is_encrypted or self.session.transaction is not None:
+        certificate, session = self._context.tls, self.session
+        if certificate is None or session.is_encrypted or session.transaction is not None:
             raise RefusedError(Replies.BAD_SEQUENCE)
         if arg:
             raise RefusedError(Replies.BAD_ARGUMENT)
         if not self.reader.is_empty:
             raise RefusedError(Replies.NOT_SMTP, ends_session=True)
-        certificate = self._context.tls
-        if certificate is None:  # `syntax` has made sure
-            raise RefusedError(Replies.UNKNOWN_COMMAND)
         certificate.reload()
         await self.push(_READY_FOR_TLS)
         self._is_over = True  # nothing in the clear
@@ -579,10 +575,10 @@ class SmtpSession(ServerSession, SMTP):
         try:
             await self.writer.start_tls(certificate.context)
         except OSError as error:
-            _log.info("%s: no TLS: %s", self.session.peer, error)
+            _log.info("%s: no TLS: %s", session.peer, error)
             raise ConnectionClosed from None
         self._is_over = False
-        self.session.forget(is_encrypted=True)
+        session.forget(is_encrypted=True)
 
     @syntax("XFORWARD attribute=value")
     async def smtp_XFORWARD(self, arg: str | None) -> None:

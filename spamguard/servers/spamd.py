@@ -29,7 +29,6 @@ from spamguard.servers.scanner import (
     Conversation,
     ScanRequest,
     ScanResult,
-    ScanService,
     parse_recipients,
 )
 from spamguard.smtp.envelope import RefusedError, bare_address
@@ -178,13 +177,9 @@ class SpamdSession(Conversation):
         Refusal.FAULT: SpamdCode.TEMPORARY,
     }
 
-    def __init__(self, service: ScanService, address: str) -> None:
-        super().__init__(service, address)
-        self._buffer = bytearray()
-
     async def handle_requests(self) -> None:
-        self._buffer += await self.next_request()
-        if self._buffer:
+        self.unread += await self.next_request()
+        if self.unread:
             await self.handle(self._answer_request())
 
     async def refuse(self, answer: SpamdCode) -> None:
@@ -209,31 +204,31 @@ class SpamdSession(Conversation):
         with closing(self._service.incoming_message(self.address)) as message:
             remaining = request.length
             stream = zlib.decompressobj() if request.compressed else None
-            while remaining != 0 and (self._buffer or await self._fill_buffer()):
+            while remaining != 0 and (self.unread or await self._fill_buffer()):
                 size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
-                piece = bytes(self._buffer[:size])
-                del self._buffer[:size]
+                piece = bytes(self.unread[:size])
+                del self.unread[:size]
                 if remaining is not None:
                     remaining -= len(piece)
                 for content in _inflate(stream, piece) if stream else (piece,):
                     message.write(content)
                     self.check_message(message)
-            if remaining or self._buffer or (stream and not stream.eof):
+            if remaining or self.unread or (stream and not stream.eof):
                 raise RefusedError(SpamdCode.PROTOCOL)
             await self._answer(request, message.spool)
 
     async def _read_line(self) -> bytes:
         """The next line without its end; RefusedError if it is too long, or incomplete."""
-        while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > MAX_LINE_BYTES or not await self._fill_buffer():
+        while (end := self.unread.find(b"\n")) < 0:
+            if len(self.unread) > MAX_LINE_BYTES or not await self._fill_buffer():
                 raise RefusedError(SpamdCode.PROTOCOL)
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 1]
+        line = bytes(self.unread[:end])
+        del self.unread[: end + 1]
         return line.removesuffix(b"\r")
 
     async def _fill_buffer(self) -> bool:
         piece = await self.read_more()
-        self._buffer += piece
+        self.unread += piece
         return bool(piece)
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:

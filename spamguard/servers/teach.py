@@ -129,10 +129,9 @@ class ForwardTrainingProxy:
         user = sender.address.lower()
         if self._teach.user is TeachingUser.LOCAL_PART:
             user = user.rpartition("@")[0]
-        raw = message.read()
         outcomes = [
             self._intake.submit(LessonHeader(label, len(each), user), [each], Origin.MAIL)
-            for each in extract_attached(raw)
+            for each in extract_attached(message.read())
         ]
         accepted = outcomes.count(TrainingOutcome.ACCEPTED)
         _log.info(
@@ -164,7 +163,7 @@ class ForwardTrainingTransaction:
         label = self._proxy.training_label(self._sender, recipient, self._client)
         if not label:
             reply = await self._inner.recipient(recipient)
-            self._has_other_recipients = self._has_other_recipients or reply.is_positive
+            self._has_other_recipients |= reply.is_positive
             return reply
         if self._has_other_recipients:
             return _ONE_ADDRESS_ONLY
@@ -179,9 +178,6 @@ class ForwardTrainingTransaction:
             count = await run_in_thread(self._proxy.submit, message, self._label, self._sender)
         except OSError as error:
             _log.error("a lesson that came by mail cannot be kept: %s", error)
-            return [Replies.LOCAL_ERROR]
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("a fault in taking a lesson that came by mail")
             return [Replies.LOCAL_ERROR]
         return [Reply.from_text(250, f"2.0.0 Taken: {count} to learn")] if count else [_NO_MESSAGE]
 
