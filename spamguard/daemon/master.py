@@ -307,12 +307,13 @@ class Master:
         One process at a time, and not too often.
         """
         now = time.monotonic()
-        due = any(service.settling_due for service in self._services)
-        due = due or now >= self._next_tidying
-        if due and not self._settler.children and now >= self._next_settling:
+        asked = any(service.settling_due for service in self._services)
+        is_due = asked or now >= self._next_tidying
+        if is_due and not self._settler.children and now >= self._next_settling:
             for service in self._services:
                 service.settling_due = False
-            self._next_settling = now + _SETTLE_SECONDS
+            if asked:
+                self._next_settling = now + _SETTLE_SECONDS
             self._start_settling(self._settings)
 
     def _start_settling(self, settings: Settings) -> None:
