@@ -281,7 +281,8 @@ class Notifier:
         self.send("STOPPING=1", "STATUS=finishing what is under way")
 
     def ping_watchdog(self) -> None:
-        self.send("WATCHDOG=1")
+        if self.watchdog_seconds:
+            self.send("WATCHDOG=1")
 
     def send(self, *lines: str) -> None:
         if not self._address:

@@ -257,16 +257,14 @@ def open_filter(
 @contextmanager
 def stopped_daemon(state: Path) -> Iterator[None]:
     """Keep daemons from the state directory. StartError: one runs there."""
-    from spamguard.daemon.status import StateLock
+    from spamguard.daemon.status import lock_state
     from spamguard.engine import store
 
     store.make_state_directory(state)
     with as_directory_owner(state):
-        lock = StateLock(state)
-    try:
+        lock = lock_state(state)
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def _no_filter_error(options: argparse.Namespace) -> UsageError:

@@ -21,7 +21,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,20 +122,19 @@ user. `doctor` looks at the mailboxes.""",
 )
 def run_check(options: argparse.Namespace) -> int:
     from spamguard.config import schema
-    from spamguard.daemon import startup
 
     options.config = file = options.file or options.config
     settings = common.config_reader(options, file)()
-    for warning in _find_warnings(settings, file):
+    for warning in _find_warnings(settings):
         common.say(f"warning: {warning}")
-    if problems := _unreadable_files(settings, startup.required_files(settings)):
+    if problems := _problems_of_daemon(options, settings):
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
     print("# ok")
     return 0
 
 
-def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
+def _find_warnings(settings: Settings) -> Iterator[str]:
     """What is no mistake, but would keep the daemon from working, or is not what people mean."""
     from spamguard.config import schema
     from spamguard.daemon import startup
@@ -146,18 +145,19 @@ def _find_warnings(settings: Settings, file: Path | None) -> Iterator[str]:
             startup.check_account(settings)
     except StartError as error:
         yield str(error)
-    # root can start the daemon if this file is unreadable, but the daemon cannot reload it
-    yield from _unreadable_files(settings, [file] if file else [])
 
 
-def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
-    """Complaints about files that the daemon's user cannot read; only root can find out."""
+def _problems_of_daemon(options: argparse.Namespace, settings: Settings) -> list[str]:
+    """What keeps the daemon's user from reading the configuration; only root can find out."""
     from spamguard.daemon import startup
 
     if os.geteuid() != 0:
         return []
-    with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
-        return startup.find_unreadable(files)
+    try:
+        with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
+            common.config_reader(options, options.config)()
+    except ConfigError as error:
+        return list(error.problems)
     return []
 
 
@@ -171,17 +171,11 @@ Open people's mail for a daemon that has no right to. Messages of the mailboxes 
 go to it over the socket `watch_socket`.
 
 For a service of its own (systemd/spamguard-watch.service), which may read everything, while the
-daemon, which parses mail, may not. It reads the configuration itself, answers the daemon's user and
-root only, writes nothing and knows no network. Started by root it becomes the user below, and keeps
-the right to read of all of root's (CAP_DAC_READ_SEARCH).
+daemon, which parses mail, may not. It reads the configuration itself, again for each client,
+answers the daemon's user and root only, writes nothing and knows no network. It does not run as
+root: the unit gives its user the right to read everything (CAP_DAC_READ_SEARCH), and nothing else.
 
-SIGHUP: read the configuration again. Exit status 78: the configuration has mistakes.""",
-    argument(
-        "--user",
-        metavar="NAME",
-        default="spamguard-watch",
-        help="the user to become when started as root (default: %(default)s)",
-    ),
+Exit status 78: the configuration has mistakes.""",
     example="""  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml""",
 )
 def run_open_mailboxes(options: argparse.Namespace) -> int:
@@ -192,7 +186,7 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
     read = common.config_reader(options, options.config.absolute())
     log.configure()
     try:
-        return MailboxBroker(read, options.user).run()
+        return MailboxBroker(read).run()
     except ConfigError as error:
         return common.fail_config(error)
 

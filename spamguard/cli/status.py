@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from spamguard import __version__
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import command
+from spamguard.counters import pairs
 from spamguard.log import printable
 from spamguard.times import duration_text, local_time
 from spamguard.users import Origin
@@ -265,9 +266,9 @@ def daemon_problems(values: dict[str, Any]) -> Iterator[str]:
         yield "it is stopping"
     if not any(worker["ready"] for worker in values["workers"]):
         yield "workers: none accepts mail"
-    elif not values["scoring"]:
+    elif not values["report"]["scoring"]:
         yield "scorers: none is ready"
-    yield from values["not_served"]
+    yield from values["report"]["absent"]
 
 
 def daemon_lines(values: dict[str, Any] | None) -> list[str]:
@@ -275,7 +276,8 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
     if values is None or daemon_trouble(values):
         return [daemon_trouble(values)]
     ready = "ready" if values["ready"] else "NOT READY"
-    uptime = duration_text(time.time() - values["began"])
+    report, counters = values["report"], values["report"]["counters"]
+    uptime = duration_text(time.time() - report["began"])
     lines = [
         f"{ready}, pid {values['pid']}, for {uptime}",
         *(f"not ready: {problem}" for problem in values["not_ready"]),
@@ -291,13 +293,14 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
     if web := values["web"]:
         lines.append(f"page and API on {web['listen']}, for people {web['page']}")
     verdicts: Counter[str] = Counter()
-    for row in values["messages"]:
-        verdicts[row["verdict"]] += row["number"]
+    for (verdict, _), number in pairs(counters["messages"]):
+        verdicts[verdict] += number
     counts = ", ".join(f"{number:,} {verdict}" for verdict, number in verdicts.most_common())
     lines.append(common.count_text(verdicts.total()) + (f": {counts}" if counts else ""))
-    if errors := sum(row["number"] for row in values["next_hop_errors"]):
+    if errors := sum(counters["next_hop_errors"].values()):
         lines.append(f"{common.count_text(errors, 'error')} of next hops, the last ones:")
-        lines += (f"  {local_time(row['time'])} {row['text']}" for row in values["last_errors"])
+        last = sorted(counters["last_errors"].values(), reverse=True)[:8]
+        lines += (f"  {local_time(moment)} {text}" for moment, text in last)
     return lines
 
 

@@ -1,13 +1,14 @@
 """The master's children, and the channel over which they speak to it.
 
-A child is `python -m MODULE CHANNEL FILES…`: it reads its settings from standard input and sends
-`Message`s, JSON objects in packets of a Unix socket. End of file there means that the master is
-gone or wants the child gone; SIGTERM asks a worker to drain, and ends any other child.
+A child is `python -m spamguard.daemon MODULE CHANNEL FILES…`: it reads its settings from standard
+input and sends `Message`s, JSON objects in packets of a Unix socket. End of file there means that
+the master is gone or wants the child gone; SIGTERM asks a worker to drain, and ends any other
+child.
 
 `Child` is one process, seen by the master. `Service` is a row of the master's table: the children
 of one module that are wanted. It replaces one that ends, kills one that is silent, and after a
-reload starts workers with the new settings before the old ones drain. `child_context` is the
-child's side. Nothing here has a thread or a timer: the master's selector calls when a channel can
+reload starts workers with the new settings before the old ones drain. `run_child` is the child's
+side. Nothing here has a thread or a timer: the master's selector calls when a channel can
 be read, and the master calls `maintain` when `next_start` says so, and at least once a second.
 
 It is written by hand because `multiprocessing` knows no heartbeat, and no replacing of workers
@@ -28,10 +29,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from math import inf
-from typing import NamedTuple
 
 import msgspec
 
@@ -42,6 +43,7 @@ from spamguard.counters import Counters
 _log = logging.getLogger("spamguard.daemon")
 
 _MAX_MESSAGE_BYTES = 256 << 10
+FIRST_PAUSE = 0.1  # seconds, before a child that ended is replaced
 
 
 class Message(msgspec.Struct, omit_defaults=True):
@@ -90,35 +92,24 @@ class Channel:
         """Tell the master that lessons wait for settling."""
         self.send(Message(settle=True))
 
+    def begin_service(self, niceness: int = 5) -> None:
+        """Have this process end with the master, and let mail that flows go first."""
+        master, _ = process.peer_credentials(self.socket)
+        process.end_with_parent(master)
+        os.nice(niceness)
 
-@contextmanager
-def child_context(arguments: Sequence[str]) -> Iterator[tuple[Settings, Channel]]:
-    """Begin a child: signals of the terminal and reloads are the master's.
 
-    Parameters
-    ----------
-    arguments
-        Of the process. The first one is the number of the channel.
+def run_child(module: str, channel: str, *files: str) -> int:
+    """Be a child: run `main` of this module. Signals of the terminal and reloads are the master's.
+
+    The numbers are those of inherited descriptors.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     log.configure()
     settings: Settings = pickle.load(sys.stdin.buffer)  # noqa: S301  of the master
-    channel = Channel(int(arguments[0]))
-    with channel.socket:
-        yield settings, channel
-
-
-@contextmanager
-def service_context(
-    arguments: Sequence[str], niceness: int = 5
-) -> Iterator[tuple[Settings, Channel]]:
-    """Begin a child that ends with the master, at a lower priority: mail that flows goes first."""
-    with child_context(arguments) as (settings, channel):
-        master, _ = process.peer_credentials(channel.socket)
-        process.end_with_parent(master)
-        os.nice(niceness)
-        yield settings, channel
+    status: int = import_module(module).main(settings, Channel(int(channel)), *map(int, files))
+    return status
 
 
 # ---- the master's side
@@ -127,9 +118,7 @@ def service_context(
 class Child:
     """One process and our end of its channel. OSError: it cannot be started."""
 
-    def __init__(
-        self, service: Service, arguments: Sequence[str], settings: Settings, files: Sequence[int]
-    ) -> None:
+    def __init__(self, service: Service, settings: Settings, files: Sequence[int]) -> None:
         self.generation = service.generation
         self.started_at = self.last_heard = time.monotonic()
         self.message = Message()  # the last one that says how it is
@@ -141,10 +130,10 @@ class Child:
         with theirs, os.fdopen(os.memfd_create("settings"), "w+b") as file:
             pickle.dump(settings, file)
             file.seek(0)
-            number = theirs.fileno()
-            words = ["-m", service.module, str(number), *map(str, files), *arguments]
+            inherited = [theirs.fileno(), *files]
+            words = ["-m", "spamguard.daemon", service.module, *map(str, inherited)]
             try:
-                self.process = process.start_process(words, [number, *files], stdin=file.fileno())
+                self.process = process.start_process(words, inherited, stdin=file.fileno())
             except BaseException:
                 self._channel.close()
                 raise
@@ -174,13 +163,6 @@ class Child:
             self._service.selector.unregister(self._channel)
         self._channel.close()
 
-    def describe_exit(self) -> str:
-        """Say how the process ended, as a verb phrase."""
-        status = self.process.returncode
-        if status < 0:
-            return f"was ended by {signal.Signals(-status).name}"
-        return f"has exited with status {status}"
-
     def _receive(self) -> bool:
         try:
             data = self._channel.recv(_MAX_MESSAGE_BYTES)
@@ -207,33 +189,21 @@ class Child:
         return True
 
 
-class Policy(NamedTuple):
-    """How a service keeps its children; times are in seconds.
+class Service:
+    """The children of one module; after a reload also those of older generations that drain.
 
-    Attributes
+    Parameters
     ----------
-    first_pause, longest_pause
-        Before the next start where a child lived no longer than `short_life`; twice as long each
-        time.
-    silent, starting
-        A child that has not been heard for so long is killed: one that is ready, one that is not.
+    longest_pause
+        Seconds before the next start where a child lived no longer than this, at most: the first
+        pause is short, and each twice as long as the last.
+    silent
+        Seconds after which a child that was ready, and is not heard, is killed; one that is not
+        ready yet has six times as long.
     overlaps
         Whether new children start before the old ones drain.
     once
         Whether a child that has ended has done its work.
-    """
-
-    first_pause: float = 0.5
-    longest_pause: float = 60.0
-    short_life: float = 300.0
-    silent: float = inf
-    starting: float = inf
-    overlaps: bool = False
-    once: bool = False
-
-
-class Service:
-    """The children of one module; after a reload also those of older generations that drain.
 
     Attributes
     ----------
@@ -248,16 +218,25 @@ class Service:
     """
 
     def __init__(
-        self, name: str, module: str, selector: selectors.BaseSelector, policy: Policy
+        self,
+        name: str,
+        selector: selectors.BaseSelector,
+        *,
+        longest_pause: float = 60.0,
+        silent: float = inf,
+        overlaps: bool = False,
+        once: bool = False,
     ) -> None:
-        self.name, self.module, self.selector, self.policy = name, module, selector, policy
+        self.name, self.module = name, f"spamguard.daemon.{name}"
+        self.selector = selector
+        self._longest_pause, self._silent = longest_pause, silent
+        self._overlaps, self._once = overlaps, once
         self.children: list[Child] = []
         self.counted = Counters()
         self.heard: dict[str, float] = {}
         self.settling_due = self.stopping = False
         self.generation = self._number = 0
         self._settings: Settings | None = None
-        self._arguments: Sequence[str] = ()
         self._files: Sequence[int] = ()
         self._errors = log.WarnOnce(_log, logging.ERROR)
         self._pause = self._resume_at = 0.0
@@ -266,7 +245,6 @@ class Service:
         self,
         settings: Settings,
         number: int = 1,
-        arguments: Sequence[str] = (),
         files: Sequence[int] = (),
         tasks: Sequence[str] = (),
     ) -> None:
@@ -277,20 +255,19 @@ class Service:
 
         Parameters
         ----------
-        arguments, files
-            Words for the process, and descriptors that it inherits.
+        files
+            Descriptors that the children inherit.
         tasks
             That must be heard from now on.
         """
-        if self.policy.overlaps:
+        if self._overlaps:
             self.generation += 1
             for child in self.children:
                 if not child.message.ready:
                     child.drain()
         elif not number or settings != self._settings:
             self.end()
-        self._settings, self._number = settings, number
-        self._arguments, self._files = arguments, files
+        self._settings, self._number, self._files = settings, number, files
         self.heard = dict.fromkeys(tasks, time.monotonic())
         self._pause = self._resume_at = 0.0
 
@@ -321,7 +298,7 @@ class Service:
         """Remove ended children, kill silent ones, start missing ones, let older ones drain."""
         now = time.monotonic()
         for child in list(self.children):
-            allowed = self.policy.silent if child.message.ready else self.policy.starting
+            allowed = self._silent if child.message.ready else 6 * self._silent
             if child.process.poll() is not None:
                 self._remove_ended(child, now)
             elif (silence := now - child.last_heard) > allowed:
@@ -331,7 +308,7 @@ class Service:
                 child.last_heard = now
         while self._settings is not None and self.next_start() == 0:
             try:
-                child = Child(self, self._arguments, self._settings, self._files)
+                child = Child(self, self._settings, self._files)
             except OSError as error:  # no memory or no processes left: that passes
                 self._lengthen_pause()
                 text = "cannot start the %s: %s; tried again every now and then"
@@ -361,11 +338,6 @@ class Service:
         """Whether a child can have messages judged."""
         return any(child.message.scoring for child in self.children)
 
-    def silences(self) -> list[tuple[Child, float]]:
-        """The children that are ready, and the seconds since each was heard."""
-        now = time.monotonic()
-        return [(child, now - child.last_heard) for child in self.children if child.message.ready]
-
     def count(self, total: Counters) -> None:
         """Add what all children have counted so far."""
         for counters in (self.counted, *(child.counters for child in self.children)):
@@ -378,8 +350,7 @@ class Service:
         return self._number - len(self._current())
 
     def _lengthen_pause(self) -> None:
-        pause = max(self.policy.first_pause, 2 * self._pause)
-        self._pause = min(pause, self.policy.longest_pause)
+        self._pause = min(max(FIRST_PAUSE, 2 * self._pause), self._longest_pause)
         self._resume_at = time.monotonic() + self._pause
 
     def _close(self, child: Child) -> None:
@@ -389,14 +360,16 @@ class Service:
     def _remove_ended(self, child: Child, now: float) -> None:
         self.children.remove(child)
         self._close(child)
-        how, pid = child.describe_exit(), child.process.pid
-        if self.policy.once:
+        status, pid = child.process.returncode, child.process.pid
+        how = f"has exited with status {status}"
+        if status < 0:
+            how = f"was ended by {signal.Signals(-status).name}"
+        if self._once:
             self._number = 0
         elif child.draining:
-            how = how if child.process.returncode else "has drained"
-            _log.info("%s %d %s", self.name, pid, how)
+            _log.info("%s %d has drained, and %s", self.name, pid, how)
         else:
-            if now - child.started_at < self.policy.short_life:
+            if now - child.started_at < self._longest_pause:
                 self._lengthen_pause()
             else:
                 self._pause = self._resume_at = 0.0

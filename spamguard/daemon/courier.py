@@ -1,5 +1,4 @@
-"""The courier: the one process of a node that talks to the shared database (`python -m
-spamguard.daemon.courier`).
+"""The courier: the one process of a node that talks to the shared database.
 
 The master starts it where `shared` is configured. Turns keep the node's copy of the log equal to
 the database (`shared.courier`). Beside them, tasks write the status, tell the database of this node
@@ -21,18 +20,16 @@ import asyncio
 import hashlib
 import json
 import logging
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
 from spamguard import __version__, keys, process
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.config.options import Settings, SharedSettings
-from spamguard.daemon.children import service_context
+from spamguard.daemon.children import Channel
 from spamguard.engine.snapshot import SNAPSHOT_KEY
 from spamguard.engine.store import parse_if_whole, undo_limit
 from spamguard.errors import SpamguardError, UnavailableError
@@ -55,30 +52,24 @@ from spamguard.web.replication import CredentialReplica, replicate
 
 _log = logging.getLogger("spamguard.shared")
 
-RETRY_SECONDS = 15.0  # while the ledger cannot be opened or has not joined
 _TICK_SECONDS = 1.0
 _COMPACT_SECONDS = 60.0
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(settings: Settings, channel: Channel) -> int:
     """Serve until this process is ended."""
-    with service_context(arguments) as (settings, channel):
-        if settings.shared is not None:
-            errors = WarnOnce(_log, logging.ERROR)
-            while True:
-                try:
-                    key = keys.load_key(settings.state / KEY_FILE, create=False)
-                    path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
-                    # What a power cut takes away from the copy is read from the log again: it need
-                    # not wait for the disk. Lessons are cast by others, who do.
-                    with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
-                        errors.clear()
-                        settle = channel.request_settling
-                        node = Node(settings, settings.shared, ledger, key, settle)
-                        asyncio.run(node.run())
-                except (SpamguardError, OSError) as error:
-                    errors.report("the shared log is not read: %s", error)
-                time.sleep(RETRY_SECONDS)
+    channel.begin_service()
+    if (shared := settings.shared) is None:
+        return 1
+    try:
+        key = keys.load_key(settings.state / KEY_FILE, create=False)
+        path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
+        # What a power cut takes away from the copy is read from the log again: it need not wait for
+        # the disk. Lessons are cast by others, who do.
+        with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
+            asyncio.run(Node(settings, shared, ledger, key, channel.request_settling).run())
+    except (SpamguardError, OSError) as error:
+        _log.error("the shared log is not read: %s", error)
     return 1
 
 
@@ -115,8 +106,7 @@ class Node:
     async def run(self) -> None:
         """Serve for ever."""
         with closing(self):
-            with process.short_path(self._settings.state) as directory:
-                listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
+            listening = process.listen_at(self._settings.state / COURIER_SOCKET, 0o600)
             server = await asyncio.start_unix_server(self._serve, sock=listening)
             async with server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._courier.run())
@@ -134,15 +124,10 @@ class Node:
     # ---- status
 
     async def _keep_status(self) -> None:
-        """Write the status when it has changed, at most once a second."""
         while True:
             try:
-                status = self._make_status()
-                last = self._written
-                same = replace(status, written=last.written, contact=last.contact)
-                if same != last or status.written - last.written >= BEAT_SECONDS:
-                    write_status(self._settings.state, status)
-                    self._written = status
+                self._written = self._make_status()
+                write_status(self._settings.state, self._written)
             except (SpamguardError, OSError) as error:
                 self._warnings.warn("status", "the courier's status is not written: %s", error)
             else:
@@ -260,11 +245,9 @@ class Node:
             self._back_at = now  # after an absence of the database others come back too
         self._reported = now
         is_back = self._back_at and now - self._back_at < ABSENT_SECONDS
-        before = time.time() - ABSENT_SECONDS
+        before = 0.0 if is_back else time.time() - ABSENT_SECONDS
         self._absent = tuple(
-            row.name
-            for row in rows
-            if row.seen < before and row.node != self._ledger.node and not is_back
+            row.name for row in rows if row.seen < before and row.node != self._ledger.node
         )
         texts = [
             f"{printable(name)} was not seen for a minute or longer: it is away, or takes another "
@@ -328,7 +311,3 @@ def _describe_differences(rows: Sequence[NodeRow]) -> Iterator[str]:
                 f"{' and '.join(names.values())}: please report this fault; `spamguard rebuild` "
                 "takes away damage of a node"
             )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
-from pathlib import Path
 
 from spamguard import keys
-from spamguard.config.options import Listener, OddBytes, Position, Protocol, Scanner, Settings
+from spamguard.config.options import Listener, Protocol, Scanner, Settings
 from spamguard.counters import RECEIVE_STAGE, Counters
 from spamguard.delivery.next_hop import DeliveryError, NextHop
 from spamguard.delivery.quarantine import Quarantine
@@ -32,14 +31,13 @@ from spamguard.proxy.transaction import (
     ProxyContext,
     record_delivery,
 )
-from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
+from spamguard.servers.listener import Door, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
-from spamguard.servers.scanner import ScannerContext, ScanService
+from spamguard.servers.scanner import ScanService
 from spamguard.servers.smtp import DoorContext, LmtpSession, SmtpSession
 from spamguard.servers.spamd import SpamdSession
 from spamguard.servers.teach import ForwardTrainingProxy, Proxy
-from spamguard.smtp.envelope import Networks
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 from spamguard.users import UserResolver
 
@@ -87,12 +85,13 @@ def open_doors(
         if listener.teach is not None:
             proxy = ForwardTrainingProxy(usual, listener, listener.teach, lessons)
         count = partial(counters.add_seconds, RECEIVE_STAGE)
-        doors.append(open_door(listener, proxy, [listening], spool, name, count))
+        door = DoorContext(listener, proxy, name, spool, count)
+        doors.append(open_door(door, listening))
     first = len(settings.listeners)
     for scanner, listening in zip(settings.scanner_doors, sockets[first:], strict=True):
         judge = _judge_of(pool, settings, context, scanner)
-        service = ScanService(scanner, judge, lessons, machine)
-        doors.append(open_scanner(service, [listening], spool))
+        service = ScanService(scanner, judge, lessons, machine, spool)
+        doors.append(open_scanner(service, listening))
     return doors
 
 
@@ -105,68 +104,22 @@ def _judge_of(
     return PolicyJudge(partial(pool.judge, options=options), context, door)
 
 
-def open_door(
-    listener: Listener,
-    proxy: Proxy,
-    sockets: Sequence[socket.socket],
-    spool_directory: Path,
-    hostname: str,
-    on_data_received: Callable[[float], None],
-) -> Door:
-    """A door that is not open yet.
-
-    Parameters
-    ----------
-    sockets
-        Bound and listening; they stay the caller's.
-    hostname
-        Ours.
-    on_data_received
-        Called with the seconds that the data of each message took.
-
-    Raises
-    ------
-    ValueError
-        A network is none.
-    StartError
-        The certificate cannot be used.
-    """
-    is_behind_queue = listener.position is Position.AFTER_QUEUE
-    default = OddBytes.NORMALISE if is_behind_queue else OddBytes.REFUSE
-    context = DoorContext(
-        proxy=proxy,
-        lmtp=listener.listen.protocol is Protocol.LMTP,
-        hostname=hostname,
-        limits=listener.limits,
-        byte_quota=ByteQuota(listener.limits),
-        odd_bytes=default if listener.odd_bytes is OddBytes.AUTO else listener.odd_bytes,
-        position=listener.position,
-        trusted=Networks(listener.trusted),
-        tls=None if listener.tls is None else CertificateReloader(listener.tls),
-        spool_directory=spool_directory,
-        on_data_received=on_data_received,
-    )
+def open_door(context: DoorContext, listening: socket.socket) -> Door:
+    """A door for mail, not open yet; the socket stays the caller's."""
     session_type = LmtpSession if context.lmtp else SmtpSession
-    for_client = session_type(context).for_client
-    return Door(for_client, sockets, Networks(listener.clients), listener.limits)
+    return Door(session_type(context).for_client, listening, context.listener)
 
 
-def open_scanner(service: ScanService, sockets: Sequence[socket.socket], spool: Path) -> Door:
-    """Build a door, not open yet, for a scanner."""
-    scanner = service.scanner
-    context = ScannerContext(service, ByteQuota(scanner.limits), spool)
-    sessions: Mapping[Protocol, Callable[[ScannerContext, str], ServerSession]] = {
+def open_scanner(service: ScanService, listening: socket.socket) -> Door:
+    """A door for programs that ask, not open yet; the socket stays the caller's."""
+    sessions: Mapping[Protocol, Callable[[ScanService, str], ServerSession]] = {
         Protocol.RSPAMD: RspamdSession,
         Protocol.SPAMD: SpamdSession,
         Protocol.MILTER: MilterSession,
     }
+    scanner = service.scanner
     make_session = sessions[scanner.listen.protocol]
-    return Door(
-        lambda address, _port: make_session(context, address),
-        sockets,
-        Networks(scanner.clients),
-        scanner.limits,
-    )
+    return Door(lambda address, _port: make_session(service, address), listening, scanner)
 
 
 def _count_failure(counters: Counters, endpoint: str, error: Exception) -> None:

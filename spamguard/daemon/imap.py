@@ -1,4 +1,4 @@
-"""The process that speaks IMAP (`python -m spamguard.daemon.imap`).
+"""The process that speaks IMAP.
 
 The master starts it where there are accounts. It alone speaks to the Internet; it reads IMAP and
 never takes a message apart. What it knows lies in a directory of its own. The scanner door judges,
@@ -15,13 +15,12 @@ import os
 import ssl
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from spamguard import process
 from spamguard.config.options import ACCOUNTS_DIRECTORY, ACCOUNTS_SOCKET, Settings
-from spamguard.daemon.children import Message, service_context
+from spamguard.daemon.children import Channel, Message
 from spamguard.errors import SpamguardError
 from spamguard.imap.hub import Hub
 
@@ -33,19 +32,19 @@ _SYSTEM = (  # what every program reads, names of servers included
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(settings: Settings, channel: Channel) -> int:
     """Keep the accounts in step until this process is ended."""
-    with service_context(arguments) as (settings, channel):
-        try:
-            _confine(settings)
-            with (
-                closing(Hub(settings.state, settings.accounts)) as hub,
-                process.listen_at(settings.state / ACCOUNTS_SOCKET, 0o600) as listening,
-            ):
-                threading.Thread(target=hub.serve, args=(listening,), daemon=True).start()
-                hub.run(lambda: channel.send(Message(task="accounts")))
-        except (SpamguardError, OSError) as error:
-            _log.error("%s", error)
+    channel.begin_service()
+    try:
+        _confine(settings)
+        with (
+            closing(Hub(settings.state, settings.accounts)) as hub,
+            process.listen_at(settings.state / ACCOUNTS_SOCKET, 0o600) as listening,
+        ):
+            threading.Thread(target=hub.serve, args=(listening,), daemon=True).start()
+            hub.run(lambda: channel.send(Message(task="accounts")))
+    except (SpamguardError, OSError) as error:
+        _log.error("%s", error)
     return 1
 
 
@@ -71,7 +70,3 @@ def _confine(settings: Settings) -> None:
     ]
     writable = [own, *(each.token_file.parent for each in tokens)]
     process.confine_files([Path(each) for each in readable if each], writable)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

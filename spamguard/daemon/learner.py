@@ -1,4 +1,4 @@
-"""The learner: users' folders and the lessons that wait (`python -m spamguard.daemon.learner`).
+"""The learner: users' folders and the lessons that wait.
 
 The master starts it where folders are watched or lessons accepted, apart from the mail and at low
 priority. One thread watches the folders and one learns what waits in the queue and in the spool;
@@ -14,17 +14,17 @@ waiting, or the other way round.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from math import inf
+from pathlib import Path
 
 from spamguard.config.options import ACCOUNTS_SIGHTINGS, ACCOUNTS_SOCKET, Settings, TeachSettings
-from spamguard.daemon.children import Channel, Message, service_context
+from spamguard.daemon.children import Channel, Message
 from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders import broker
@@ -40,31 +40,34 @@ _folders_log = logging.getLogger("spamguard.folders")
 
 POLL_SECONDS = 0.5  # for lessons in a spool, or put into the queue by another process
 RETRY_SECONDS = 15.0  # after an error of our own, such as a full disk
-_MOVES_WAIT = "what is moved meanwhile is found when that is mended"
-_LESSONS_WAIT = "lessons wait until that is mended"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(settings: Settings, channel: Channel) -> int:
     """Learn until this process is ended."""
-    with service_context(arguments) as (settings, channel):
-        threads = []
-        if settings.watch:
-            watch = partial(_watch_folders, settings, channel)
-            threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
-        if settings.accounts:
-            watch = partial(_watch_accounts, settings, channel)
-            threads.append(_start_thread(watch, _folders_log, _MOVES_WAIT))
-        if settings.accepts_lessons:
-            learn = partial(_learn_lessons, settings, channel)
-            threads.append(_start_thread(learn, _log, _LESSONS_WAIT))
-        for thread in threads:
-            thread.join()
+    channel.begin_service()
+    threads = []
+    if settings.watch:
+        watch = partial(_watch_folders, settings.state, settings, channel, "folders")
+        threads.append(_start_thread(watch, _folders_log))
+    if settings.accounts:
+        # Like Maildirs of another state directory, with the same filter.
+        apart = replace(
+            settings,
+            state=settings.state / ACCOUNTS_SIGHTINGS,
+            watch=broker.account_watches(settings.accounts),
+            watch_socket=settings.state / ACCOUNTS_SOCKET,
+        )
+        watch = partial(_watch_folders, settings.state, apart, channel, "moves", DovecotSettings())
+        threads.append(_start_thread(watch, _folders_log))
+    if settings.accepts_lessons:
+        learn = partial(_learn_lessons, settings, channel)
+        threads.append(_start_thread(learn, _log))
+    for thread in threads:
+        thread.join()
     return 1
 
 
-def _start_thread(
-    rounds: Callable[[], Iterator[None]], logger: logging.Logger, consequence: str
-) -> threading.Thread:
+def _start_thread(rounds: Callable[[], Iterator[None]], logger: logging.Logger) -> threading.Thread:
     """Start a thread that goes through endless rounds, and after an error begins anew."""
 
     def run() -> None:
@@ -74,9 +77,9 @@ def _start_thread(
                 for _ in rounds():
                     errors.clear()
             except (SpamguardError, OSError) as error:
-                errors.report("%s; %s", error, consequence)
+                errors.report("%s; lessons and moves wait until that is mended", error)
             except Exception:
-                logger.exception("a fault; %s", consequence)
+                logger.exception("a fault; lessons and moves wait until that is mended")
             time.sleep(RETRY_SECONDS)
 
     thread = threading.Thread(target=run, name=logger.name, daemon=True)
@@ -84,42 +87,25 @@ def _start_thread(
     return thread
 
 
-def _watch_folders(settings: Settings, channel: Channel) -> Iterator[None]:
+def _watch_folders(
+    state: Path,
+    settings: Settings,
+    channel: Channel,
+    task: str,
+    dovecot: DovecotSettings | None = None,
+) -> Iterator[None]:
+    """`state` has the filter, and that of `settings` the sightings."""
+    settings.state.mkdir(mode=0o700, exist_ok=True)
     with (
-        Filter.open(settings.state) as spam_filter,
+        Filter.open(state) as spam_filter,
         closing(broker.make_mailboxes(settings.watch, settings.watch_socket)) as mailboxes,
-        closing(Watcher(spam_filter, settings, mailboxes, channel.request_settling)) as watcher,
-    ):
-        while True:
-            watcher.run_once(inf)
-            channel.send(Message(task="folders"))
-            yield
-
-
-def _watch_accounts(settings: Settings, channel: Channel) -> Iterator[None]:
-    """Watch the accounts like Maildirs of another state directory, with the same filter."""
-    apart = replace(
-        settings,
-        state=settings.state / ACCOUNTS_SIGHTINGS,
-        watch=broker.account_watches(settings.accounts),
-    )
-    apart.state.mkdir(mode=0o700, exist_ok=True)
-    with (
-        Filter.open(settings.state) as spam_filter,
-        closing(broker.RemoteMailboxes(settings.state / ACCOUNTS_SOCKET, apart.watch)) as mailboxes,
         closing(
-            Watcher(
-                spam_filter,
-                apart,
-                mailboxes,
-                channel.request_settling,
-                dovecot=DovecotSettings(),
-            )
+            Watcher(spam_filter, settings, mailboxes, channel.request_settling, dovecot=dovecot)
         ) as watcher,
     ):
         while True:
             watcher.run_once(inf)
-            channel.send(Message(task="moves"))
+            channel.send(Message(task=task))
             yield
 
 
@@ -135,7 +121,3 @@ def _learn_lessons(settings: Settings, channel: Channel) -> Iterator[None]:
             channel.send(Message(task="lessons"))
             yield
             time.sleep(POLL_SECONDS)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

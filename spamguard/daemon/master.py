@@ -12,7 +12,6 @@ listening socket that the configuration still names.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import selectors
 import signal
@@ -26,8 +25,7 @@ from spamguard import __version__, log, native, process
 from spamguard.config.options import ACCOUNTS_DOOR, Settings
 from spamguard.counters import Counters, DaemonReport
 from spamguard.daemon import startup, status
-from spamguard.daemon.children import Policy, Service
-from spamguard.daemon.status import StatusSocket
+from spamguard.daemon.children import Service
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
 from spamguard.process import Notifier, ReplacedError
 from spamguard.storage import LEDGER_FILE
@@ -38,17 +36,8 @@ _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 # In which workers and scorers have the processor to themselves, since the first client waits.
 _FIRST_SCORER_TIMEOUT = 10.0
 _TICK_SECONDS = 1.0  # between two rounds of what is due
-_WORKER_POLICY = Policy(
-    first_pause=0.1,
-    longest_pause=5.0,
-    short_life=5.0,
-    silent=20.0,
-    starting=120.0,
-    overlaps=True,
-)
-_FRESH_SECONDS = 5.0  # systemd hears of us while each worker was heard within so long
 _SETTLE_SECONDS = 60.0  # between two starts of the process that settles
-_MAX_SILENCE_SECONDS = 10.0  # of a worker, for monitors
+_MAX_SILENCE_SECONDS = 10.0  # of a worker or the page, for systemd and monitors
 _TASKS = {
     "page": (_MAX_SILENCE_SECONDS, "page and API: nobody serves them"),
     # Many lessons, and a long look at many mailboxes, delay heartbeats.
@@ -67,8 +56,6 @@ class Master:
     ----------
     read
         Reads the configuration; raises ConfigError.
-    assembly
-        The module whose `assemble` the workers run.
     drain_seconds
         From the wish to stop to killing workers.
     on_ready
@@ -79,41 +66,25 @@ class Master:
         self,
         read: Callable[[], Settings],
         *,
-        assembly: str = "spamguard.daemon.worker",
         drain_seconds: float = 8.0,
         on_ready: Callable[[Settings], None] | None = None,
     ) -> None:
         self._read = read
         self._on_ready = on_ready
-        self._assembly, self._drain_seconds = assembly, drain_seconds
+        self._drain_seconds = drain_seconds
         self._selector = selectors.DefaultSelector()
         self._began = 0
-        (
-            self._workers,
-            self._learner,
-            self._web,
-            self._courier,
-            self._settler,
-            self._imap,
-        ) = self._services = [
-            Service(name, f"spamguard.daemon.{module}", self._selector, policy)
-            for name, module, policy in (
-                ("worker", "worker", _WORKER_POLICY),
-                ("learner", "learner", Policy()),
-                ("web process", "web", Policy()),
-                ("courier", "courier", Policy()),
-                ("trainer", "settle", Policy(once=True)),
-                ("IMAP client", "imap", Policy()),
-            )
-        ]
-        self._status_socket = StatusSocket(self._selector, self._describe)
+        self._workers = Service(
+            "worker", self._selector, longest_pause=5.0, silent=20.0, overlaps=True
+        )
+        self._settler = Service("settle", self._selector, once=True)
+        others = [Service(name, self._selector) for name in ("learner", "web", "courier", "imap")]
+        self._learner, self._web, self._courier, self._imap = others
+        self._services = [self._workers, self._settler, *others]
         self._notifier = Notifier(None)
         self._sockets: dict[startup.Address, socket.socket] = {}
-        self._retired_sockets: dict[startup.Address, socket.socket] = {}
         self._next_settling = self._next_tidying = self._kill_at = 0.0
-        # systemd would count from the first ping on, and starting has a time limit of its own
-        self._next_ping = math.inf
-        self._announced = False
+        self._announced = self._serves = False
         self._starts_all = False  # a scorer is ready, so the other processes may start
         self._replaced_warning = log.WarnOnce(_log, logging.ERROR)
         self._exit_status = 0
@@ -130,22 +101,20 @@ class Master:
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
             stack.callback(self._selector.close)
-            stack.callback(self._close_sockets)
+            stack.callback(lambda: startup.close_all(self._sockets.values()))
             # before it can be reached: who has connected may expect an orderly stop
             wakeups = stack.enter_context(process.signal_socket(_SIGNALS))
             self._selector.register(
                 wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
             )
-            try:
-                self._open_sockets(settings, below_state=False)
-            except StartError as error:
-                # A second daemon meets its addresses first; another port would not help there.
-                raise status.explain_start_error(settings.state, error) from error
+            self._open_sockets(settings, below_state=False)
+            uid = os.getuid()
             startup.drop_privileges(settings)
+            if os.getuid() != uid:  # root can read files that this user cannot
+                settings = startup.read_apart(self._read)
             startup.check_program()
             self._open_sockets(settings)
-            self._state_lock = status.StateLock(settings.state)
-            stack.callback(self._state_lock.release)
+            self._state_lock = stack.enter_context(status.lock_state(settings.state))
             _log.info("spamguard %s (kernel: %s)", __version__, native.implementation())
             for service in self._services:  # none is left, for whatever reason this process ends
                 stack.callback(service.end)
@@ -153,8 +122,7 @@ class Master:
             self._create_filter(settings)
             self._starts_all_at = time.monotonic() + _FIRST_SCORER_TIMEOUT
             self._began = int(time.time())
-            self._status_socket.open(settings.state)
-            stack.callback(self._status_socket.close)
+            status.answer_clients(settings.state, self._selector, self._describe, stack)
             self._begin(settings)
             while self._workers.children or not self._workers.stopping:
                 self._run_once()
@@ -164,10 +132,8 @@ class Master:
     def _run_once(self) -> None:
         services = self._services if self._starts_all else [self._workers]
         next_start = min(service.next_start() for service in services)
-        # Ping systemd three times as often as it expects while every worker is alive.
-        next_ping = (self._notifier.watchdog_seconds or 3) / 3
         tick = _TICK_SECONDS if self._starts_all else 0.1
-        for key, _ in self._selector.select(min(tick, next_start, next_ping)):
+        for key, _ in self._selector.select(min(tick, next_start)):
             key.data()
         for service in services:
             service.maintain()
@@ -183,14 +149,8 @@ class Master:
         elif self._workers.is_scoring or now > self._starts_all_at:
             # The others start as soon as mail is judged, or that takes long.
             self._starts_all = True
-            if not self._settler.children:
-                self._start_settling(self._settings, "first")
-        interval = self._notifier.watchdog_seconds
-        # Starting has a time limit of its own.
-        silence = max((each for _, each in self._workers.silences()), default=0.0)
-        is_alive = self._workers.children and silence < _FRESH_SECONDS
-        if interval and now >= self._next_ping and is_alive:
-            self._next_ping = now + interval / 3
+        # systemd counts from the first ping on, and starting has a time limit of its own.
+        if self._serves and not self._find_stuck():
             self._notifier.ping_watchdog()
         self._check_installation()
 
@@ -206,21 +166,15 @@ class Master:
     def _open_sockets(self, settings: Settings, *, below_state: bool = True) -> None:
         """Listen where the settings say; in the state directory only once it is there and ours.
 
-        A socket that they no longer name is retired: it stays open until its workers drain.
+        A socket that they no longer name stays open until its workers drain.
         """
         own = settings.state / ACCOUNTS_DOOR
         listens = [door.listen for door in settings.doors]
         endpoints = [each for each in listens if below_state or each.path != own]
         if not self._sockets:
-            self._retired_sockets = startup.take_inherited(os.environ)
-            startup.check_inherited(self._retired_sockets, endpoints)
-        open_sockets = self._sockets | self._retired_sockets
-        self._sockets = startup.open_all(endpoints, open_sockets)
-        self._retired_sockets = {
-            address: listening
-            for address, listening in open_sockets.items()
-            if address not in self._sockets
-        }
+            self._sockets = startup.take_inherited()
+            startup.check_inherited(self._sockets, endpoints)
+        self._sockets |= startup.open_all(endpoints, self._sockets)
 
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
@@ -232,8 +186,7 @@ class Master:
             settings,
             # One for two cores: each has a scorer beside it (RESULTS.md, "How many workers").
             settings.workers or (len(os.sched_getaffinity(0)) + 1) // 2,
-            [self._assembly],
-            [each.fileno() for each in listening],
+            files=[each.fileno() for each in listening],
         )
         teaching = {
             "folders": settings.watch,
@@ -272,12 +225,11 @@ class Master:
     def _announce(self) -> None:
         if self._announced or not self._workers.is_in_force:
             return
-        self._announced = True
-        startup.close_all(self._retired_sockets.values())
-        self._retired_sockets = {}
+        self._announced = self._serves = True
+        named = {startup.endpoint_address(door.listen) for door in self._settings.doors}
+        startup.close_all(self._sockets.pop(other) for other in self._sockets.keys() - named)
         _log.info("%s", self._describe_doors())
         self._notifier.ready(self._describe_doors())
-        self._next_ping = 0.0
         if self._on_ready:
             self._on_ready(self._settings)
             self._on_ready = None  # not again after a reload
@@ -285,38 +237,29 @@ class Master:
     def _describe_doors(self) -> str:
         doors = []
         for door in self._settings.doors:
-            listening = self._sockets[startup.endpoint_address(door.listen)]
-            address = startup.describe_listener(door.listen, listening)
+            address = startup.format_address(startup.endpoint_address(door.listen))
             doors.append(f"{door.listen.protocol} on {address}")
         return f"serving {', '.join(doors)}"
 
     def _describe(self) -> dict[str, object]:
-        report = self._report()
         workers = [
             {
                 "pid": child.process.pid,
                 "ready": child.message.ready,
-                "draining": child.draining,
-                "silent": round(time.monotonic() - child.last_heard, 1),
             }
             for child in self._workers.children
         ]
         return {
-            **status.describe_daemon(self._settings, report),
+            **status.describe_daemon(self._settings),
             "stopping": self._workers.stopping,
             "workers": workers,
-            "report": report,
+            "report": self._report(),
         }
 
     def _report(self) -> DaemonReport:
         counters, now = Counters(), time.monotonic()
         for service in self._services:
             service.count(counters)
-        silent = [
-            f"worker {child.process.pid}: not heard for {seconds:.0f} s"
-            for child, seconds in self._workers.silences()
-            if seconds > _MAX_SILENCE_SECONDS
-        ]
         absent = [
             f"{text} for {now - heard:.0f} s"
             for service in self._services
@@ -324,9 +267,24 @@ class Master:
             for limit, text in [_TASKS[task]]
             if now - heard > limit
         ]
-        number = len(self._workers.children)
-        stuck = silent if number else ["workers: none runs"]
-        return DaemonReport(self._began, number, counters, stuck, absent, self._workers.is_scoring)
+        return DaemonReport(
+            self._began,
+            len(self._workers.children),
+            counters,
+            self._find_stuck(),
+            absent,
+            self._workers.is_scoring,
+        )
+
+    def _find_stuck(self) -> list[str]:
+        """What mail depends on and does not work."""
+        now, workers = time.monotonic(), self._workers.children
+        silent = [
+            f"worker {worker.process.pid}: not heard for {now - worker.last_heard:.0f} s"
+            for worker in workers
+            if worker.message.ready and now - worker.last_heard > _MAX_SILENCE_SECONDS
+        ]
+        return silent if workers else ["workers: none runs"]
 
     # ---- processes
 
@@ -337,7 +295,7 @@ class Master:
         """
         if (settings.state / LEDGER_FILE).exists():
             return
-        self._start_settling(settings, "first")
+        self._start_settling(settings)
         self._settler.maintain()
         for child in self._settler.children:
             with suppress(subprocess.TimeoutExpired):  # mail then passes unscored until it is done
@@ -349,19 +307,20 @@ class Master:
         One process at a time, and not too often.
         """
         now = time.monotonic()
-        due = any(service.settling_due for service in self._services)
-        due = due or now >= self._next_tidying
-        if due and not self._settler.children and now >= self._next_settling:
+        asked = any(service.settling_due for service in self._services)
+        is_due = asked or now >= self._next_tidying
+        if is_due and not self._settler.children and now >= self._next_settling:
             for service in self._services:
                 service.settling_due = False
-            self._next_settling = now + _SETTLE_SECONDS
+            if asked:
+                self._next_settling = now + _SETTLE_SECONDS
             self._start_settling(self._settings)
 
-    def _start_settling(self, settings: Settings, *words: str) -> None:
+    def _start_settling(self, settings: Settings) -> None:
         """Start the process that settles; mail flows without it too."""
         # Held mail that is too old is removed, and mail that stayed is counted, every hour.
         self._next_tidying = time.monotonic() + 3600.0
-        self._settler.begin(settings, arguments=words)
+        self._settler.begin(settings)
 
     def _check_installation(self) -> None:
         """Warn when another version has been installed; stop once no worker is left then."""
@@ -387,8 +346,5 @@ class Master:
         self._workers.stop()
         for service in self._services[1:]:
             service.end()
-        self._state_lock.release()  # the next daemon may start while our workers finish
-        self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        startup.close_all([*self._sockets.values(), *self._retired_sockets.values()])
+        self._state_lock.close()  # the next daemon may start while our workers finish
+        startup.close_all(self._sockets.values())

@@ -1,11 +1,9 @@
-"""A short-lived process that settles a filter (`python -m spamguard.daemon.settle … [first]`).
+"""A short-lived process that settles a filter.
 
 The master starts it, apart from the mail and from the learner. Settling takes much processor, so
 the process has the lowest priority of all, and much memory, which returns when it ends. It settles
 if that is due, also when tables are damaged, and removes drafts that killed processes have left
-behind. Of nodes that share a log each settles for itself; one of them forgets lessons.
-With `first`, as when the daemon has just started, it also reports lessons that an upgrade has made
-useless, and a filter that has joined others while the configuration has no `shared`. It removes
+behind. Of nodes that share a log each settles for itself; one of them forgets lessons. It removes
 held mail that is too old, counts good mail that has stayed (`note_stayed`), and forgets the lessons
 beyond `keep` before it settles. A clock that has jumped ahead removes nothing (`trusted_time`).
 
@@ -15,20 +13,16 @@ Must never be needed for judging: if it dies, the next one does its work.
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from spamguard.config.options import Settings
 from spamguard.config.values import KeptLessons
-from spamguard.daemon.children import service_context
+from spamguard.daemon.children import Channel
 from spamguard.delivery.quarantine import DIRECTORY, REFUSED, Quarantine
-from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.policy import ENOUGH_HAM
 from spamguard.errors import LedgerError, SpamguardError, TableError
-from spamguard.learning import undo
 from spamguard.learning.undo import age_votes
 from spamguard.proxy.history import HISTORY_FILE, History
 from spamguard.storage import remove_stale_drafts
@@ -37,40 +31,23 @@ _log = logging.getLogger("spamguard.daemon")
 
 _STAY_SECONDS = 3 * 86_400  # within these people complain of a verdict, if they do
 
-_ALONE_WARNING = (
-    "this filter has joined a shared log, but the configuration has no `shared`: lessons only wait "
-    "here; put it back, or run `spamguard shared leave`"
-)
 
-
-def main(arguments: Sequence[str]) -> int:
+def main(settings: Settings, channel: Channel) -> int:
     """Settle if that is still due, and return the exit status."""
-    with service_context(arguments, 10) as (settings, _):
-        return settle(settings, is_first="first" in arguments)
+    channel.begin_service(10)
+    return settle(settings)
 
 
-def settle(settings: Settings, *, is_first: bool = False) -> int:
+def settle(settings: Settings) -> int:
     """Do what is due, and return the exit status."""
     state, started_at = settings.state, time.monotonic()
     try:
         settled = settle_if_due(state, settings.keep)
         remove_stale_drafts(state)
-        if settings.quarantine.keep is not None:
-            remove_expired(state, settings.quarantine.keep)
-        if settings.reject.keep is not None:
-            remove_expired(state, settings.reject.keep, REFUSED)
+        remove_expired(state, settings.quarantine.keep)
+        remove_expired(state, settings.reject.keep, REFUSED)
         if (state / HISTORY_FILE).exists():
             note_stayed(state)
-        if is_first:
-            with Filter.open(state, _load=False) as spam_filter:
-                outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
-                is_joined = spam_filter.ledger.shared is not None
-            if is_joined and settings.shared is None:
-                _log.warning("%s", _ALONE_WARNING)
-            if outdated:
-                _log.warning("%s", undo.describe_outdated(outdated))
-            if loss is not None:
-                _log.error("%s: %s", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
     except (SpamguardError, OSError) as error:
         _log.error("cannot settle: %s", error)
         return 1
@@ -97,8 +74,10 @@ def note_stayed(state: Path) -> None:
         spam_filter.note_stayed(len(judged) - len(taught))
 
 
-def remove_expired(state: Path, days: int, reason: str = "") -> None:
+def remove_expired(state: Path, days: int | None, reason: str = "") -> None:
     """Remove held mail that is older than so many days: all, or what is held for one reason."""
+    if days is None:
+        return
     with History.open(state / HISTORY_FILE) as history:
         now = history.trusted_time(time.time())
     Quarantine(state / DIRECTORY).remove_older(now - days * 86_400, reason)
@@ -145,7 +124,3 @@ def forget_oldest(spam_filter: Filter, kept: KeptLessons) -> None:
                 spam_filter.settle_everywhere()
     except SpamguardError as error:
         _log.error("cannot forget the oldest lessons: %s", error)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

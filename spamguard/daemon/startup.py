@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import errno
 import logging
+import multiprocessing
 import os
-import pickle
 import pwd
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, MutableMapping
+from collections.abc import Callable, Collection, Iterable
 from ipaddress import ip_address
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from spamguard import process
@@ -45,30 +46,30 @@ def read_apart(read: Callable[[], Settings]) -> Settings:
     ConfigError
         They cannot be used, or that process was ended.
     """
-    reading, writing = os.pipe()
-    child = os.fork()  # the master has no threads
-    if not child:
-        answer: Settings | Exception
-        try:
-            try:
-                answer = read()
-            except Exception as error:  # noqa: BLE001  the master raises it
-                answer = error
-            data = pickle.dumps(answer)
-            with os.fdopen(writing, "wb") as pipe:
-                pipe.write(data)
-        finally:
-            os._exit(0)  # whatever happens: the sockets and processes are the master's
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        data = pipe.read()
-    os.waitpid(child, 0)
-    if not data:
-        raise ConfigError("the process that reads the configuration was ended: is memory short?")
-    answer = pickle.loads(data)  # noqa: S301  of our own child
+    fork = multiprocessing.get_context("fork")  # the master has no threads
+    receiving, sending = fork.Pipe(duplex=False)
+    child = fork.Process(target=_send_settings, args=(read, sending))
+    child.start()
+    sending.close()
+    try:
+        answer: Settings | Exception = receiving.recv()
+    except EOFError:
+        raise ConfigError(
+            "the process that reads the configuration was ended: is memory short?"
+        ) from None
+    finally:
+        child.join()
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def _send_settings(read: Callable[[], Settings], sending: Connection) -> None:
+    try:
+        answer: Settings | Exception = read()
+    except Exception as error:  # noqa: BLE001  the master raises it
+        answer = error
+    sending.send(answer)
 
 
 # ---- addresses
@@ -76,7 +77,7 @@ def read_apart(read: Callable[[], Settings]) -> Settings:
 # Like a port on loopback, a socket in the file system is for anybody on this machine; the mode of
 # its directory may restrict that.
 _SOCKET_MODE = 0o666
-_BIND_TIMEOUT = 3.0  # seconds: workers of a daemon that was killed may still hold the address
+BIND_TIMEOUT = 3.0  # seconds: workers of a daemon that was killed may still hold the address
 
 Address = tuple[str, int]
 """An IP address and a port, or the path of a socket and 0."""
@@ -109,26 +110,19 @@ def format_address(address: Address) -> str:
     return host if host.startswith("/") else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def describe_listener(endpoint: Endpoint, listening: socket.socket) -> str:
-    """Say where the socket of an endpoint listens: for port 0 the kernel has chosen the port."""
-    return str(endpoint.path or format_address(_bound_address(listening)))
-
-
 # ---- opening
 
 
 def open_all(
     endpoints: Iterable[Endpoint],
     open_sockets: dict[Address, socket.socket],
-    *,
-    timeout: float = _BIND_TIMEOUT,
 ) -> dict[Address, socket.socket]:
     """Return a listening socket for each endpoint: an open one, or else a new one.
 
     StartError: one cannot be opened; none of the new ones is left open.
     """
     listening: dict[Address, socket.socket] = {}
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + BIND_TIMEOUT
     try:
         for endpoint in endpoints:
             address = endpoint_address(endpoint)
@@ -146,9 +140,7 @@ def _open_endpoint(endpoint: Endpoint, deadline: float) -> socket.socket:
                 return process.listen(endpoint.host, endpoint.port)
             if process.is_listening(endpoint.path):
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-            listening = process.listen_at(endpoint.path, _SOCKET_MODE)
-            listening.setblocking(False)
-            return listening
+            return process.listen_at(endpoint.path, _SOCKET_MODE)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise StartError(
@@ -171,20 +163,19 @@ def close_all(listening: Iterable[socket.socket]) -> None:
 # ---- sockets of systemd
 
 
-def take_inherited(environment: MutableMapping[str, str]) -> dict[Address, socket.socket]:
+def take_inherited() -> dict[Address, socket.socket]:
     """Return the sockets that systemd has opened for this process.
 
     LISTEN_… is taken out of the environment: it is not for children.
     """
-    pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
-    environment.pop("LISTEN_FDNAMES", None)
+    pid, number = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "")
+    os.environ.pop("LISTEN_FDNAMES", None)
     if pid != str(os.getpid()):
         return {}
     inherited: dict[Address, socket.socket] = {}
     for descriptor in range(3, 3 + int(number)):  # sd_listen_fds(3)
         listening = socket.socket(fileno=descriptor)
         listening.set_inheritable(False)
-        listening.setblocking(False)
         inherited[_bound_address(listening)] = listening
     return inherited
 
@@ -217,8 +208,7 @@ _OWNED_FILES = (KEY_FILE, LEDGER_FILE)
 def drop_privileges(settings: Settings) -> None:
     """Make the state directory if it is missing, become its owner, and make the spool directory.
 
-    StartError: the state directory cannot be used so. ConfigError: that user cannot read files that
-    root has read, so every worker would end at once.
+    StartError: the state directory cannot be used so.
     """
     os.umask(0o022)  # the user must get through the directories above the state directory
     try:
@@ -231,7 +221,6 @@ def drop_privileges(settings: Settings) -> None:
                     settings.state,
                 )
             _make_state(settings.state, account)
-            _check_owner(settings.state, account)  # somebody may just have made it
             # Drop everything of root's, for good: setresuid changes the saved id too.
             if account.pw_uid != 0:
                 os.initgroups(account.pw_name, account.pw_gid)
@@ -240,11 +229,9 @@ def drop_privileges(settings: Settings) -> None:
                 name = account.pw_name
                 os.environ.update(HOME=account.pw_dir, USER=name, LOGNAME=name)
                 _log.info("running as %s", name)
-            if unreadable := find_unreadable(required_files(settings)):
-                raise ConfigError(*unreadable)
         else:
             _make_state(settings.state, None)
-            _check_access(settings.state)
+        _check_access(settings.state)
         os.umask(0o077)
         (settings.state / SPOOL_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -278,33 +265,7 @@ def check_account(settings: Settings) -> pwd.struct_passwd:
                     f"will not run as root with {address} open to others: "
                     f"name a user with `user`, or give {settings.state} to one with chown"
                 )
-    _check_owner(settings.state, account)
     return account
-
-
-def required_files(settings: Settings) -> list[Path]:
-    """Return the files, besides the configuration itself, that the daemon must be able to read."""
-    certificates = [*(door.tls for door in settings.listeners), settings.web and settings.web.tls]
-    files = [file for tls in certificates if tls for file in (tls.certificate, tls.key)]
-    if shared := settings.shared:
-        files += filter(None, (shared.password_file, shared.tls.ca))
-    files += [scanner.password_file for scanner in settings.scanners if scanner.password_file]
-    return files + [account.password_file for account in settings.accounts if account.password_file]
-
-
-def find_unreadable(files: Iterable[Path]) -> list[str]:
-    """Return a sentence for each file that the present user cannot read."""
-    problems = []
-    for path in files:
-        try:
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-        except OSError as error:
-            problems.append(
-                f"{path}: cannot be read by {_user_name()}, whom the daemon runs as "
-                f"({error.strerror}): give that user the right to, there and in the directories "
-                "above it"
-            )
-    return problems
 
 
 def check_program() -> None:
@@ -333,19 +294,6 @@ def _make_state(state: Path, account: pwd.struct_passwd | None) -> None:
         return
     if account is not None:
         os.chown(state, account.pw_uid, account.pw_gid)
-
-
-def _check_owner(state: Path, account: pwd.struct_passwd) -> None:
-    """Raise StartError if the filter belongs to another user, or is not in a directory."""
-    if state.exists() and not state.is_dir():
-        raise StartError(f"{state}: is no directory: name another with `state`")
-    for path in (state, *(state / name for name in _OWNED_FILES)):
-        if os.path.lexists(path) and path.lstat().st_uid != account.pw_uid:
-            name = account.pw_name
-            raise StartError(
-                f"{path} does not belong to {name}, whom the daemon runs as: "
-                f"chown -R {name}: {state}"
-            )
 
 
 def _check_access(state: Path) -> None:

@@ -1,4 +1,4 @@
-"""The web process: page and API, and what monitors ask (`python -m spamguard.daemon.web`).
+"""The web process: page and API, and what monitors ask.
 
 The master starts it where `web` or `metrics` is configured, apart from the mail. Each of the two
 has an address and a server of its own: monitors are answered while the page is busy, has no port
@@ -14,13 +14,9 @@ import os
 import resource
 import signal
 import socket
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
     closing,
     nullcontext,
     suppress,
@@ -34,7 +30,7 @@ import uvicorn
 from spamguard import process
 from spamguard.config.options import DigestPeriod, HostPort, Settings, Web
 from spamguard.daemon import status
-from spamguard.daemon.children import Channel, Message, service_context
+from spamguard.daemon.children import Channel, Message
 from spamguard.errors import SpamguardError, error_text
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
@@ -54,18 +50,19 @@ RETRY_SECONDS = 15.0  # when an address is not available, or the certificate can
 _PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(settings: Settings, channel: Channel) -> None:
     """Serve until this process is ended."""
-    with service_context(arguments) as (settings, channel):
-        # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
-        for module in _PROBE_MODULES:
-            import_module(module)
-        # for uploads: /tmp may be memory, and the spool is where mail is kept private
-        tempfile.tempdir = str(settings.state / SPOOL_DIRECTORY)
-        asyncio.run(_serve(settings, channel))
-    return 0
+    channel.begin_service()
+    # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    for module in _PROBE_MODULES:
+        import_module(module)
+    # for uploads: /tmp may be memory, and the spool is where mail is kept private
+    tempfile.tempdir = str(settings.state / SPOOL_DIRECTORY)
+    asyncio.run(_serve(settings, channel))
+    # No exit as usual: a reload must not wait for threads whose work nobody waits for.
+    os._exit(0)
 
 
 async def _serve(settings: Settings, channel: Channel) -> None:
@@ -78,15 +75,33 @@ async def _serve(settings: Settings, channel: Channel) -> None:
     )
     async with asyncio.TaskGroup() as servers:
         if settings.metrics is not None:
-            servers.create_task(_serve_monitors(settings.metrics, reporter, ending))
+            serve = partial(_serve_monitors, settings.metrics, reporter, ending)
+            servers.create_task(_keep_serving(settings.metrics, serve, ending))
         if settings.web is not None:
-            page = partial(_open_page, settings, settings.web, reporter, channel.request_settling)
-            servers.create_task(_serve_page(settings.web, page, channel, ending))
+            serve = partial(_serve_page, settings, settings.web, reporter, channel, ending)
+            servers.create_task(_keep_serving(settings.web, serve, ending))
 
 
 async def _wait(ending: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         await asyncio.wait_for(ending.wait(), seconds)
+
+
+async def _keep_serving(
+    address: HostPort | Web, serve: Callable[[], Awaitable[None]], ending: asyncio.Event
+) -> None:
+    """Serve until the end; after an error, try again."""
+    while not ending.is_set():
+        try:
+            await serve()
+        except (SpamguardError, OSError) as error:
+            _log.error(
+                "cannot serve on %s (%s): trying again; a port below 1024 needs root's rights: let "
+                "a reverse proxy or a firewall lead to a higher one",
+                address,
+                error_text(error),
+            )
+            await _wait(ending, RETRY_SECONDS)
 
 
 async def _serve_monitors(
@@ -95,23 +110,9 @@ async def _serve_monitors(
     app = create_monitor_app(
         monitor_pages(reporter), on_loopback=ip_address(address.host).is_loopback
     )
-    while not ending.is_set():
-        try:
-            listening = process.listen(address.host, address.port)
-        except OSError as error:
-            text = "cannot listen on %s for monitors (%s): trying again"
-            _metrics_log.error(text, address, error.strerror or error)
-            await _wait(ending, RETRY_SECONDS)
-        else:
-            _metrics_log.info("monitors may ask http://%s/metrics, /healthz and /readyz", address)
-            await serve_http(monitor_config(app), listening, ending)
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn's server, which leaves signals to this process."""
-
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        return nullcontext()
+    listening = process.listen(address.host, address.port)
+    _metrics_log.info("monitors may ask http://%s/metrics, /healthz and /readyz", address)
+    await serve_http(monitor_config(app), listening, ending)
 
 
 async def serve_http(
@@ -119,7 +120,8 @@ async def serve_http(
 ) -> None:
     """Serve on a listening socket, which is closed in the end."""
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it writes about clients only
-    server = _HttpServer(config)
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # type: ignore[assignment]  # signals are this process's
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve(sockets=[listening]))
         await ending.wait()
@@ -127,35 +129,13 @@ async def serve_http(
 
 
 async def _serve_page(
+    settings: Settings,
     web: Web,
-    open_page: Callable[[], AbstractAsyncContextManager[CertificateReloader | None]],
+    reporter: HealthReporter,
     channel: Channel,
     ending: asyncio.Event,
 ) -> None:
-    """Serve page and API; after an error, try again."""
-    while not ending.is_set():
-        try:
-            async with open_page() as certificates:
-                _log.info("page and API on %s, for people %s", web, web.page_url)
-                while not ending.is_set():
-                    channel.send(Message(task="page"))
-                    if certificates is not None:
-                        certificates.reload()
-                    await _wait(ending, 1.0)
-        except (SpamguardError, OSError) as error:
-            _log.error(
-                "page and API cannot be served on %s (%s): trying again; a port below 1024 needs "
-                "root's rights: let a reverse proxy or a firewall lead to a higher one",
-                web,
-                error_text(error),
-            )
-            await _wait(ending, RETRY_SECONDS)
-
-
-@asynccontextmanager
-async def _open_page(
-    settings: Settings, web: Web, reporter: HealthReporter, settle: Callable[[], None]
-) -> AsyncIterator[CertificateReloader | None]:
+    """Serve page and API."""
     from spamguard.web.app import create_app  # noqa: PLC0415  for the page only
     from spamguard.web.auth import CredentialStore  # noqa: PLC0415  for the page only
     from spamguard.web.mail import DigestSender, Mailer  # noqa: PLC0415  for the page only
@@ -168,7 +148,7 @@ async def _open_page(
     ):
         ask = partial(status.ask_daemon, settings.state)
         service: Service
-        peers = None
+        peers, settle = None, channel.request_settling
         if settings.shared is None:
             service = Service(settings, settle, ask)
         else:
@@ -179,22 +159,20 @@ async def _open_page(
         spool = settings.state / SPOOL_DIRECTORY
         app = create_app(web, spool, service, store, reporter, mailer, peers)
         config = page_config(app, listening, certificates.context if certificates else None)
-        ending = asyncio.Event()
         serving = asyncio.create_task(serve_http(config, listening, ending))
         mailing = [asyncio.create_task(mailer.run())] if mailer else []
         if mailer and (web.digest is not DigestPeriod.NONE or web.digest_to):
             digests = DigestSender(web, mailer, service)
             mailing.append(asyncio.create_task(digests.run()))
+        _log.info("page and API on %s, for people %s", web, web.page_url)
         try:
-            yield certificates
-        finally:
-            ending.set()
+            while not ending.is_set():
+                channel.send(Message(task="page"))
+                if certificates is not None:
+                    certificates.reload()
+                await _wait(ending, 1.0)
             await serving
-            for task in mailing:
+        finally:
+            for task in (serving, *mailing):
                 task.cancel()
             await service.close()
-
-
-if __name__ == "__main__":
-    # Not `sys.exit`: a reload must not wait for threads whose work nobody waits for.
-    os._exit(main(sys.argv[1:]))

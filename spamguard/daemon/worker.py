@@ -1,6 +1,6 @@
-"""One worker process: `python -m spamguard.daemon.worker CHANNEL SOCKET… ASSEMBLY`.
+"""One worker process.
 
-The master starts it with the numbers of inherited descriptors. `assemble` starts the pool of
+The master starts it with the numbers of the listening sockets. `assemble` starts the pool of
 scorers, and has the doors built (`daemon.doors`). `Worker` runs the doors in one event loop and
 tells the master that it is alive, and what it has counted. SIGTERM makes it drain and take its
 time; end of file on the channel, when the master stops or is gone, makes it drain within seconds.
@@ -18,16 +18,14 @@ import os
 import resource
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from spamguard.config.options import Settings
 from spamguard.counters import Counters
-from spamguard.daemon.children import Channel, Message, child_context
+from spamguard.daemon.children import Channel, Message
 from spamguard.errors import SpamguardError
 from spamguard.proxy.scorer_pool import ScorerPool
 
@@ -41,20 +39,9 @@ DRAIN_TIMEOUT = 7200.0  # after a reload: longer than one message may take, in a
 HURRY_TIMEOUT = 6.0  # when the master stops or is gone; it kills later
 
 
-class Scorers(Protocol):
-    """Those of a worker (`ScorerPool`)."""
-
-    @property
-    def has_ready_scorer(self) -> bool: ...
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether another version of the program was installed, so that none can be started."""
-
-
 Assemble = Callable[
     [Settings, Sequence[socket.socket], Callable[[], None], Counters],
-    AbstractAsyncContextManager[tuple[Sequence["Door"], Scorers]],
+    AbstractAsyncContextManager[tuple[Sequence["Door"], ScorerPool]],
 ]
 """Builds doors that are not open yet, and the scorers behind them.
 
@@ -70,7 +57,7 @@ async def assemble(
     sockets: Sequence[socket.socket],
     settle: Callable[[], None],
     counters: Counters,
-) -> AsyncIterator[tuple[Sequence[Door], Scorers]]:
+) -> AsyncIterator[tuple[Sequence[Door], ScorerPool]]:
     """Build the doors of a mail filter (`Assemble`)."""
     async with AsyncExitStack() as stack:
         pool = ScorerPool(settings.state, settings.scoring)
@@ -105,7 +92,8 @@ class Worker:
                 doors,
                 scorers,
             ):
-                await asyncio.gather(*(door.start() for door in doors))
+                for door in doors:
+                    door.open()
                 beats = asyncio.create_task(self._beat(scorers))
                 await self._draining.wait()
                 await self._drain(doors)
@@ -123,13 +111,14 @@ class Worker:
         except OSError:  # the master went without reading what we had sent
             pass
         asyncio.get_running_loop().remove_reader(self._channel.socket)
+        signal.alarm(9)  # then the kernel ends a process that is still in a hurry
         self._draining.set()
         self._hurry.set()
 
     def _tell(self, *, ready: bool, scoring: bool) -> None:
         self._channel.send(Message(ready=ready, scoring=scoring, counters=self._counters))
 
-    async def _beat(self, scorers: Scorers) -> None:
+    async def _beat(self, scorers: ScorerPool) -> None:
         while True:
             scoring = scorers.has_ready_scorer
             self._tell(ready=True, scoring=scoring)
@@ -140,58 +129,38 @@ class Worker:
             await asyncio.sleep(BEAT_SECONDS if scoring else 0.1)
 
     async def _drain(self, doors: Sequence[Door]) -> None:
-        """Wait until all sessions have ended or the time is over.
+        """Wait until all sessions have ended or the time is over, and cut off the rest.
 
-        The addresses are free for another daemon as soon as the doors do not accept.
+        The addresses are free for another daemon as soon as the doors do not accept. A session that
+        is cut off has given no reply, so its sender tries again.
         """
-        patient = _drain_all(doors, DRAIN_TIMEOUT)
-        await asyncio.sleep(0)  # now the doors have stopped accepting
+        for door in doors:
+            door.close()
         # Something else takes the place of each descriptor: doors may still use its number.
         with socket.socket() as unused:
             for listening in self._sockets:
                 os.dup2(unused.fileno(), listening.fileno(), inheritable=False)
-        hurried = asyncio.create_task(self._hurry_up(doors))
-        await asyncio.wait((patient, hurried), return_when=asyncio.FIRST_COMPLETED)
-        patient.cancel()
-        hurried.cancel()
-        for error in await asyncio.gather(patient, hurried, return_exceptions=True):
-            if isinstance(error, Exception):
-                _log.error("draining failed", exc_info=error)
-
-    async def _hurry_up(self, doors: Sequence[Door]) -> None:
-        await self._hurry.wait()
-        # A session that still hangs then has given no reply, so its sender tries again.
-        signal.alarm(9)  # then the kernel ends a process that is still in a hurry
-        await _drain_all(doors, HURRY_TIMEOUT)
+        ended = asyncio.gather(*(door.wait_for_sessions() for door in doors))
+        hurried = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((ended, hurried), timeout=DRAIN_TIMEOUT, return_when="FIRST_COMPLETED")
+        await asyncio.wait((ended,), timeout=HURRY_TIMEOUT)
+        await asyncio.gather(*(door.cut_off() for door in doors))
 
 
-def _drain_all(doors: Sequence[Door], seconds: float) -> asyncio.Future[list[None]]:
-    deadline = asyncio.get_running_loop().time() + seconds
-    return asyncio.gather(*(door.drain(deadline) for door in doors))
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Take over the inherited descriptors, and run."""
+def main(
+    settings: Settings, channel: Channel, *descriptors: int, assemble: Assemble = assemble
+) -> int:
+    """Take over the listening sockets, and run."""
     # A connection needs up to three descriptors, and the usual limit is 1,024 (systemd.exec,
     # LimitNOFILE): raise it as far as allowed.
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    *descriptors, assembly = arguments
-    sockets = [socket.socket(fileno=int(number)) for number in descriptors[1:]]
+    sockets = [socket.socket(fileno=number) for number in descriptors]
     for listening in sockets:
         listening.set_inheritable(False)  # in a child it would keep the address taken
-    with child_context(arguments) as (settings, channel):
-
-        async def run() -> None:
-            await Worker(settings, sockets, channel, import_module(assembly).assemble).run()
-
-        try:
-            asyncio.run(run())
-        except (SpamguardError, OSError) as error:
-            _log.error("%s", error)
-            return 1
+    try:
+        asyncio.run(Worker(settings, sockets, channel, assemble).run())
+    except (SpamguardError, OSError) as error:
+        _log.error("%s", error)
+        return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -21,15 +21,14 @@ import logging
 import socket
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from threading import Lock
-from typing import Protocol
 
-from spamguard.config.options import Certificate, ScannerLimits
+from spamguard.config.options import Certificate, Listener, Scanner, ScannerLimits
 from spamguard.errors import StartError
 from spamguard.smtp.envelope import (
     Networks,
@@ -52,51 +51,92 @@ _DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
 _CLOSE_TIMEOUT = 10.0  # for a client to take the last answer
 
 
-class ServerSession(Protocol):
-    """One connection. It may be cancelled while it is idle, and told to end before `serve`."""
+class ServerSession(ABC):
+    """One connection. It may be cancelled while it is idle, and told to end before `serve`.
+
+    Attributes
+    ----------
+    reader
+        Of the client's bytes; made before the connection.
+    writer
+        Once it `is_open`.
+    """
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    is_open = False
 
     @property
+    @abstractmethod
     def evictable_from(self) -> float | None:
         """When it may be cancelled to make room, by the event loop's clock: from the end of the
         last transaction, and in one once the client has been silent for `SILENT_SECONDS`.
 
-        None: not now, because its data is being delivered, or before and after `serve`.
+        None: not now, because its data is being delivered, or before and after `converse`.
         """
 
-    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
-        """Serve the client from first byte to last, and close the socket.
+    @abstractmethod
+    async def converse(self, refused: Refusal | None) -> None:
+        """Serve the client to its last answer. One that is `refused` is only told so."""
 
-        A client that is `refused` is only told so.
-        """
-
+    @abstractmethod
     def drain(self) -> None:
         """End as soon as nothing is under way."""
 
     def cancel(self, task: asyncio.Task[None]) -> None:
         """Cancel the task that serves; before that, the client may be told."""
+        task.cancel()
 
     def abort(self) -> None:
         """Drop the client and all bytes not sent."""
+        if self.is_open:
+            self.writer.transport.abort()
+
+    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
+        """Serve the client from first byte to last, and close the socket."""
+
+        def on_connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.writer, self.is_open = writer, True
+
+        protocol = asyncio.StreamReaderProtocol(self.reader, on_connected)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connected)
+            await self.converse(refused)
+        except ConversationEnded:
+            pass
+        except Exception:  # noqa: BLE001  a fault of ours must not end the door
+            _log.exception("a fault in a session")
+        finally:
+            if self.is_open:
+                await close_stream(self.writer)
+
+    async def wait_until_sent(self, seconds: float) -> None:
+        """Raises ConnectionClosed if the client does not take the bytes."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.writer.drain()
+        except OSError:  # TimeoutError is one
+            self.abort()
+            raise ConnectionClosed from None
 
 
 class Door:
     """One listener in one process. All methods belong to the event loop that started it.
 
     `make_session` is called with the address ("" on a Unix socket) and the port of a client. The
-    sockets are bound and listening; they stay the caller's.
+    socket is bound and listening; it stays the caller's.
     """
 
     def __init__(
         self,
         make_session: Callable[[str, str], ServerSession],
-        sockets: Sequence[socket.socket],
-        clients: Networks,
-        limits: ScannerLimits,
+        listening: socket.socket,
+        settings: Listener | Scanner,
     ) -> None:
         self._make_session = make_session
-        self._sockets = sockets
-        self._networks = clients
-        self._limits = limits
+        self._listening = listening
+        self._networks = Networks(settings.clients)
+        self._limits = settings.limits
         self._tasks: dict[ServerSession, asyncio.Task[None]] = {}
         self._clients: dict[ServerSession, str] = {}  # of those that are served and not evicted
         self._is_open = False
@@ -105,32 +145,32 @@ class Door:
     def connections(self) -> int:
         return len(self._tasks)
 
-    async def start(self) -> None:
+    def open(self) -> None:
         self._is_open = True
-        for listening in self._sockets:
-            listening.setblocking(False)
-            self._listen(listening)
+        self._listening.setblocking(False)
+        self._listen()
 
-    async def drain(self, deadline: float) -> None:
-        """Accept no more connections, and return when all sessions are over.
-
-        Sessions finish what is under way until `deadline`, a time of the event loop's clock; the
-        rest is cut off. May be called again meanwhile, with an earlier deadline.
-        """
+    def close(self) -> None:
+        """Accept no more connections, and have sessions end when nothing is under way."""
         self._is_open = False
-        loop = asyncio.get_running_loop()
-        for listening in self._sockets:
-            loop.remove_reader(listening)
+        asyncio.get_running_loop().remove_reader(self._listening)
         for session in self._tasks:
             self._end(session.drain)
-        await self._wait_for_end(deadline - loop.time())
+
+    async def wait_for_sessions(self, seconds: float | None = None) -> None:
+        """Wait until all sessions are over, or for so long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+
+    async def cut_off(self) -> None:
+        """End all sessions, whatever is under way."""
         for session, task in self._tasks.items():
             self._end(session.cancel, task)
-        await self._wait_for_end(_CANCEL_TIMEOUT)
+        await self.wait_for_sessions(_CANCEL_TIMEOUT)
         for session, task in self._tasks.items():
             self._end(session.abort)
             task.cancel()
-        await self._wait_for_end(_CANCEL_TIMEOUT)
+        await self.wait_for_sessions(_CANCEL_TIMEOUT)
 
     @staticmethod
     def _end(end: Callable[..., object], *arguments: object) -> None:
@@ -140,25 +180,21 @@ class Door:
         except Exception:  # noqa: BLE001  a fault of ours
             _log.exception("a fault in ending a session")
 
-    async def _wait_for_end(self, seconds: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=max(seconds, 0))
-
-    def _listen(self, listening: socket.socket) -> None:
+    def _listen(self) -> None:
         if self._is_open:
-            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+            asyncio.get_running_loop().add_reader(self._listening, self._accept)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self) -> None:
         """One only: other workers wait for connections too, and other clients for this worker."""
         loop = asyncio.get_running_loop()
         try:
-            connected, address = listening.accept()
+            connected, address = self._listening.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
             _log.error("no connection can be taken: %s", error)
-            loop.remove_reader(listening)
-            loop.call_later(_ACCEPT_RETRY_SECONDS, self._listen, listening)
+            loop.remove_reader(self._listening)
+            loop.call_later(_ACCEPT_RETRY_SECONDS, self._listen)
             return
         host = port = ""
         if isinstance(address, tuple):
@@ -183,10 +219,9 @@ class Door:
             return Refusal.NOT_LISTED
         client = client_prefix(host)
         rivals = [other for other, owner in self._clients.items() if owner == client]
-        is_full = len(rivals) >= self._limits.connections_per_client
-        if not is_full:
-            is_full, rivals = len(self._clients) >= self._limits.connections, list(self._clients)
-        if is_full:
+        if len(rivals) < self._limits.connections_per_client:
+            rivals = list(self._clients) if len(self._clients) >= self._limits.connections else []
+        if rivals:
             idle_from = {other: other.evictable_from for other in rivals}
             now = time.monotonic()  # the clock of the event loop
             times = {other: at for other, at in idle_from.items() if at is not None and at <= now}
@@ -258,13 +293,12 @@ class Refusal(StrEnum):
 
 
 class ByteQuota:
-    """Bytes in flight of all connections of one door, in this process. Safe for threads."""
+    """Bytes in flight of all connections of one door, in this process."""
 
     def __init__(self, limits: ScannerLimits) -> None:
         self._limits = limits
         self._client_bytes: Counter[str] = Counter()  # without the client ""
         self.bytes_in_flight = 0
-        self._lock = Lock()
 
     def has_room(self, size: int, client: str = "") -> bool:
         """Whether there is room; a client may have half of all, or one message.
@@ -276,19 +310,15 @@ class ByteQuota:
         return has_share and self.bytes_in_flight + size <= self._limits.size_in_flight
 
     def take(self, size: int, client: str = "") -> bool:
-        with self._lock:
-            has_room = self.has_room(size, client)
-            self._add(size * has_room, client)
+        has_room = self.has_room(size, client)
+        if has_room:
+            self.release(-size, client)
         return has_room
 
     def release(self, size: int, client: str = "") -> None:
-        with self._lock:
-            self._add(-size, client)
-
-    def _add(self, size: int, client: str) -> None:
-        self.bytes_in_flight += size
+        self.bytes_in_flight -= size
         if client:
-            self._client_bytes[client] += size
+            self._client_bytes[client] -= size
             if not self._client_bytes[client]:
                 del self._client_bytes[client]
 

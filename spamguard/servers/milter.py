@@ -37,7 +37,7 @@ from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.mail.message import FieldNameSet
 from spamguard.servers import listener
 from spamguard.servers.listener import ClientTimeout, ConnectionClosed, IncomingMessage, Refusal
-from spamguard.servers.scanner import Conversation, ScannerContext, ScanRequest
+from spamguard.servers.scanner import Conversation, ScanRequest, ScanService
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 
 _log = logging.getLogger("spamguard.doors")
@@ -86,40 +86,27 @@ class Packet(NamedTuple):
     data: bytes
 
 
-class PacketReader:
-    """Takes bytes cut anywhere and gives one packet after the other."""
+def take_packet(unread: bytearray) -> Packet | None:
+    """Take the next packet away, None while it is incomplete.
 
-    def __init__(self) -> None:
-        self._unread = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self._unread += data
-
-    def next_packet(self) -> Packet | None:
-        """The next packet, None while it is incomplete.
-
-        Raises MilterProtocolError as soon as the bytes can be no packet.
-        """
-        if len(self._unread) < _HEAD.size:
-            return None
-        length, letter = _HEAD.unpack_from(self._unread)
-        try:
-            command = MilterCommand(letter)
-        except ValueError:
-            raise MilterProtocolError(f"the unknown command {letter!r}") from None
-        max_length = MAX_LONG_PACKET_BYTES if command in _LONG_COMMANDS else MAX_SHORT_PACKET_BYTES
-        if not 1 <= length <= max_length:
-            raise MilterProtocolError(f"a packet of {length} bytes")
-        end = _LENGTH.size + length
-        if len(self._unread) < end:
-            return None
-        data = bytes(memoryview(self._unread)[_HEAD.size : end])
-        del self._unread[:end]
-        return Packet(command, data)
-
-    @property
-    def has_partial_packet(self) -> bool:
-        return bool(self._unread)
+    Raises MilterProtocolError as soon as the bytes can be no packet.
+    """
+    if len(unread) < _HEAD.size:
+        return None
+    length, letter = _HEAD.unpack_from(unread)
+    try:
+        command = MilterCommand(letter)
+    except ValueError:
+        raise MilterProtocolError(f"the unknown command {letter!r}") from None
+    max_length = MAX_LONG_PACKET_BYTES if command in _LONG_COMMANDS else MAX_SHORT_PACKET_BYTES
+    if not 1 <= length <= max_length:
+        raise MilterProtocolError(f"a packet of {length} bytes")
+    end = _LENGTH.size + length
+    if len(unread) < end:
+        return None
+    data = bytes(memoryview(unread)[_HEAD.size : end])
+    del unread[:end]
+    return Packet(command, data)
 
 
 def encode_packet(command: bytes, data: bytes = b"") -> bytes:
@@ -218,9 +205,9 @@ def parse_connect(data: bytes) -> Client:
     return Client(address, _decode_text(name), str(_PORT.unpack_from(rest, 1)[0]))
 
 
-def parse_words(data: bytes) -> list[str]:
-    """The argument of HELO, or address and parameters of MAIL and RCPT."""
-    return [_decode_text(word) for word in _split_texts(data)]
+def parse_argument(data: bytes) -> str:
+    """The argument of HELO, or the address of MAIL and RCPT, without its parameters."""
+    return _decode_text(_split_texts(data)[0])
 
 
 def parse_macros(data: bytes) -> Mapping[str, str]:
@@ -239,7 +226,7 @@ def _split_texts(data: bytes, count: int = -1) -> list[bytes]:
 
 
 def _decode_text(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
+    return text.decode("utf-8", "replace")[:MAX_ADDRESS_LENGTH]
 
 
 # ---- states
@@ -323,7 +310,6 @@ class MilterMessage:
     recipients: list[str] = field(default_factory=list)
     macros: dict[str, str] = field(default_factory=dict)
     content: IncomingMessage | None = None  # before the first field
-    deadline: float = 0.0  # for all of the content, a time of the event loop's clock
     removals: list[bytes] = field(default_factory=list)  # packets that remove forged fields
     _forged: Counter[bytes] = field(default_factory=Counter)
 
@@ -342,13 +328,12 @@ class MilterSession(Conversation):
 
     answers: Mapping[Refusal, Refusal] = {refusal: refusal for refusal in Refusal}
 
-    def __init__(self, context: ScannerContext, address: str) -> None:
-        super().__init__(context, address)
+    def __init__(self, service: ScanService, address: str) -> None:
+        super().__init__(service, address)
         self._state = MilterState.NEW
         self._negotiated = Offer(0, Actions(0), Steps(0))
         self._client = Client()
         self._client_macros: dict[str, str] = {}
-        self._packets = PacketReader()
         self._unsent = bytearray()  # is sent before the next wait
         self._message = MilterMessage()
         self._idle_since = asyncio.get_running_loop().time()
@@ -371,7 +356,7 @@ class MilterSession(Conversation):
         except (ClientTimeout, MilterProtocolError) as error:
             await self.refuse(str(error) or "silent for too long")
         finally:
-            self._close_content()
+            self._reset_message()
 
     # ---- packets
 
@@ -381,16 +366,16 @@ class MilterSession(Conversation):
         A transaction begins with MAIL and ends with the answer to the message. A server whose own
         client is silent is idle: else silent clients there would shut others out here.
         """
-        limits = self._context.limits
+        limits = self._service.limits
         has_begun = False
         now = asyncio.get_running_loop().time()
         deadline = now + _IDLE_TIMEOUT
         if self._message.content is not None:
-            deadline = min(now + limits.data_timeout, self._message.deadline)
-        while (packet := self._packets.next_packet()) is None:
+            deadline = min(now + limits.data_timeout, self._request_deadline)
+        while (packet := take_packet(self.unread)) is None:
             await self._flush()
             now = asyncio.get_running_loop().time()
-            if self._packets.has_partial_packet and not has_begun:
+            if self.unread and not has_begun:
                 has_begun = True
                 deadline = min(deadline, now + limits.data_timeout)
             in_message = self._state in MESSAGE_STATES
@@ -399,7 +384,7 @@ class MilterSession(Conversation):
             if not data:
                 raise ConnectionClosed
             self._acknowledge()
-            self._packets.feed(data)
+            self.unread += data
         return packet
 
     def _acknowledge(self) -> None:
@@ -409,7 +394,7 @@ class MilterSession(Conversation):
         40 ms. Linux forgets the option, so it is set after every read.
         """
         with suppress(OSError):  # a Unix socket, or lost, as the next read will show
-            self._writer.get_extra_info("socket").setsockopt(
+            self.writer.get_extra_info("socket").setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1
             )
 
@@ -432,7 +417,7 @@ class MilterSession(Conversation):
             raise MilterProtocolError(f"{command.name} in the state {self._state.name}")
         match command:
             case MilterCommand.OFFER:
-                rules = self._context.service.scanner.rules
+                rules = self._service.scanner.rules
                 holds = any(rule.action is Action.QUARANTINE for rule in rules)
                 optional = Actions.QUARANTINE if holds else Actions(0)
                 self._negotiated = negotiate(data, optional)
@@ -447,21 +432,18 @@ class MilterSession(Conversation):
                 macros = self._client_macros if is_of_client else self._message.macros
                 for name, text in parse_macros(data).items():
                     if name in _USED_MACROS:
-                        macros[name] = text[:MAX_ADDRESS_LENGTH]
+                        macros[name] = text
             case MilterCommand.CONNECT:
-                client = parse_connect(data)
-                name = client.name[:MAX_ADDRESS_LENGTH]
-                self._client = replace(client, name=name, peer=self.address)
+                self._client = replace(parse_connect(data), peer=self.address)
             case MilterCommand.HELLO:
                 self._reset_message()
-                helo = parse_words(data)[0][:MAX_ADDRESS_LENGTH]
-                self._client = replace(self._client, helo=helo)
+                self._client = replace(self._client, helo=parse_argument(data))
             case MilterCommand.SENDER:
                 if self._message.sender is not None:
                     self._reset_message()
-                self._message.sender = bare_address(parse_words(data)[0])
+                self._message.sender = bare_address(parse_argument(data))
             case MilterCommand.RECIPIENT if len(self._message.recipients) < _MAX_RECIPIENTS:
-                self._message.recipients.append(bare_address(parse_words(data)[0]))
+                self._message.recipients.append(bare_address(parse_argument(data)))
             case MilterCommand.FIELD:
                 field_name, *rest = _split_texts(data, 1)
                 if not rest:
@@ -497,17 +479,14 @@ class MilterSession(Conversation):
     def _begin_content(self) -> IncomingMessage:
         message = self._message
         if message.content is None:
-            message.content = self._context.incoming_message(self.address)
+            message.content = self._service.incoming_message(self.address)
             now = asyncio.get_running_loop().time()
-            message.deadline = now + self._context.limits.message_timeout
+            self._request_deadline = now + self._service.limits.message_timeout
         return message.content
 
-    def _close_content(self) -> None:
+    def _reset_message(self) -> None:
         if self._message.content is not None:
             self._message.content.close()
-
-    def _reset_message(self) -> None:
-        self._close_content()
         self._message = MilterMessage()
         self._idle_since = asyncio.get_running_loop().time()
 
@@ -527,7 +506,7 @@ class MilterSession(Conversation):
             queue_id=macros.get("i", ""),
             problem=str(content.refusal or ""),
         )
-        scan = asyncio.create_task(self._context.service.scan(request))
+        scan = asyncio.create_task(self._service.scan(request))
         try:
             while not (await asyncio.wait([scan], timeout=_PROGRESS_SECONDS))[0]:
                 self._unsent += _PROGRESS

@@ -17,10 +17,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
@@ -28,17 +27,16 @@ from typing import Any
 import h11
 import zstandard
 
-from spamguard.aio import run_in_thread
 from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import matching_field_names, read_header_section
-from spamguard.servers.listener import ConnectionClosed, IncomingMessage, Refusal
+from spamguard.servers.listener import ConnectionClosed, Refusal
 from spamguard.servers.scanner import (
     Conversation,
-    ScannerContext,
     ScanRequest,
     ScanResult,
+    ScanService,
     parse_recipients,
 )
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, RefusedError, bare_address
@@ -55,9 +53,7 @@ _MAX_RSPAMC_LINE_BYTES = len(b"SYMBOLS RSPAMC/1.3\r\n")
 _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
 _PATHS = ("/ping", "/checkv2", "/learnspam", "/learnham")
 _COMPRESSION_FIELDS = (b"compression", b"content-encoding")
-_MESSAGE_ID = re.compile(
-    rb"^Message-ID[ \t]*:(?:(?:\r?\n)?[ \t])*<?([!-;=?-~]{1,250})", re.IGNORECASE | re.MULTILINE
-)
+_BAD_COMPRESSION = (400, "not compressed as announced")
 # To most clients rspamd's "greylist" is a remark that changes nothing (its own milter, Haraka);
 # a "soft reject" makes them defer the message.
 _REFUSAL_ACTIONS = {Action.REJECT: "reject", Action.DEFER: "soft reject"}
@@ -123,9 +119,7 @@ def action_name(result: ScanResult) -> str:
     return _REFUSAL_ACTIONS.get(result.action, usual)
 
 
-def format_check(
-    result: ScanResult, header: bytes, forged: Sequence[str], seconds: float
-) -> dict[str, Any]:
+def format_check(result: ScanResult, forged: Sequence[str]) -> dict[str, Any]:
     """The answer of /checkv2; the header fields of `forged` are to go."""
     fields = [line.decode("ascii", "replace").partition(":") for line in result.fields]
     score = round(result.score, 1)
@@ -143,10 +137,8 @@ def format_check(
         "thresholds": {"add header": REQUIRED_SCORE},
         "symbols": {result.symbol: symbol},
         "messages": {"smtp_message": refusal.text} if (refusal := result.refusal) else {},
-        "message-id": _message_id(header),
         "urls": [],
         "emails": [],
-        "time_real": round(seconds, 6),
         "milter": {
             "add_headers": {name: value.strip() for name, _, value in fields},
             "remove_headers": dict.fromkeys(forged, 0),
@@ -154,7 +146,7 @@ def format_check(
     }
 
 
-def format_rspamc(result: ScanResult, header: bytes) -> bytes:
+def format_rspamc(result: ScanResult) -> bytes:
     """The answer of protocol RSPAMC/1.3, as Exim's `variant=rspamd` reads it."""
     scores = f"{result.score:.2f} / {REQUIRED_SCORE:.2f} / {REQUIRED_SCORE:.2f}"
     lines = (
@@ -162,16 +154,10 @@ def format_rspamc(result: ScanResult, header: bytes) -> bytes:
         f"Metric: default; {result.is_unwanted}; {scores}",
         f"Action: {action_name(result)}",
         f"Symbol: {result.symbol}({result.score:.2f})",
-        f"Message-ID: {_message_id(header)}",
         "",
         "",
     )
     return "\r\n".join(lines).encode("ascii")
-
-
-def _message_id(header: bytes) -> str:
-    match = _MESSAGE_ID.search(header)
-    return match[1].decode("ascii") if match else "undef"
 
 
 # ---- the session
@@ -179,6 +165,8 @@ def _message_id(header: bytes) -> str:
 
 class RspamdSession(Conversation):
     """One client and its requests."""
+
+    _is_rspamc = False
 
     answers: Mapping[Refusal, tuple[int, str]] = {
         Refusal.NOT_LISTED: (403, "not a client"),
@@ -189,10 +177,9 @@ class RspamdSession(Conversation):
         Refusal.FAULT: (500, "a fault, see the log"),
     }
 
-    def __init__(self, context: ScannerContext, address: str) -> None:
-        super().__init__(context, address)
+    def __init__(self, service: ScanService, address: str) -> None:
+        super().__init__(service, address)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
-        self._is_rspamc = False
 
     async def handle_requests(self) -> None:
         while piece := await self.next_request():
@@ -216,9 +203,8 @@ class RspamdSession(Conversation):
             if not (more := await self.read_more()):
                 break
             piece += more
-        match = _RSPAMC_LINE.match(piece)
-        self._is_rspamc = match is not None
-        if match is not None:
+        if match := _RSPAMC_LINE.match(piece):
+            self._is_rspamc = True
             piece = b"POST /checkv2 HTTP/1.0\r\n" + piece[match.end() :]
         self._http.receive_data(piece)
         event = await self._next_event()
@@ -229,16 +215,15 @@ class RspamdSession(Conversation):
         for name, value in event.headers:
             fields[name].append(value)
         is_compressed = _check_request(path, event.method, fields)
-        with ExitStack() as stack:
-            message = stack.enter_context(closing(self._context.incoming_message(self.address)))
+        frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+        with closing(self._service.incoming_message(self.address)) as message:
             while isinstance(event := await self._next_event(), h11.Data):
-                message.write(bytes(event.data))
-                self.check_message(message)
-            if is_compressed:
-                compressed = message.spool
-                message = stack.enter_context(closing(self._context.incoming_message(self.address)))
-                await run_in_thread(_decompress, compressed, message)
-                self.check_message(message)
+                data = bytes(event.data)
+                for content in _decompress(frame, data) if is_compressed else (data,):
+                    message.write(content)
+                    self.check_message(message)
+            if is_compressed and not frame.eof:
+                raise RefusedError(_BAD_COMPRESSION)
             await self._send_answer(*await self._answer(path, fields, message.spool))
 
     async def _answer(
@@ -247,20 +232,18 @@ class RspamdSession(Conversation):
         """Status, and a JSON object, or bytes as they are."""
         if path == "/ping":
             return 200, b"pong\r\n"
-        request, service = build_scan_request(fields, message, self.address), self._context.service
+        request = build_scan_request(fields, message, self.address)
         if path != "/checkv2":
             request = request._replace(user=request.client.login or request.user)
             label, password = path.removeprefix("/learn"), field_text(fields, b"password")
-            return _ANSWER_BY_OUTCOME[await service.teach(request, label, password)]
+            return _ANSWER_BY_OUTCOME[await self._service.teach(request, label, password)]
         if not message.size:
             raise RefusedError((400, "there is no message"))
-        started = time.perf_counter()
-        result = await service.scan(request)
-        header = read_header_section(message)
+        result = await self._service.scan(request)
         if self._is_rspamc:
-            return 200, format_rspamc(result, header)
-        forged = matching_field_names(header, FORGED_FIELDS)
-        return 200, format_check(result, header, forged, time.perf_counter() - started)
+            return 200, format_rspamc(result)
+        forged = matching_field_names(read_header_section(message), FORGED_FIELDS)
+        return 200, format_check(result, forged)
 
     # ---- bytes and events
 
@@ -313,15 +296,10 @@ def _check_request(path: str, method: bytes, fields: HeaderFields) -> bool:
     return bool(compressions)
 
 
-def _decompress(compressed: Spool, message: IncomingMessage) -> None:
-    """Decompress a zstd frame (RFC 8878) in bounded pieces; RefusedError if it is none."""
-    with suppress(zstandard.ZstdError):
-        frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
-        for piece in compressed.chunks():
-            for start in range(0, len(piece), _DECOMPRESS_BYTES):
-                message.write(frame.decompress(piece[start : start + _DECOMPRESS_BYTES]))
-                if message.refusal is not None:
-                    return
-        if frame.eof:
-            return
-    raise RefusedError((400, "not compressed as announced"))
+def _decompress(frame: Any, data: bytes) -> Iterator[bytes]:
+    """The content of a zstd frame (RFC 8878), in bounded pieces; RefusedError if it is none."""
+    for start in range(0, len(data), _DECOMPRESS_BYTES):
+        try:
+            yield frame.decompress(data[start : start + _DECOMPRESS_BYTES])
+        except zstandard.ZstdError:
+            raise RefusedError(_BAD_COMPRESSION) from None

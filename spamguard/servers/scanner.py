@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamguard.aio import run_in_thread
-from spamguard.config.options import Action, OnError, Scanner, ScannerLimits
+from spamguard.config.options import Action, OnError, Scanner
 from spamguard.engine import policy
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import printable
@@ -37,7 +36,7 @@ from spamguard.servers.listener import (
     ConversationEnded,
     IncomingMessage,
     Refusal,
-    close_stream,
+    ServerSession,
     drain_input,
 )
 from spamguard.smtp.envelope import (
@@ -114,9 +113,12 @@ class ScanService:
         judge: PolicyJudge,
         training: TrainingIntake,
         hostname: str,
+        spool_directory: Path,
     ) -> None:
         self.scanner = scanner
-        self._policy = scanner
+        self.limits = scanner.limits
+        self._byte_quota = ByteQuota(scanner.limits)
+        self._spool_directory = spool_directory
         self._judge = judge
         self._training = training
         self._hostname = hostname
@@ -128,6 +130,10 @@ class ScanService:
     def trusts(self, peer: str) -> bool:
         """Whether this client is believed about others."""
         return peer in self._trusted
+
+    def incoming_message(self, address: str) -> IncomingMessage:
+        key = "" if self.trusts(address) else client_prefix(address)
+        return IncomingMessage(self._spool_directory, self.limits, self._byte_quota, key)
 
     async def scan(self, request: ScanRequest) -> ScanResult:
         """Judge a message; recorded like mail that passes."""
@@ -148,7 +154,7 @@ class ScanService:
             record.reason = "error"
         if result is None:
             # A message that is too large would be deferred each time.
-            defer = self._policy.on_error is OnError.DEFER and record.reason != Refusal.TOO_LARGE
+            defer = self.scanner.on_error is OnError.DEFER and record.reason != Refusal.TOO_LARGE
             record.action = Action.DEFER if defer else Action.TAG
             fields = policy.not_scanned_fields(record.reason)
             refusal = NOT_JUDGED_REPLY if defer else None
@@ -177,7 +183,7 @@ class ScanService:
             return None
         (copy,) = copies
         # Without weights, unless the policy tells them: they would help spammers to write.
-        form = "{} {:+.2f}" if self._policy.tell_probability else "{}"
+        form = "{} {:+.2f}" if self.scanner.tell_probability else "{}"
         words = copy.scan.words[:_MAX_WORDS_TOLD]
         result = ScanResult(
             id=record.id,
@@ -201,18 +207,17 @@ class ScanService:
         is_teacher = bool(self.scanner.teachers) and request.peer in self._teachers
         if not (is_teacher or (self._password and compare_digest(given, self._password))):
             if given and self._password:
-                _log.warning("%s: a wrong password", request.peer or "a client of the socket")
                 async with self._guess_lock:  # only wrong passwords wait, for each other
                     await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
-            client = request.peer or "somebody"
-            _log.warning("%s: %s wants to teach and may not", self.scanner.listen, client)
+            text = "%s: %s wants to teach and may not"
+            _log.warning(text, self.scanner.listen, request.peer or "somebody")
             return TrainingOutcome.FORBIDDEN
         user = ""
         if self.trusts(request.peer) and request.user:
             # The name under which this user's mail is judged.
             resolver = self._judge.context.user_resolver
             candidates = resolver.candidates(request.user) if resolver else ()
-            user = candidates[0] if candidates else request.user
+            user = next(iter(candidates), request.user)
         try:
             scan = await self._judge.scan(request.message, b"", ())
             if isinstance(scan, NotScanned) and scan.reason in _OUTCOME_BY_REASON:
@@ -222,14 +227,11 @@ class ScanService:
             return await run_in_thread(self._training.submit, header, message, origin)
         except OSError as error:
             _log.error("a lesson cannot be kept: %s", error)
-        except Exception:  # noqa: BLE001  a fault of ours
-            _log.exception("a fault in taking a lesson")
-        return TrainingOutcome.TRY_LATER
+            return TrainingOutcome.TRY_LATER
 
 
 # ---- who may teach
 
-_MAX_PASSWORD_BYTES = 512  # as much as is read of what a client sends
 _WRONG_PASSWORD_SECONDS = 1.0  # that each wrong password takes, one after the other
 
 
@@ -237,8 +239,7 @@ def _read_password(scanner: Scanner) -> bytes:
     """b"" for none: mail is judged even if it cannot be read."""
     try:
         if scanner.password_file is not None:
-            with scanner.password_file.open("rb") as file:
-                return file.readline(_MAX_PASSWORD_BYTES).strip()
+            return scanner.password_file.read_bytes().partition(b"\n")[0].strip()
     except OSError as error:
         _log.error(
             "%s: cannot be read (%s), so nobody can teach by a password: "
@@ -260,37 +261,20 @@ def parse_recipients(fields: Iterable[bytes]) -> list[str]:
     return list(filter(None, map(bare_address, texts)))[:_MAX_RECIPIENTS]
 
 
-class ScannerContext(NamedTuple):
-    """What all sessions of one scanner door share."""
-
-    service: ScanService
-    byte_quota: ByteQuota
-    spool_directory: Path
-
-    @property
-    def limits(self) -> ScannerLimits:
-        return self.service.scanner.limits
-
-    def incoming_message(self, address: str) -> IncomingMessage:
-        key = "" if self.service.trusts(address) else client_prefix(address)
-        return IncomingMessage(self.spool_directory, self.limits, self.byte_quota, key)
-
-
-class Conversation(ABC):
-    """A `ServerSession` in which a client asks and is answered."""
+class Conversation(ServerSession):
+    """A session in which a client asks and is answered."""
 
     answers: Mapping[Refusal, Any]
     """Those of the protocol to what is refused."""
-    _reader: asyncio.StreamReader
-    _writer: asyncio.StreamWriter
+    evictable_from: float | None = None
+    is_draining = False
+    client_may_send = False  # more, when we close (`drain_input`)
 
-    def __init__(self, context: ScannerContext, address: str) -> None:
-        self._context = context
+    def __init__(self, service: ScanService, address: str) -> None:
+        self.reader = asyncio.StreamReader(CHUNK_BYTES)
+        self.unread = bytearray()  # what a protocol has read and not understood yet
+        self._service = service
         self.address = address
-        self.is_draining = False
-        self.evictable_from: float | None = None
-        self.client_may_send = False  # more, when we close (`drain_input`)
-        self._is_open = False
         self._idle_timeout: asyncio.Timeout | None = None  # while there is no request
         self._request_deadline = 0.0  # for all of the present request
 
@@ -322,29 +306,15 @@ class Conversation(ABC):
         if message.refusal is not None:
             raise RefusedError(self.answers[message.refusal])
 
-    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
-        try:
-            self._reader, self._writer = await asyncio.open_connection(
-                sock=connected, limit=CHUNK_BYTES
-            )
-        except OSError as error:
-            _session_log.info("connection lost at once: %s", error)
-            connected.close()
-            return
-        self._is_open = True
+    async def converse(self, refused: Refusal | None) -> None:
         try:
             if refused is None:
                 await self.handle_requests()
             else:
                 await self.refuse(self.answers[refused])
-        except ConversationEnded:
-            pass
-        except Exception:  # noqa: BLE001  a fault of ours must not end the door
-            _session_log.exception("%s: a fault in this session", self.peer)
         finally:
             if self.client_may_send:
-                await drain_input(self._reader, self._writer)
-            await close_stream(self._writer)
+                await drain_input(self.reader, self.writer)
 
     @property
     def peer(self) -> str:
@@ -361,14 +331,6 @@ class Conversation(ABC):
             now = asyncio.get_running_loop().time()
             self._idle_timeout.reschedule(now + listener.DRAIN_GRACE_SECONDS)
 
-    def cancel(self, task: asyncio.Task[None]) -> None:
-        """Without a word: the client awaits no answer."""
-        task.cancel()
-
-    def abort(self) -> None:
-        if self._is_open:
-            self._writer.transport.abort()
-
     # For the protocols.
 
     async def next_request(self) -> bytes:
@@ -377,7 +339,7 @@ class Conversation(ABC):
         b"" when there is none: the client has gone or is silent, or the door is closing.
         """
         loop = asyncio.get_running_loop()
-        limits = self._context.limits
+        limits = self._service.limits
         seconds = limits.command_timeout
         if self.is_draining:
             seconds = min(seconds, listener.DRAIN_GRACE_SECONDS)
@@ -397,7 +359,7 @@ class Conversation(ABC):
         Raises ConnectionClosed and ClientTimeout.
         """
         now = asyncio.get_running_loop().time()
-        deadline = min(now + self._context.limits.data_timeout, self._request_deadline)
+        deadline = min(now + self._service.limits.data_timeout, self._request_deadline)
         return await self.read(asyncio.timeout_at(deadline), now + listener.SILENT_SECONDS)
 
     async def read(self, timeout: asyncio.Timeout, evictable_from: float) -> bytes:
@@ -405,7 +367,7 @@ class Conversation(ABC):
         self.evictable_from = evictable_from
         try:
             async with timeout:
-                return await self._reader.read(CHUNK_BYTES)
+                return await self.reader.read(CHUNK_BYTES)
         except TimeoutError:
             raise ClientTimeout from None
         except OSError as error:
@@ -416,15 +378,11 @@ class Conversation(ABC):
 
     async def send(self, data: bytes) -> None:
         """Raises ConnectionClosed if the client does not take the bytes."""
-        self._writer.write(data)
-        if not self._writer.transport.get_write_buffer_size():
+        self.writer.write(data)
+        if not self.writer.transport.get_write_buffer_size():
             return  # all is sent: a deadline has its price
         self.evictable_from = asyncio.get_running_loop().time() + listener.SILENT_SECONDS
         try:
-            async with asyncio.timeout(self._context.limits.data_timeout):
-                await self._writer.drain()
-        except OSError:  # TimeoutError is one
-            self.abort()
-            raise ConnectionClosed from None
+            await self.wait_until_sent(self._service.limits.data_timeout)
         finally:
             self.evictable_from = None

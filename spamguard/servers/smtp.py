@@ -19,19 +19,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import SMTP, Envelope, Session, syntax
 
 from spamguard.aio import DeadlineTimer
-from spamguard.config.options import DoorLimits, OddBytes, Position
+from spamguard.config.options import Listener, OddBytes, Position, Protocol
 from spamguard.servers import listener
 from spamguard.servers.listener import (
     ByteQuota,
@@ -41,7 +39,7 @@ from spamguard.servers.listener import (
     ConversationEnded,
     IncomingMessage,
     Refusal,
-    close_stream,
+    ServerSession,
     drain_input,
 )
 from spamguard.smtp.commands import (
@@ -93,25 +91,34 @@ _ONE_RECIPIENT_WARNING = (
 )
 
 
-class DoorContext(NamedTuple):
-    """What all sessions of a door share."""
+class DoorContext:
+    """What all sessions of a door share.
 
-    proxy: Proxy
-    lmtp: bool
-    hostname: str
-    limits: DoorLimits
-    byte_quota: ByteQuota
-    odd_bytes: OddBytes
-    position: Position
-    trusted: Networks
-    tls: CertificateReloader | None
-    spool_directory: Path
-    on_data_received: Callable[[float], None]  # seconds that it took; of refused messages too
+    `on_data_received` is called with the seconds that the data of each message took. StartError:
+    the certificate cannot be used.
+    """
 
-    @property
-    def is_behind_server(self) -> bool:
-        """Whether another server has decided already which addresses it accepts."""
-        return self.position is not Position.STANDALONE
+    def __init__(
+        self,
+        listener: Listener,
+        proxy: Proxy,
+        hostname: str,
+        spool_directory: Path,
+        on_data_received: Callable[[float], None],
+    ) -> None:
+        self.listener, self.proxy, self.hostname = listener, proxy, hostname
+        self.spool_directory = spool_directory
+        self.on_data_received = on_data_received
+        self.limits = listener.limits
+        self.byte_quota = ByteQuota(listener.limits)
+        self.trusted = Networks(listener.trusted)
+        self.tls = CertificateReloader(listener.tls) if listener.tls else None
+        self.lmtp = listener.listen.protocol is Protocol.LMTP
+        # Another server has decided already which addresses it accepts.
+        self.is_behind_server = listener.position is not Position.STANDALONE
+        self.is_behind_queue = listener.position is Position.AFTER_QUEUE
+        default = OddBytes.NORMALISE if self.is_behind_queue else OddBytes.REFUSE
+        self.odd_bytes = listener.odd_bytes or default
 
     def check_space(self, size: int, quota_key: str) -> None:
         if not self.byte_quota.has_room(size, quota_key):
@@ -189,8 +196,7 @@ class DataReceiver(IncomingMessage):
         self._header_room = context.limits.header_size
         # The last bytes of the header section so far; None: it has ended, or may have any size, as
         # a refusal behind a queue would bounce.
-        is_behind_queue = context.position is Position.AFTER_QUEUE
-        self._header_tail: bytes | None = None if is_behind_queue else b"\r\n"
+        self._header_tail: bytes | None = None if context.is_behind_queue else b"\r\n"
 
     def write(self, data: bytes) -> None:
         super().write(data)
@@ -250,9 +256,6 @@ class ProxyHandler:
         await session.end_transaction()
         return Replies.OK
 
-    async def handle_VRFY(self, *_: Any) -> Reply:
-        return Replies.CANNOT_VERIFY  # only the next hop knows
-
     async def handle_QUIT(self, server: Any, *_: Any) -> Reply:
         await server.push(Replies.BYE)
         raise ConversationEnded
@@ -286,7 +289,7 @@ class ProxyHandler:
         limit = None
         if session.accepted and not context.lmtp and context.proxy.answers_each:
             # Their replies could differ, and SMTP has only one.
-            if context.position is Position.AFTER_QUEUE and session.rcpt_count == 2:
+            if context.is_behind_queue and session.rcpt_count == 2:
                 _log.warning(_ONE_RECIPIENT_WARNING, session.peer)
             limit = Replies.ONE_RECIPIENT
         elif session.accepted >= context.limits.recipients:
@@ -308,8 +311,8 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-class SmtpSession(SMTP):
-    """One client, as a `ServerSession` of the door.
+class SmtpSession(ServerSession, SMTP):
+    """One client.
 
     aiosmtpd looks its commands and hooks up for 60 µs, and finds the same for each client. So a
     door makes one object, and `for_client` copies it. Five of aiosmtpd's methods are replaced, with
@@ -320,7 +323,6 @@ class SmtpSession(SMTP):
     envelope: Envelope
     event_handler: ProxyHandler
     reader: ClientReader
-    writer: asyncio.StreamWriter | None = None
     _unsent: bytearray
     _is_draining = False
     _is_over = False  # nothing more is said
@@ -356,30 +358,17 @@ class SmtpSession(SMTP):
             return waiting + listener.SILENT_SECONDS
         return idle
 
-    async def serve(self, connected: socket.socket, refused: Refusal | None) -> None:
-        def on_connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self.writer = writer
-
-        protocol = asyncio.StreamReaderProtocol(self.reader, on_connected, self.loop)
-        try:
-            await self.loop.connect_accepted_socket(lambda: protocol, connected)
-        except OSError as error:
-            _log.info("connection lost at once: %s", error)
-            connected.close()
-            return
+    async def converse(self, refused: Refusal | None) -> None:
         self.session.idle_since = self.loop.time()
         try:
-            with suppress(asyncio.CancelledError, ConversationEnded):
-                if refused is not None:
-                    await self._end_with(_REPLY_BY_REFUSAL[refused])
-                await self.push(self._greeting)
-                while True:
-                    await self._handle_command()
+            if refused is not None:
+                await self._end_with(_REPLY_BY_REFUSAL[refused])
+            await self.push(self._greeting)
+            while True:
+                await self._handle_command()
         finally:
             await self.session.close_transaction()
             self.session.idle_since = None
-            if self.writer is not None:
-                await close_stream(self.writer)
             self.reader.cancel_deadline()
 
     def cancel(self, task: asyncio.Task[None]) -> None:
@@ -402,10 +391,6 @@ class SmtpSession(SMTP):
         if self._is_leaving:
             self._line_deadline = self.loop.time() + self._line_timeout()
             self.reader.hurry(self._line_deadline)
-
-    def abort(self) -> None:
-        if self.writer is not None:
-            self.writer.transport.abort()
 
     @property
     def _is_leaving(self) -> bool:
@@ -438,22 +423,17 @@ class SmtpSession(SMTP):
             await self._send()
 
     def _flush(self) -> None:
-        if self._unsent and self.writer is not None and not self.writer.is_closing():
+        if self._unsent and self.is_open and not self.writer.is_closing():
             self.writer.write(bytes(self._unsent))
         self._unsent.clear()
 
     async def _send(self) -> None:
         """Raises ConnectionClosed if the client has gone, or does not take the replies."""
         self._flush()
-        if self.writer is None or self.writer.is_closing():
+        if self.writer.is_closing():
             raise ConnectionClosed
         if self.writer.transport.get_write_buffer_size():
-            try:
-                async with asyncio.timeout(self._context.limits.command_timeout):
-                    await self.writer.drain()
-            except OSError:  # TimeoutError is one
-                self.abort()
-                raise ConnectionClosed from None
+            await self.wait_until_sent(self._context.limits.command_timeout)
 
     async def _end_with(self, reply: Reply) -> None:
         """Send a last reply; always raises ConversationEnded."""
@@ -462,8 +442,7 @@ class SmtpSession(SMTP):
         self._is_over = True
         self._line_deadline = self._data_deadline = None
         self.reader.clear()
-        if self.writer is not None:
-            await drain_input(self.reader, self.writer)
+        await drain_input(self.reader, self.writer)
         raise ConversationEnded
 
     # ---- commands
@@ -582,28 +561,26 @@ class SmtpSession(SMTP):
     @syntax("STARTTLS", when="tls_context")
     async def smtp_STARTTLS(self, arg: str | None) -> None:
         """Replaced: aiosmtpd takes the connection over. The certificate is as it is now."""
-        if self.session.is_encrypted or self.session.transaction is not None:
+        certificate, session = self._context.tls, self.session
+        if certificate is None or session.is_encrypted or session.transaction is not None:
             raise RefusedError(Replies.BAD_SEQUENCE)
         if arg:
             raise RefusedError(Replies.BAD_ARGUMENT)
         if not self.reader.is_empty:
             raise RefusedError(Replies.NOT_SMTP, ends_session=True)
-        if self._context.tls is None or self.writer is None:
-            await self.push("454 TLS not available")
-            return
-        self._context.tls.reload()
+        certificate.reload()
         await self.push(_READY_FOR_TLS)
         self._is_over = True  # nothing in the clear
         await self._send()
         if not self.reader.is_empty:  # it came while the replies went out
             raise ConnectionClosed
         try:
-            await self.writer.start_tls(self._context.tls.context)
+            await self.writer.start_tls(certificate.context)
         except OSError as error:
-            _log.info("%s: no TLS: %s", self.session.peer, error)
+            _log.info("%s: no TLS: %s", session.peer, error)
             raise ConnectionClosed from None
         self._is_over = False
-        self.session.forget(is_encrypted=True)
+        session.forget(is_encrypted=True)
 
     @syntax("XFORWARD attribute=value")
     async def smtp_XFORWARD(self, arg: str | None) -> None:

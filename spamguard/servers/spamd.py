@@ -27,7 +27,6 @@ from spamguard.mail.message import tag_message
 from spamguard.servers.listener import CHUNK_BYTES, Refusal
 from spamguard.servers.scanner import (
     Conversation,
-    ScannerContext,
     ScanRequest,
     ScanResult,
     parse_recipients,
@@ -81,21 +80,13 @@ class SpamdRequest(NamedTuple):
 
     method: SpamdMethod
     version: int  # 1 to 5, behind "1."
-    length: int | None = None  # of the message as it comes; None: until the client sends no more
-    user: str = ""
-    compressed: bool = False
-    label: str = ""  # the class for TELL; "" takes the lesson back
+    length: int | None  # of the message as it comes; None: until the client sends no more
+    user: str
+    compressed: bool
+    label: str  # the class for TELL; "" takes the lesson back
 
 
-def parse_request(line: bytes) -> SpamdRequest:
-    """The request in its first line, without line end; RefusedError if it is none."""
-    match = _REQUEST_LINE.fullmatch(line)
-    if match is None:
-        raise RefusedError(SpamdCode.PROTOCOL)
-    return SpamdRequest(SpamdMethod(match[1].decode()), int(match[2]))
-
-
-def apply_fields(request: SpamdRequest, lines: Sequence[bytes]) -> SpamdRequest:
+def parse_request(method: SpamdMethod, version: int, lines: Sequence[bytes]) -> SpamdRequest:
     """The request with its header fields, without line ends; unknown ones change nothing.
 
     Raises RefusedError if a field is none, has a bad value or contradicts another one.
@@ -114,10 +105,12 @@ def apply_fields(request: SpamdRequest, lines: Sequence[bytes]) -> SpamdRequest:
     label = fields.get(b"message-class", b"").lower().decode("latin-1")
     is_taught, is_removed = (b"local" in fields.get(name, b"").lower() for name in _TELL_FIELDS)
     is_bad_lesson = is_taught == is_removed or (is_taught and label not in ("spam", "ham"))
-    is_told = request.method is SpamdMethod.TELL
+    is_told = method is SpamdMethod.TELL
     if is_bad_length or is_bad_compression or (is_told and is_bad_lesson):
         raise RefusedError(SpamdCode.PROTOCOL)
-    return request._replace(
+    return SpamdRequest(
+        method,
+        version,
         length=None if length is None else int(length),
         user=fields.get(b"user", b"").decode("utf-8", "replace"),
         compressed=compression is not None,
@@ -184,13 +177,9 @@ class SpamdSession(Conversation):
         Refusal.FAULT: SpamdCode.TEMPORARY,
     }
 
-    def __init__(self, context: ScannerContext, address: str) -> None:
-        super().__init__(context, address)
-        self._buffer = bytearray()
-
     async def handle_requests(self) -> None:
-        self._buffer += await self.next_request()
-        if self._buffer:
+        self.unread += await self.next_request()
+        if self.unread:
             await self.handle(self._answer_request())
 
     async def refuse(self, answer: SpamdCode) -> None:
@@ -198,8 +187,11 @@ class SpamdSession(Conversation):
         await self.send(f"SPAMD/1.1 {answer}\r\n\r\n".encode("ascii"))
 
     async def _answer_request(self) -> None:
-        request = parse_request(await self._read_line())
-        if request.method is SpamdMethod.PING:
+        match = _REQUEST_LINE.fullmatch(await self._read_line())
+        if match is None:
+            raise RefusedError(SpamdCode.PROTOCOL)
+        method = SpamdMethod(match[1].decode())
+        if method is SpamdMethod.PING:
             self.client_may_send = True  # some clients send an empty line behind it
             await self.send(PONG)
             return
@@ -208,48 +200,48 @@ class SpamdSession(Conversation):
             lines.append(line)
             if len(lines) == MAX_FIELDS:
                 raise RefusedError(SpamdCode.PROTOCOL)
-        request = apply_fields(request, lines)
-        with closing(self._context.incoming_message(self.address)) as message:
+        request = parse_request(method, int(match[2]), lines)
+        with closing(self._service.incoming_message(self.address)) as message:
             remaining = request.length
             stream = zlib.decompressobj() if request.compressed else None
-            while remaining != 0 and (self._buffer or await self._fill_buffer()):
+            while remaining != 0 and (self.unread or await self._fill_buffer()):
                 size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
-                piece = bytes(self._buffer[:size])
-                del self._buffer[:size]
+                piece = bytes(self.unread[:size])
+                del self.unread[:size]
                 if remaining is not None:
                     remaining -= len(piece)
                 for content in _inflate(stream, piece) if stream else (piece,):
                     message.write(content)
                     self.check_message(message)
-            if remaining or self._buffer or (stream and not stream.eof):
+            if remaining or self.unread or (stream and not stream.eof):
                 raise RefusedError(SpamdCode.PROTOCOL)
             await self._answer(request, message.spool)
 
     async def _read_line(self) -> bytes:
         """The next line without its end; RefusedError if it is too long, or incomplete."""
-        while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > MAX_LINE_BYTES or not await self._fill_buffer():
+        while (end := self.unread.find(b"\n")) < 0:
+            if len(self.unread) > MAX_LINE_BYTES or not await self._fill_buffer():
                 raise RefusedError(SpamdCode.PROTOCOL)
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 1]
+        line = bytes(self.unread[:end])
+        del self.unread[: end + 1]
         return line.removesuffix(b"\r")
 
     async def _fill_buffer(self) -> bool:
         piece = await self.read_more()
-        self._buffer += piece
+        self.unread += piece
         return bool(piece)
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
         asked = ScanRequest(message, self.address, sender, recipients, user=request.user)
         if request.method is SpamdMethod.TELL:
-            outcome = await self._context.service.teach(asked, request.label)
+            outcome = await self._service.teach(asked, request.label)
             if outcome in _CODE_BY_OUTCOME:
                 raise RefusedError(_CODE_BY_OUTCOME[outcome])
             field = "DidSet" if request.label else "DidRemove"
             await self.send(f"SPAMD/1.1 0 EX_OK\r\n{field}: local\r\n\r\n".encode("ascii"))
             return
-        result = await self._context.service.scan(asked)
+        result = await self._service.scan(asked)
         if result.action is Action.DEFER:
             raise RefusedError(SpamdCode.TEMPORARY)
         spam = f"{result.is_unwanted} ; {result.score:.1f} / {REQUIRED_SCORE:.1f}"

@@ -19,7 +19,7 @@ from contextlib import suppress
 from spamguard.aio import run_in_thread
 from spamguard.config.options import Listener, Position, TeachByMail, TeachingUser
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
-from spamguard.log import quote_value
+from spamguard.log import WarnOnce, quote_value
 from spamguard.mail.message import extract_attached
 from spamguard.proxy.transaction import FilterProxy, FilterTransaction
 from spamguard.smtp.envelope import Client, Networks, Recipient, Replies, Reply, Sender
@@ -39,26 +39,23 @@ class TrainingAccounts:
 
     def __init__(self, for_others: Iterable[str]) -> None:
         self._trusted = {0, os.getuid()}
-        self._warned_accounts: set[int] = set()
+        self._warnings = WarnOnce(_log)
         for name in for_others:
             with suppress(KeyError):  # not on this machine
                 self._trusted.add(pwd.getpwnam(name).pw_uid)
 
-    def is_trusted(self, uid: int) -> bool:
-        return uid in self._trusted
-
     def resolve_user(self, uid: int, named_user: str) -> str:
         """The user whose lesson it is; the client may name one, or ""."""
-        if named_user and self.is_trusted(uid):
+        if named_user and uid in self._trusted:
             return named_user
         try:
             account = pwd.getpwuid(uid).pw_name
         except KeyError:
             account = ""
         user = account if is_user_name(account) else f"#{uid}"
-        if named_user not in ("", user) and uid not in self._warned_accounts:
-            self._warned_accounts.add(uid)
-            _log.warning(
+        if named_user not in ("", user):
+            self._warnings.warn(
+                uid,
                 "%s leaves lessons of others, such as %s: "
                 "they count as its own, unless for_others names it",
                 user,
@@ -132,10 +129,9 @@ class ForwardTrainingProxy:
         user = sender.address.lower()
         if self._teach.user is TeachingUser.LOCAL_PART:
             user = user.rpartition("@")[0]
-        raw = message.read()
         outcomes = [
             self._intake.submit(LessonHeader(label, len(each), user), [each], Origin.MAIL)
-            for each in extract_attached(raw)
+            for each in extract_attached(message.read())
         ]
         accepted = outcomes.count(TrainingOutcome.ACCEPTED)
         _log.info(
@@ -169,7 +165,7 @@ class ForwardTrainingTransaction:
         label = self._proxy.training_label(self._sender, recipient, self._client)
         if not label:
             reply = await self._inner.recipient(recipient)
-            self._has_other_recipients = self._has_other_recipients or reply.is_positive
+            self._has_other_recipients |= reply.is_positive
             return reply
         if self._has_other_recipients:
             return _ONE_ADDRESS_ONLY
@@ -184,9 +180,6 @@ class ForwardTrainingTransaction:
             count = await run_in_thread(self._proxy.submit, message, self._label, self._sender)
         except OSError as error:
             _log.error("a lesson that came by mail cannot be kept: %s", error)
-            return [Replies.LOCAL_ERROR]
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("a fault in taking a lesson that came by mail")
             return [Replies.LOCAL_ERROR]
         return [Reply.from_text(250, f"2.0.0 Taken: {count} to learn")] if count else [_NO_MESSAGE]
 

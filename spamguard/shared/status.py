@@ -1,8 +1,7 @@
 """What the courier last said of itself and of the other nodes, in a file.
 
-The courier writes `shared.json` in the state directory when something has changed, at most once a
-second, and at least every few seconds as a sign of life. `spamguard status`, monitors, the page and
-the requests between nodes read it.
+The courier writes `shared.json` in the state directory every second. `spamguard status`, monitors,
+the page and the requests between nodes read it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from spamguard.ledger.shared import LogCounts
 
 STATUS_FILE = "shared.json"
-BEAT_SECONDS = 5.0  # between two signs of life
+BEAT_SECONDS = 5.0  # between two signs of life to the other nodes
 ABSENT_SECONDS = 60.0
 """A node that was not seen for so long is an alarm."""
 _MAX_BEHIND = 2000  # events, before nothing is settled until they are here

@@ -69,7 +69,6 @@ class Replies:
 
     OK = _reply(250, "2.0.0 Ok")
     BYE = _reply(221, "2.0.0 Bye")
-    CANNOT_VERIFY = _reply(252, "2.0.0 Cannot verify, but will accept a message and try")
     GO_AHEAD = _reply(354, "End data with <CR><LF>.<CR><LF>")
     LOCAL_ERROR_IN_DATA = _reply(421, "4.3.0 Local trouble, closing connection, try again later")
     TIMED_OUT = _reply(421, "4.4.2 Timeout, closing connection")

@@ -19,7 +19,7 @@ from spamguard.proxy.scorer import NotScanned
 from spamguard.servers import listener
 from tests.support.scanners import HAM, ScriptedJudge, Served, in_transactions, serving
 from tests.support.silent import silent_clients
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, drain, until
 from tests.unit.servers.milter.mta import Mta
 
 pytestmark = pytest.mark.slow  # waits for seconds
@@ -411,7 +411,7 @@ def test_draining_finishes_what_is_under_way(tmp_path: Path, protocol: Protocol)
         served.judge.hold = asyncio.Event()
         asked = asyncio.create_task(ask(served, protocol))
         await until(lambda: served.judge.raws)
-        draining = asyncio.create_task(served.door.drain(asyncio.get_running_loop().time() + 30))
+        draining = asyncio.create_task(drain(served.door, 30))
         await asyncio.sleep(0.1)
         assert not draining.done()
         served.judge.hold.set()
@@ -434,8 +434,7 @@ def test_a_client_that_connects_at_that_moment_cuts_nobody_off(
         with socket.create_connection(served.address):
             for _ in range(moment):
                 await asyncio.sleep(0)
-            until_then = asyncio.get_running_loop().time() + 30
-            draining = asyncio.ensure_future(served.door.drain(until_then))
+            draining = asyncio.ensure_future(drain(served.door, 30))
             await asyncio.sleep(0.05)
         served.judge.hold.set()
         answer = await asked
@@ -449,7 +448,7 @@ def test_a_new_client_is_served_while_the_door_drains(tmp_path: Path, protocol: 
     async def talk(served: Served) -> str:
         streams = await served.connect()
         await until(lambda: served.door.connections == 1)
-        draining = asyncio.create_task(served.door.drain(asyncio.get_running_loop().time() + 30))
+        draining = asyncio.create_task(drain(served.door, 30))
         await asyncio.sleep(0.1)
         answer = await asyncio.wait_for(ASKERS[protocol](streams, MAIL, None), PATIENCE)
         streams[1].close()
@@ -471,7 +470,7 @@ def test_no_client_can_keep_a_door_open(
         silent = await served.connect()
         half = asyncio.create_task(ask(served, protocol, cut=50))
         await until(lambda: served.door.connections == 3)
-        await served.door.drain(asyncio.get_running_loop().time() + 1.5)
+        await drain(served.door, 1.5)
         assert served.door.connections == 0
         silent[1].close()
         assert await half in AWAY

@@ -146,7 +146,7 @@ class InDirectory(Queued):
         if self.trusted:
             return named
         accounts = TrainingAccounts(())
-        accounts.is_trusted = lambda account: False
+        accounts._trusted = set()
         return accounts.resolve_user(account, named)
 
     def say_without_right(self) -> object:

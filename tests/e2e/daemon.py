@@ -28,13 +28,12 @@ from tests.unit.filters import KEY, READER, files, mail
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 COMMAND = [sys.executable, "-m", "spamguard"]
-SETTLE = [  # STATE [first]: what the trainer of a daemon does
+SETTLE = [  # STATE: what the process of a daemon does that settles
     sys.executable,
     "-c",
     "import sys; from pathlib import Path; from spamguard import log; "
     "from spamguard.config.options import Settings; from spamguard.daemon.settle import settle; "
-    "log.configure(); settings = Settings(Path(sys.argv[1]), ()); "
-    "sys.exit(settle(settings, is_first='first' in sys.argv))",
+    "log.configure(); sys.exit(settle(Settings(Path(sys.argv[1]), ())))",
 ]
 BITS = 16
 MESSAGES = 300

@@ -113,7 +113,10 @@ END
 cat config/postfix/after-queue.main.cf >>/etc/postfix/main.cf
 cat config/postfix/after-queue.master.cf >>/etc/postfix/master.cf
 spamguard() { "$PYTHON" -m spamguard "$@"; }
-spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml 2>/run/broker.log &
+install -d -o spamguard-watch /run/spamguard-watch
+setpriv --reuid=spamguard-watch --regid=spamguard-watch --clear-groups \\
+    --inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search \\
+    "$PYTHON" -m spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml 2>/run/broker.log &
 "$PYTHON" -m spamguard run 2>/run/daemon.log &
 daemon=$!
 await 'grep -q "serving smtp" /run/daemon.log && grep -q "first time" /run/daemon.log'

@@ -203,7 +203,7 @@ def test_it_is_ready_while_the_next_hop_answers(state: Path) -> None:
         answer = json.loads(status(state, "--json").stdout)["daemon"]
         assert answer["ready"] is False
         assert any(endpoint in line for line in answer["not_ready"])
-        assert any(endpoint in error["text"] for error in answer["last_errors"])
+        assert endpoint in answer["report"]["counters"]["last_errors"]
         assert running.process.poll() is None
         with hop.serving():
             site.becomes("readyz", 200, "^ready$")

@@ -90,7 +90,10 @@ await() {
 FIRST = """
 "$PYTHON" -m spamguard setup --apply || true
 echo "--- applied"
-spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml 2>/run/broker.log &
+install -d -o spamguard-watch /run/spamguard-watch
+setpriv --reuid=spamguard-watch --regid=spamguard-watch --clear-groups \\
+    --inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search \\
+    "$PYTHON" -m spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml 2>/run/broker.log &
 spamguard run --config /etc/spamguard/spamguard.yaml 2>/run/daemon.log &
 await 'grep -q "serving smtp" /run/daemon.log'
 python3 - <<END
@@ -115,7 +118,13 @@ echo "--- changed: $(diff -r /etc /run/etc)"
 SYSTEMCTL = """#!/bin/bash
 serve() {
     : >/run/$1.log
-    setsid "$PYTHON" -m spamguard $1 --config /etc/spamguard/spamguard.yaml \\
+    rights=
+    if [ $1 = open-mailboxes ]; then
+        install -d -o spamguard-watch /run/spamguard-watch
+        rights="setpriv --reuid=spamguard-watch --regid=spamguard-watch --clear-groups
+            --inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search"
+    fi
+    setsid $rights "$PYTHON" -m spamguard $1 --config /etc/spamguard/spamguard.yaml \\
         >>/run/$1.log 2>&1 </dev/null &
     echo $! >/run/$1.pid
     for _ in $(seq 300); do grep -q "$2" /run/$1.log && return; sleep 0.1; done

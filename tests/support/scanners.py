@@ -24,7 +24,7 @@ from spamguard.servers.listener import Door
 from spamguard.servers.scanner import ScanService
 from spamguard.storage import Spool
 from spamguard.users import QueuedLesson, UserResolver
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, drain
 
 KEY = b"k" * 32
 
@@ -135,7 +135,7 @@ def scan_service(
         resolver,
     )
     policy_judge = PolicyJudge(judge.judge, context, scanner)
-    return ScanService(scanner, policy_judge, TrainingIntake(state), "mx.example.org")
+    return ScanService(scanner, policy_judge, TrainingIntake(state), "mx.example.org", state)
 
 
 def scanner(protocol: Protocol, **settings: Any) -> Scanner:
@@ -161,8 +161,8 @@ async def serving(
             settled=settled,
             resolver=resolver,
         )
-        door = open_scanner(service, [listening], state)
-        await door.start()
+        door = open_scanner(service, listening)
+        door.open()
         assert isinstance(door, Door)
         try:
             served = Served(
@@ -171,4 +171,4 @@ async def serving(
             yield served
         finally:
             await served.hang_up()
-            await door.drain(asyncio.get_running_loop().time() + 2)
+            await drain(door, 2)

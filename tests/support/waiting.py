@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 PATIENCE = 30.0  # seconds until a wait gives up, on a busy core too
 COMMAND_SECONDS = 300.0  # for a whole command: it may install packages, or teach thousands
@@ -29,3 +30,10 @@ async def until(check: Callable[[], object], what: str = "", seconds: float = PA
     while not check():
         assert time.monotonic() < end, f"never so: {what or check}"
         await asyncio.sleep(0.005)
+
+
+async def drain(door: Any, seconds: float) -> None:
+    """End a door as a worker does."""
+    door.close()
+    await door.wait_for_sessions(seconds)
+    await door.cut_off()

@@ -46,7 +46,7 @@ def test_notifications_are_sent(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
             ear.bind(f"\0{name[1:]}" if name.startswith("@") else name)
             ear.settimeout(PATIENCE)
-            notifier = Notifier(name)
+            notifier = Notifier(name, 60.0)
             notifier.ready("all well")
             assert ear.recv(1000) == b"READY=1\nSTATUS=all well"
             notifier.ping_watchdog()

@@ -119,8 +119,7 @@ def test_problems_of_the_daemon_are_steps(
         "version": __version__,
         "listeners": [listener],
         "scanners": ["rspamd://127.0.0.1:11333", "spamd://127.0.0.1:783"],  # in any order
-        "not_served": [],
-        "scoring": True,
+        "report": {"scoring": True, "absent": []},
     }
     told_by_it |= {"stopping": False, "workers": [{"ready": True}]} | changes
     monkeypatch.setattr(status, "ask_daemon", lambda _: told_by_it)

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from spamguard.config.load import load_settings
-from spamguard.daemon.status import StateLock
+from spamguard.daemon.status import lock_state
 from spamguard.engine.filter import Filter
 from spamguard.shared.status import NodeStatus, SharedStatus, write_status
 from tests.support.postgres import PostgresServer, needs_postgres, running_server
@@ -271,10 +271,10 @@ def test_tables_of_another_size_are_refused(run, initialised, database):
 
 
 def test_a_running_daemon_keeps_its_state(run, initialised, database):
-    lock = StateLock(initialised)
+    lock = lock_state(initialised)
     for words in (["join", database.node], ["leave"]):
         assert run(initialised, "shared", *words).failed("another daemon", "systemctl stop")
-    lock.release()
+    lock.close()
     assert run(initialised, "shared", "join", database.node).status == 0
 
 

@@ -9,11 +9,13 @@ import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from spamguard import __version__
 from spamguard.cli import status
 from spamguard.config.values import KeptLessons
+from spamguard.counters import DaemonReport
 from spamguard.daemon import status as daemon_status
 from spamguard.learning.undo import age_votes
 from tests.unit.filters import READER, mail, opened
@@ -21,19 +23,13 @@ from tests.unit.filters import READER, mail, opened
 HEALTHY = {
     "pid": 7,
     "version": __version__,
-    "began": 1000,
     "listeners": [],
     "scanners": ["spamd://127.0.0.1:783"],
     "metrics": None,
     "web": None,
-    "not_served": [],
-    "scoring": True,
-    "messages": [],
-    "bytes": 0,
-    "next_hop_errors": [],
-    "last_errors": [],
     "stopping": False,
     "workers": [{"pid": 8, "ready": True, "draining": False, "silent": 0.1}],
+    "report": msgspec.to_builtins(DaemonReport(began=1000, scoring=True)),
 }
 
 
@@ -65,9 +61,12 @@ def values(state, **changes):
     [
         ({"stopping": True}, "it is stopping"),
         ({"workers": []}, "workers: none accepts mail"),
-        ({"scoring": False}, "scorers: none is ready"),
+        ({"report": msgspec.to_builtins(DaemonReport())}, "scorers: none is ready"),
         (
-            {"not_served": ["page and API: nobody serves them for 12 s"]},
+            {
+                "report": HEALTHY["report"]
+                | {"absent": ["page and API: nobody serves them for 12 s"]}
+            },
             "page and API: nobody serves them for 12 s",
         ),
         (

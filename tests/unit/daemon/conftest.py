@@ -118,7 +118,7 @@ class Daemon:
     def workers(self) -> list[int]:
         """Of the master, those that run."""
         self.seen.update(children(self.pid))
-        return [child for child in children(self.pid, "spamguard.daemon.worker") if alive(child)]
+        return [child for child in children(self.pid, "tests.unit.daemon.echo") if alive(child)]
 
     def log(self) -> str:
         return self.log_file.read_text()

@@ -11,9 +11,11 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from spamguard.config.options import Settings
 from spamguard.counters import Counters
+from spamguard.daemon import worker
 
 
 class Ready:
@@ -36,17 +38,20 @@ class Door:
         self._sessions: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
+    def open(self) -> None:
         asyncio.get_running_loop().add_reader(self._listening, self._accept)
 
-    async def drain(self, deadline: float) -> None:
+    def close(self) -> None:
         self._draining = True
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._listening)
+        asyncio.get_running_loop().remove_reader(self._listening)
         for task in self._idle:
             task.cancel()
+
+    async def wait_for_sessions(self) -> None:
         if self._sessions:
-            await asyncio.wait(self._sessions, timeout=max(0.0, deadline - loop.time()))
+            await asyncio.wait(self._sessions)
+
+    async def cut_off(self) -> None:
         for task in self._sessions:
             task.cancel()
 
@@ -114,3 +119,6 @@ async def assemble(
         if listener.hostname.startswith("slow-"):
             time.sleep(float(listener.hostname.removeprefix("slow-")))
     yield [Door(sock, settle) for sock in sockets], Ready()
+
+
+main = partial(worker.main, assemble=assemble)

@@ -23,11 +23,9 @@ def main() -> int:
     seconds = {name: float(value) for name, _, value in (one.partition("=") for one in timing)}
     log.configure()
     try:
-        return Master(
-            lambda: load_settings(Path(file)),
-            assembly="tests.unit.daemon.echo",
-            **seconds,
-        ).run()
+        master = Master(lambda: load_settings(Path(file)), **seconds)
+        master._workers.module = "tests.unit.daemon.echo"
+        return master.run()
     except SpamguardError as error:
         print(error, file=sys.stderr)
         return 2

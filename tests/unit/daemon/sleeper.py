@@ -1,13 +1,13 @@
-"""A program for the tests: says that settling is due, and sleeps."""
+"""A child for the tests: says that settling is due, and sleeps."""
 
 from __future__ import annotations
 
-import sys
 import time
 
-from spamguard.daemon.children import child_context
+from spamguard.config.options import Settings
+from spamguard.daemon.children import Channel
 
-if __name__ == "__main__":
-    with child_context(sys.argv[1:]) as (_, channel):
-        channel.request_settling()
-        time.sleep(600)
+
+def main(_settings: Settings, channel: Channel) -> None:
+    channel.request_settling()
+    time.sleep(600)

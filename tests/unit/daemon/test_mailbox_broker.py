@@ -17,7 +17,7 @@ def test_the_same_fault_of_clients_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(tmp_path, ())
-    broker = MailboxBroker(lambda: settings, "nobody")
+    broker = MailboxBroker(lambda: settings)
     for request in (b"nonsense\n", b"nonsense\n", b"[]\n"):
         ours, theirs = socket.socketpair()
         with theirs:

@@ -15,22 +15,9 @@ from spamguard.engine.filter import Filter
 from tests.support.processes import alive
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Daemon
-from tests.unit.filters import READER, mail, teach, upgraded
+from tests.unit.filters import READER, mail
 
 pytestmark = pytest.mark.slow
-
-
-def test_outdated_lessons_are_logged_at_the_start(daemon: Daemon) -> None:
-    with Filter.open(daemon.place / "state") as spam_filter:
-        teach(spam_filter, mail(2))
-    upgraded(daemon.place / "state")
-    daemon.start()
-    eventually(
-        lambda: (
-            "WARNING: 2 lessons from before an upgrade that reads mail otherwise" in daemon.log()
-        )
-    )
-    assert daemon.stop() == 0
 
 
 def test_reloads_one_upon_the_other_do_not_pile_up_workers(daemon: Daemon) -> None:

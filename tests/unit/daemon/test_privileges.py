@@ -25,7 +25,7 @@ from spamguard.config.options import (
 )
 from spamguard.daemon import startup
 from spamguard.errors import StartError
-from tests.e2e.ports import open_directory
+from tests.e2e.ports import free_port, open_directory
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Daemon
 
@@ -36,15 +36,14 @@ import logging, os, pwd, sys
 from pathlib import Path
 from spamguard.daemon import startup
 from spamguard.errors import SpamguardError
-from spamguard.config.options import Certificate, Hop, Listener, Position, Settings
+from spamguard.config.options import Hop, Listener, Position, Settings
 from spamguard.config.values import Endpoint, Protocol
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 state, user, host, *start = sys.argv[1:]
 if start:
     os.setresuid(*[int(start[0])] * 3)
-tls = Certificate(Path(os.environ["PEM"]), Path(os.environ["PEM"])) if "PEM" in os.environ else None
 hop = Hop(Endpoint(Protocol.SMTP, "h", 25))
-listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, hop, tls=tls)
+listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, hop)
 try:
     startup.drop_privileges(Settings(Path(state), (listener,), user=user))
 except SpamguardError as error:
@@ -167,22 +166,22 @@ def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
 
 
 def test_files_that_only_root_can_read_are_reported_at_the_start(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: Daemon, place: Path
 ) -> None:
     """Workers read it as the user they run as: each of them ended as soon as it had begun, again
     and again.
     """
-    pem = place / "mail.pem"
-    pem.write_text("x")
-    pem.chmod(0o600)
-    monkeypatch.setenv("PEM", str(pem))
-    told = (
-        f"{pem}: cannot be read by nobody, whom the daemon runs as (Permission denied): give "
-        "that user the right to, there and"
-    )
-    assert told in settle_in(place / "state", "nobody").stderr
-    pem.chmod(0o644)
-    assert settle_in(place / "state", "nobody").stdout == IDS
+    secret = place / "secret"
+    secret.write_text("x\n")
+    secret.chmod(0o600)
+    scanner = {"listen": f"rspamd://127.0.0.1:{free_port()}", "password_file": str(secret)}
+    daemon.configure(user="nobody", scanners=[scanner])
+    daemon.file.chmod(0o644)
+    shutil.rmtree(place / "state")
+    daemon.start(wait=False)
+    assert daemon.process is not None
+    assert daemon.process.wait(PATIENCE) == 2
+    assert f"'{secret}' (Permission denied)" in daemon.log()
 
 
 def test_a_program_that_only_root_can_run_is_reported_at_the_start(place: Path) -> None:

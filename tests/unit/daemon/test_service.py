@@ -15,7 +15,7 @@ import pytest
 
 from spamguard import process
 from spamguard.config.options import Settings
-from spamguard.daemon.children import Policy, Service
+from spamguard.daemon.children import FIRST_PAUSE, Service
 from tests.support.processes import alive, children
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
@@ -30,7 +30,8 @@ SETTINGS = Settings(Path("/nowhere"), ())
 def service(
     selector: selectors.BaseSelector,
 ) -> Iterator[Service]:
-    service = Service("sleeper", "tests.unit.daemon.sleeper", selector, Policy())
+    service = Service("sleeper", selector)
+    service.module = "tests.unit.daemon.sleeper"
     yield service
     service.end()
 
@@ -52,7 +53,7 @@ def test_it_is_restarted_with_growing_pauses(service):
         service.maintain()
         assert not service.children
         pauses.append(service.next_start())
-    assert pauses == pytest.approx([Policy().first_pause * each for each in (1, 2, 4)], abs=0.1)
+    assert pauses == pytest.approx([FIRST_PAUSE * each for each in (1, 2, 4)], abs=0.1)
     time.sleep(service.next_start())
     assert alive(running(service))
 
@@ -91,7 +92,7 @@ def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(
         eventually(lambda: service.next_start() == 0)
         service.maintain()
         pauses.append(service.next_start())
-    assert pauses == pytest.approx([Policy().first_pause * each for each in (1, 2, 4)], abs=0.1)
+    assert pauses == pytest.approx([FIRST_PAUSE * each for each in (1, 2, 4)], abs=0.1)
     assert caplog.text.count("cannot start the sleeper") == 1
 
 

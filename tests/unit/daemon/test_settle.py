@@ -42,19 +42,6 @@ def test_settling_that_fails_is_tried_once(
     assert (len(tries), caplog.text) == (1, "")
 
 
-def test_a_joined_filter_without_the_option_is_logged_as_the_daemon_starts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Otherwise lessons would wait for the others for ever, and nobody would know."""
-    with opened(tmp_path) as spam_filter:
-        spam_filter.ledger.join()
-    settings = Settings(tmp_path, ())
-    assert settle.settle(settings) == 0
-    assert caplog.text == ""
-    assert settle.settle(settings, is_first=True) == 0
-    assert "put it back, or run `spamguard shared leave`" in caplog.text
-
-
 def test_held_mail_is_removed_when_it_is_too_old(tmp_path: Path) -> None:
     """By the time that the history trusts: a clock that jumps ahead removes nothing."""
     now = time.time()

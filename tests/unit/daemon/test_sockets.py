@@ -21,6 +21,11 @@ def at(port: int, host: str = "127.0.0.1") -> Endpoint:
     return Endpoint(Protocol.SMTP, host, port)
 
 
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "BIND_TIMEOUT", 0.2)
+
+
 def test_ipv6() -> None:
     try:
         opened = startup.open_all([at(0, "::1")], {})
@@ -37,7 +42,7 @@ def test_an_address_in_use_leaves_nothing_open() -> None:
     mine = free_port()
     with socket.create_server(("127.0.0.1", 0)) as other:
         with pytest.raises(StartError, match="stop what listens there"):
-            startup.open_all([at(mine), at(other.getsockname()[1])], {}, timeout=0.2)
+            startup.open_all([at(mine), at(other.getsockname()[1])], {})
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", mine), timeout=PATIENCE)
 
@@ -61,23 +66,19 @@ def test_a_path_that_cannot_be_had(tmp_path: Path) -> None:
         with pytest.raises(
             StartError, match=rf"cannot listen on milter:{place} .*{re.escape(remedy)}"
         ):
-            startup.open_all([Endpoint(Protocol.MILTER, path=place)], {}, timeout=0.1)
+            startup.open_all([Endpoint(Protocol.MILTER, path=place)], {})
 
 
 def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     endpoint = Endpoint(Protocol.MILTER, path=tmp_path / "milter.sock")
     first = startup.open_all([endpoint], {})
     assert startup.open_all([endpoint], first) == first
-    ((address, one),) = first.items()
-    assert (
-        startup.format_address(address)
-        == startup.describe_listener(endpoint, one)
-        == str(endpoint.path)
-    )
+    (address,) = first
+    assert startup.format_address(address) == str(endpoint.path)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(endpoint.path))
     with pytest.raises(StartError, match="stop what listens there"):
-        startup.open_all([endpoint], {}, timeout=0.1)
+        startup.open_all([endpoint], {})
     startup.close_all(first.values())
     startup.close_all(startup.open_all([endpoint], {}).values())
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from spamguard.daemon import status
-from spamguard.daemon.status import StatusSocket, ask_daemon
+from spamguard.daemon.status import answer_clients, ask_daemon
 
 
 @pytest.fixture
@@ -21,10 +21,7 @@ def serve(selector, tmp_path):
     with ExitStack() as stack:
 
         def start(answer, state=tmp_path):
-            status_socket = StatusSocket(selector, lambda: answer)
-            status_socket.open(state)
-            stack.callback(status_socket.close)
-            return status_socket
+            answer_clients(state, selector, lambda: answer, stack)
 
         yield start
 

@@ -112,10 +112,9 @@ def events_of_tables(state: Path) -> int:
     return int(tables.name.split("-")[2])
 
 
-def train(state: Path, *more: str) -> str:
-    """What the trainer logs, in a process of its own, as the daemon starts it."""
-    line = [*SETTLE, str(state), *more]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stderr
+def train(state: Path) -> None:
+    """Settle in a process of its own, as the daemon does."""
+    subprocess.run([*SETTLE, str(state)], timeout=60, check=True)
 
 
 def status(state: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -131,24 +130,23 @@ def test_a_damaged_log_is_told_with_the_number_of_events_and_a_remedy(
     with pytest.raises(TableError, match="run `spamguard rebuild`") as told:
         opened(damaged)
     assert "nothing is lost" not in str(told.value)
-    told_at_start = train(damaged, "first")
+    train(damaged)
     with opened(damaged) as spam_filter:
         left, lost = spam_filter.ledger.last_seq(), spam_filter.find_loss()
         assert 0 < left < held_by_tables
         assert lost is not None
         assert lost.events == held_by_tables - left
         assert spam_filter.ledger.last_time() == lost.since <= lost.until
-    (line,) = [line for line in told_at_start.splitlines() if "missing" in line]
-    assert f"at least {lost.events} events are missing from the ledger, taught between " in line
-    assert "spamguard restore" in line
-    assert "teach-folders" in line
     assert status(damaged, capsys)["lost"] == {
         "events": lost.events,
         "since": lost.since,
         "until": lost.until,
     }
     main(["--state", str(damaged), "doctor"])
-    assert f"FAILED  ledger: at least {lost.events} events are missing" in capsys.readouterr().out
+    told_by_doctor = capsys.readouterr().out
+    assert f"FAILED  ledger: at least {lost.events} events are missing" in told_by_doctor
+    assert "spamguard restore" in told_by_doctor
+    assert "teach-folders" in told_by_doctor
 
 
 def test_what_is_taught_after_a_loss_is_learnt(
@@ -182,7 +180,7 @@ def test_the_last_lesson_is_missed_whatever_byte_of_the_log_was_damaged(
     at = {"header": 16, "first": current[0] + 200, "last": current[-1] + 200}[place]
     content[at] ^= 1
     log.write_bytes(content)
-    assert train(tmp_path, "first").count("missing from the ledger") == 1
+    train(tmp_path)
     lost = status(tmp_path, capsys)["lost"]
     with opened(tmp_path) as spam_filter:
         missing = TAUGHT + 1 - spam_filter.ledger.last_seq()

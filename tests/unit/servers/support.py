@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol
 from spamguard.daemon.doors import open_door
+from spamguard.servers.smtp import DoorContext
 from spamguard.smtp.envelope import Reply
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, drain
 
 OK = Reply.from_text(250, "2.1.5 fine by the next hop")
 NO = Reply.from_text(550, "5.1.1 no such user")
@@ -180,19 +181,24 @@ def listener(port=0, protocol=Protocol.SMTP, position=Position.BEFORE_QUEUE, **o
     return Listener(Endpoint(protocol, "127.0.0.1", port), position, HOP, **options)
 
 
+def make_door(directory, proxy, listening, **options):
+    """A door in front of this proxy that is not open yet."""
+    settings = listener(**options)
+    context = DoorContext(settings, proxy, "mx.example", directory, lambda _: None)
+    return open_door(context, listening)
+
+
 @asynccontextmanager
 async def serving(directory, proxy, **options):
     """A door in front of this proxy; at the end everything is closed."""
     with socket.create_server(("127.0.0.1", 0), backlog=200) as listening:
         port = listening.getsockname()[1]
-        door = open_door(
-            listener(port, **options), proxy, [listening], directory, "mx.example", lambda _: None
-        )
-        await door.start()
+        door = make_door(directory, proxy, listening, port=port, **options)
+        door.open()
         served = Served(door, port, listening)
         try:
             yield served
         finally:
             for caller in served.callers:
                 await caller.close()
-            await door.drain(asyncio.get_running_loop().time() + 2)
+            await drain(door, 2)

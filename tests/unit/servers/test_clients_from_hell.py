@@ -7,9 +7,8 @@ import socket
 import pytest
 
 from spamguard.config.options import DoorLimits
-from spamguard.daemon import doors
 from spamguard.servers import listener, smtp
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, drain, until
 from tests.unit.servers import support
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
 
@@ -127,19 +126,12 @@ def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monk
 
     async def main():
         with socket.create_server(("127.0.0.1", 0)) as real:
-            door = doors.open_door(
-                support.listener(),
-                ScriptedProxy(),
-                [Stingy(real)],
-                tmp_path,
-                "mx.example",
-                lambda _: None,
-            )
-            await door.start()
+            door = support.make_door(tmp_path, ScriptedProxy(), Stingy(real))
+            door.open()
             reader, writer = await asyncio.open_connection(*real.getsockname())
             greeting = await asyncio.wait_for(reader.readline(), PATIENCE)
             writer.close()
-            await door.drain(asyncio.get_running_loop().time() + 1)
+            await drain(door, 1)
             return greeting
 
     assert asyncio.run(main()).startswith(b"220 ")

@@ -33,7 +33,7 @@ def test_a_lost_network_is_no_fault_of_ours(
             await asyncio.sleep(0.1)  # until it waits for more
             (session,) = served.door._tasks
             assert isinstance(session, Conversation)
-            session._reader.set_exception(
+            session.reader.set_exception(
                 OSError(errno.EHOSTUNREACH, "No route to host")
             )  # as the event loop does
             await until(lambda: not served.door.connections)

@@ -7,9 +7,9 @@ import pytest
 
 from spamguard.config.options import DoorLimits
 from spamguard.servers import listener
-from spamguard.smtp.envelope import Networks
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, drain
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
+from tests.unit.servers.support import listener as door_settings
 from tests.unit.servers.test_clients_from_hell import dripping
 
 pytestmark = pytest.mark.slow  # waits for seconds
@@ -25,14 +25,10 @@ def run(directory, proxy, talk):
     return asyncio.run(main())
 
 
-def soon(seconds):
-    return asyncio.get_running_loop().time() + seconds
-
-
 def test_no_new_message_begins_though_it_is_already_there(tmp_path):
     async def talk(served):
         caller = await served.handing_on(proxy, b"MAIL FROM:<>\r\nRCPT TO:<b@c>\r\n")
-        drained = asyncio.create_task(served.door.drain(soon(20)))
+        drained = asyncio.create_task(drain(served.door, 20))
         await asyncio.sleep(0.05)
         proxy.hold.set()
         await drained
@@ -49,7 +45,7 @@ def test_a_line_that_comes_letter_by_letter_does_not_keep_the_door_open(tmp_path
         await caller.code()
         answered = asyncio.create_task(dripping(caller, b"x"))
         await asyncio.sleep(0.05)
-        await served.door.drain(soon(3600))
+        await drain(served.door, 3600)
         return await answered
 
     assert run(tmp_path, ScriptedProxy(), talk) == GOODBYE
@@ -77,7 +73,7 @@ def test_a_hand_over_that_does_not_end_does_not_keep_the_door_open(tmp_path, mon
         await caller.begin()
         caller.send(MESSAGE + b".\r\n")
         await begun.wait()
-        await served.door.drain(soon(0.1))
+        await drain(served.door, 0.1)
         assert cancelled
         let_go.set()
 
@@ -123,19 +119,17 @@ def test_the_fault_of_one_session_ends_no_other(monkeypatch):
     async def main():
         work = asyncio.Event()
         sessions = [Faulty(), Working(work)]
-        limits = DoorLimits(connections=2)
         with (
             socket.create_server(("127.0.0.1", 0)) as listening,
             socket.create_connection(listening.getsockname()),
             socket.create_connection(listening.getsockname()) as client,
         ):
-            door = listener.Door(
-                lambda *_: sessions.pop(0), [listening], Networks(("127.0.0.1",)), limits
-            )
-            await door.start()
+            settings = door_settings(limits=DoorLimits(connections=2))
+            door = listener.Door(lambda *_: sessions.pop(0), listening, settings)
+            door.open()
             while sessions:
                 await asyncio.sleep(0.01)
-            drained = asyncio.ensure_future(door.drain(soon(0.3)))
+            drained = asyncio.ensure_future(drain(door, 0.3))
             await asyncio.sleep(0.05)
             work.set()
             await drained

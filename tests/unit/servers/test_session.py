@@ -6,9 +6,8 @@ import socket
 import pytest
 
 from spamguard.config.options import DoorLimits, Position
-from spamguard.daemon.doors import open_door
-from tests.support.waiting import PATIENCE
-from tests.unit.servers.support import MESSAGE, ScriptedProxy, listener, serving
+from tests.support.waiting import PATIENCE, drain
+from tests.unit.servers.support import MESSAGE, ScriptedProxy, make_door, serving
 
 
 def run(directory, talk, proxy=None, **options):
@@ -167,23 +166,16 @@ def test_a_client_with_too_many_connections_evicts_its_own(tmp_path):
 
 
 def test_nobody_is_evicted_before_being_greeted(tmp_path):
-    async def main(sockets):
-        door = open_door(
-            listener(limits=DoorLimits(connections=1)),
-            ScriptedProxy(),
-            sockets,
-            tmp_path,
-            "mx.example",
-            lambda _: None,
-        )
-        clients = [await asyncio.open_connection(*each.getsockname()) for each in sockets]
-        await door.start()  # which finds both at once
+    async def main(listening):
+        limits = DoorLimits(connections=1)
+        door = make_door(tmp_path, ScriptedProxy(), listening, limits=limits)
+        clients = [await asyncio.open_connection(*listening.getsockname()) for _ in range(2)]
+        door.open()  # which finds both at once
         heard = [await asyncio.wait_for(reader.readline(), PATIENCE) for reader, _ in clients]
         for _, writer in clients:
             writer.close()
-        await door.drain(asyncio.get_running_loop().time() + 1)
+        await drain(door, 1)
         return sorted(line[:3] for line in heard)
 
-    address = ("127.0.0.1", 0)
-    with socket.create_server(address) as one, socket.create_server(address) as other:
-        assert asyncio.run(main([one, other])) == [b"220", b"421"]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert asyncio.run(main(listening)) == [b"220", b"421"]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from spamguard.config.options import Action, Endpoint, Protocol, Scanner
 from spamguard.daemon.doors import open_scanner
+from spamguard.servers.listener import ByteQuota, IncomingMessage
 from spamguard.servers.scanner import ScanResult
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, drain
 from tests.unit.servers.milter.mta import Mta
 
 FIELDS = (b"X-Spam-Flag: YES", b"X-Spam-Status: Yes, score=9.0", b"X-Spamguard: spam; id=1")
@@ -33,8 +34,12 @@ class ScriptedService:
         self.holding = asyncio.Event()
         self.questions, self.raws = [], []
 
-    def trusts(self, peer):
-        return True
+    @property
+    def limits(self):
+        return self.scanner.limits
+
+    def incoming_message(self, _address):
+        return IncomingMessage(self.directory, self.limits, ByteQuota(self.limits))
 
     async def scan(self, question):
         self.questions.append(question)
@@ -77,15 +82,16 @@ async def serving(directory: Path, service: ScriptedService, path: Path | None =
     with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as listening:
         listening.bind(str(path) if path else ("127.0.0.1", 0))
         listening.listen(200)
-        door = open_scanner(service, [listening], directory)
-        await door.start()
+        service.directory = directory
+        door = open_scanner(service, listening)
+        door.open()
         served = Served(door, listening.getsockname())
         try:
             yield served
         finally:
             for server in served.servers:
                 await server.close()
-            await door.drain(asyncio.get_running_loop().time() + 2)
+            await drain(door, 2)
 
 
 def run(directory, service, talk, **options):

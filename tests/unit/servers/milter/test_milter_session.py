@@ -8,6 +8,7 @@ from spamguard.config.options import Action, Rule
 from spamguard.servers import milter
 from spamguard.servers.milter import MilterCommand
 from spamguard.servers.scanner import ScanResult
+from tests.support.waiting import drain
 from tests.unit.servers.milter.mta import ALL, OLD
 from tests.unit.servers.milter.support import FIELDS, RAW, ScriptedService, run
 
@@ -202,7 +203,7 @@ def test_a_door_that_closes_serves_its_connections_to_their_end(tmp_path):
 
     async def talk(served):
         server = await served.ready()
-        draining = asyncio.create_task(served.door.drain(asyncio.get_running_loop().time() + 30))
+        draining = asyncio.create_task(drain(served.door, 30))
         await asyncio.sleep(0.05)
         replies = [(await server.message(RAW))[0].letters() for _ in range(2)]
         assert not draining.done()
