@@ -84,6 +84,7 @@ def running() -> Iterator[Cyrus]:
             user=user,
             group=group,
             extra_groups=[] if user else None,
+            process_group=0,  # at its end it sends SIGTERM to all of its group that it may
         )
         try:
             wait_for_port(cyrus.imap_port)
