@@ -26,6 +26,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticCustomError
+from starlette.exceptions import HTTPException
 
 from spamguard import __version__
 from spamguard.errors import BusyError
@@ -38,7 +39,7 @@ from spamguard.web.auth import require_operator
 from spamguard.web.history import Search
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
 from spamguard.web.monitor import HealthReporter
-from spamguard.web.requests import PROBLEM_JSON, RefusalError
+from spamguard.web.requests import PROBLEM_JSON
 from spamguard.web.service import Service
 
 ROOT = "/api/v1"
@@ -64,17 +65,17 @@ class ApiCall:
         """Read the message that was sent. No form of another site can have its media type."""
         fields, limit = self._request.headers, requests.MAX_MESSAGE_BYTES
         if fields.get("content-type", "").partition(";")[0].strip().lower() != MESSAGE_TYPE:
-            raise RefusalError(415, f"send a message as {MESSAGE_TYPE}", Accept=MESSAGE_TYPE)
+            raise HTTPException(415, f"send a message as {MESSAGE_TYPE}", {"Accept": MESSAGE_TYPE})
         if fields.get("content-encoding", "identity").lower() != "identity":
-            raise RefusalError(415, "send a message without compression")
+            raise HTTPException(415, "send a message without compression")
         with closing(Spool(self._request.scope["state"]["spool"])) as spool:
             self._deadline.reschedule(None)  # `app` limits the time of a body
             async for piece in self._request.stream():
                 spool.write(piece)
                 if spool.size > limit:
-                    raise RefusalError(413, f"a message has at most {limit:,} bytes")
+                    raise HTTPException(413, f"a message has at most {limit:,} bytes")
             if not spool.size:
-                raise RefusalError(422, "the message is empty")
+                raise HTTPException(422, "the message is empty")
             self._deadline.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
             yield spool
 
@@ -87,7 +88,7 @@ async def _open_call(request: Request) -> AsyncIterator[ApiCall]:
                 if name not in expected:
                     there_are = ", ".join(sorted(expected)) or "none"
                     text = f"unknown parameter {name[:60]!a}: there are {there_are} here"
-                    raise RefusalError(400, text)
+                    raise HTTPException(400, text)
             yield call
     except TimeoutError:
         raise BusyError("this took too long: try again later") from None
@@ -102,16 +103,16 @@ def _parameters(request: Request) -> dict[str, str]:
     return {parameter.alias: parameter.field_info.description for parameter in parameters}
 
 
-def value_refusal(request: Request, error: RequestValidationError) -> RefusalError:
+def value_refusal(request: Request, error: RequestValidationError) -> HTTPException:
     """Say which value FastAPI has refused, and what it should be; first that of the path."""
     fault = min(error.errors(), key=lambda e: (e["loc"][0] != "path", e["type"] != "missing"))
     if fault["loc"][0] == "path":
-        return RefusalError(404, "there is no message with that verdict id")
+        return HTTPException(404, "there is no message with that verdict id")
     name, text = fault["loc"][1], fault["msg"]
     about = _parameters(request)[name]
     if fault["type"] == "missing":
-        return RefusalError(400, f"the parameter {name} is missing: {about}")
-    return RefusalError(422, f"{name}: {text[:1].lower()}{text[1:]} ({about})")
+        return HTTPException(400, f"the parameter {name} is missing: {about}")
+    return HTTPException(422, f"{name}: {text[:1].lower()}{text[1:]} ({about})")
 
 
 # ---- types of parameters

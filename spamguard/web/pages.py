@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
+from http import HTTPStatus
 from importlib.resources import files
 from math import floor, inf, log10
 from pathlib import Path
@@ -58,7 +59,6 @@ from spamguard.web.models import (
 )
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import (
-    Problem,
     current_person,
     current_visitor,
     read_form_with_file,
@@ -639,12 +639,13 @@ def render_page(request: Request, name: str, /, status: int, **values: Any) -> H
     return HTMLResponse(templates().get_template(name).render(common | values), status)
 
 
-def problem_page(request: Request, problem: Problem) -> Response:
+def problem_page(request: Request, problem: HTTPException) -> Response:
+    status = problem.status_code
     # Who is logged in already has used a link twice.
-    status = 422 if problem.status == 401 and current_visitor(request) else problem.status
-    heading = _TITLES.get(status, problem.title)
-    answer = render_page(request, "failed.html", problem.status, problem=problem, heading=heading)
-    answer.headers.update(problem.headers)
+    heading = _TITLES.get(422 if status == 401 and current_visitor(request) else status)
+    heading = heading or HTTPStatus(status).phrase
+    answer = render_page(request, "failed.html", status, problem=problem, heading=heading)
+    answer.headers.update(problem.headers or {})
     return answer
 
 

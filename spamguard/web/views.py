@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -56,7 +57,6 @@ from spamguard.web.pages import (
     redirect,
 )
 from spamguard.web.requests import (
-    RefusalError,
     problem_from_error,
     read_form_with_file,
     root_path,
@@ -526,7 +526,7 @@ async def log_in(visit: Visit) -> Response:
         person, secret = await visit.context.sessions.log_in(link, visit.visitor)
     except SharedError as error:
         text = "a link cannot be used while the database of all nodes is away: try again later"
-        raise RefusalError(410, text) from error
+        raise HTTPException(410, text) from error
     answer = redirect("/" if person.operator else "/history")
     set_session_cookie(visit.request, answer, secret, SESSION_SECONDS)
     return answer

@@ -132,12 +132,6 @@ def test_a_proxy_names_people(tmp_path) -> None:
 # ---- how often
 
 
-def test_an_address_may_ask_so_often(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(requests, "MAX_ADDRESS_REQUESTS_PER_MINUTE", 5)
-    with served(tmp_path) as running:
-        assert [problem(running.client().get(CLASSES)) for _ in range(6)] == [401] * 5 + [429]
-
-
 def test_only_a_guessing_client_is_slowed_down(tmp_path) -> None:
     with served(tmp_path) as running:
         client = running.client(Authorization="Bearer x")
