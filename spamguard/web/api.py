@@ -1,18 +1,16 @@
 """The HTTP API: an operation of FastAPI for each method and path, and its OpenAPI description.
 
 FastAPI checks parameters and writes answers by the types that an operation declares, and describes
-both from the same types, so the description cannot differ from what the API does. Two things are
+both from the same types, so the description cannot differ from what the API does. One thing is
 checked here, because FastAPI does not: whether a query has parameters that the operation does not
-know, and how long an operation may take.
+know.
 
 An operation does nothing but call the service. `app` turns errors into problems (RFC 9457).
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -20,31 +18,26 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema
-from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
 from spamguard import __version__
-from spamguard.errors import BusyError
 from spamguard.proxy.history import readable
 from spamguard.records import Explanation
 from spamguard.storage import Spool
-from spamguard.times import MAX_TIME, parse_time
+from spamguard.times import parse_time
 from spamguard.web import models, requests
-from spamguard.web.auth import require_operator
 from spamguard.web.history import Search
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
-from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import PROBLEM_JSON
 from spamguard.web.service import Service
 
 ROOT = "/api/v1"
 MESSAGE_TYPE = "message/rfc822"
-ANSWER_SECONDS = 60.0  # for any operation, after its message has arrived
 _MAX_TEXT = 500  # letters
 
 
@@ -54,11 +47,17 @@ _MAX_TEXT = 500  # letters
 class ApiCall:
     """One call of an operation, by a known person."""
 
-    def __init__(self, request: Request, deadline: asyncio.Timeout) -> None:
-        self._request, self._deadline = request, deadline
+    def __init__(self, request: Request) -> None:
+        """HTTPException: the query has a parameter that is not there."""
         self.person, self.root_path = requests.current_person(request), requests.root_path(request)
+        self._request, expected = request, _parameters(request)
         self.service: Service = request.app.state.service
-        self.monitor: HealthReporter = request.app.state.monitor
+        for name in request.query_params:
+            if name not in expected:
+                there_are = ", ".join(sorted(expected)) or "none"
+                raise HTTPException(
+                    400, f"unknown parameter {name[:60]!a}: there are {there_are} here"
+                )
 
     @asynccontextmanager
     async def message(self) -> AsyncIterator[Spool]:
@@ -69,32 +68,16 @@ class ApiCall:
         if fields.get("content-encoding", "identity").lower() != "identity":
             raise HTTPException(415, "send a message without compression")
         with closing(Spool(self._request.scope["state"]["spool"])) as spool:
-            self._deadline.reschedule(None)  # `app` limits the time of a body
             async for piece in self._request.stream():
                 spool.write(piece)
                 if spool.size > limit:
                     raise HTTPException(413, f"a message has at most {limit:,} bytes")
             if not spool.size:
                 raise HTTPException(422, "the message is empty")
-            self._deadline.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
             yield spool
 
 
-async def _open_call(request: Request) -> AsyncIterator[ApiCall]:
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS) as deadline:
-            call, expected = ApiCall(request, deadline), _parameters(request)
-            for name in request.query_params:
-                if name not in expected:
-                    there_are = ", ".join(sorted(expected)) or "none"
-                    text = f"unknown parameter {name[:60]!a}: there are {there_are} here"
-                    raise HTTPException(400, text)
-            yield call
-    except TimeoutError:
-        raise BusyError("this took too long: try again later") from None
-
-
-Call = Annotated[ApiCall, Depends(_open_call, scope="function")]
+Call = Annotated[ApiCall, Depends(ApiCall)]
 
 
 def _parameters(request: Request) -> dict[str, str]:
@@ -117,38 +100,22 @@ def value_refusal(request: Request, error: RequestValidationError) -> HTTPExcept
 
 # ---- types of parameters
 
-_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
-# As seconds, 20261117 would be in 1970, and undo would take back everything.
-_COMPACT_DAY = re.compile(r"(?:19|20)[0-9]{6}")
-
 
 def _check_text(text: str) -> str:
     if text != readable(text, _MAX_TEXT):
-        raise PydanticCustomError("text", "expected printable text")
+        raise ValueError("expected printable text")
     return text
 
 
 def _parse_time(text: str) -> float:
-    if _NUMBER.fullmatch(text) and not _COMPACT_DAY.fullmatch(text):
-        return min(float(text), float(MAX_TIME))
-    try:
-        return parse_time(text, datetime.now(UTC))
-    except ValueError:
-        raise PydanticCustomError(
-            "time",
-            "expected seconds since 1970, a date such as 2026-11-17, or 2026-11-17T08:00:00Z",
-        ) from None
-
-
-def _empty_as(default: object) -> BeforeValidator:
-    return BeforeValidator(lambda text: text or default)
+    return parse_time(text, datetime.now(UTC))
 
 
 _CLASS, _ID = "[a-z][a-z0-9_-]{0,31}", "[0-9a-v]{16}"
 # In annotations below, what stands first is checked last.
 Text = Annotated[str, Field(max_length=_MAX_TEXT), AfterValidator(_check_text)]
+_TIMES = "as 2026-11-17 or 2026-11-17T08:00:00Z"
 Time = Annotated[float, BeforeValidator(_parse_time), WithJsonSchema({"type": "string"})]
-OptionalTime = Annotated[Time, _empty_as("0")]
 
 
 def _optional(about: str, pattern: str = "", **checks: Any) -> Any:
@@ -172,7 +139,6 @@ Before = Annotated[str, _optional("Only messages older than this verdict id", _I
 Limit = Annotated[
     int,
     Query(ge=1, le=MAX_ROWS, description=f"Number of rows, at most {MAX_ROWS}"),
-    _empty_as(50),
 ]
 
 
@@ -264,8 +230,8 @@ async def history(
     subject: Annotated[Text, _optional("Part of the subject")] = "",
     label: Annotated[str, _optional("The verdict: a class, unsure or not-scanned", _CLASS)] = "",
     taught: Annotated[str, _optional("The class that people have taught, or any", _CLASS)] = "",
-    since: Annotated[OptionalTime, _optional("Not older than this time")] = 0.0,
-    until: Annotated[OptionalTime, _optional("Older than this time")] = 0.0,
+    since: Annotated[Time, _optional(f"Not older than this, {_TIMES}")] = 0.0,
+    until: Annotated[Time, _optional(f"Older than this, {_TIMES}")] = 0.0,
     before: Before = "",
     limit: Limit = 50,
 ) -> models.JudgementPage:
@@ -327,10 +293,8 @@ async def undo(
         Text,
         Query(description="Whose votes; empty: the site's. Only operators may name other people"),
     ],
-    since: Annotated[Time, Query(description="Since when")],
-    dry_run: Annotated[
-        bool, Query(description="true: only tell what undo would do"), _empty_as(False)
-    ] = False,
+    since: Annotated[Time, Query(description=f"Since when, {_TIMES}")],
+    dry_run: Annotated[bool, Query(description="true: only tell what undo would do")] = False,
 ) -> models.UndoResult:
     receipts = await call.service.undo(call.person, user, since, dry=dry_run)
     return models.UndoResult(user, since, dry_run, len(receipts), receipts)
@@ -360,9 +324,7 @@ async def release(call: Call, verdict_id: VerdictId) -> models.ReleaseResult:
 @router.get("/today", summary="Numbers of the last hours")
 async def today(
     call: Call,
-    hours: Annotated[
-        int, Query(ge=1, le=MAX_HOURS, description="Number of hours"), _empty_as(24)
-    ] = 24,
+    hours: Annotated[int, Query(ge=1, le=MAX_HOURS, description="Number of hours")] = 24,
 ) -> models.Today:
     return await call.service.today(call.person, hours)
 
@@ -383,22 +345,6 @@ async def classes(call: Call) -> models.ClassList:
 )
 async def status(call: Call) -> Mapping[str, Any]:
     return await call.service.status(call.person)
-
-
-@router.get(
-    "/metrics",
-    summary="Metrics for Prometheus (operators)",
-    response_class=PlainTextResponse,
-)
-async def metrics(call: Call) -> Response:
-    require_operator(call.person)
-    return await call.monitor.metrics()
-
-
-@router.get("/health", summary="Whether all processes work")
-async def health(call: Call) -> models.Health:
-    faults = await call.monitor.find_unwell()
-    return models.Health(not faults, faults if call.person.operator else [])
 
 
 # ---- the description

@@ -60,7 +60,7 @@ def create_app(
         redirect_slashes=False,
         openapi_url=None,  # and with it no page of FastAPI's own
     )
-    app.state.service, app.state.monitor = service, monitor
+    app.state.service = service
     return app
 
 

@@ -390,14 +390,6 @@ class ClassList:
     classes: Mapping[str, bool]
 
 
-@dataclass(frozen=True)
-class Health:
-    """Whether all processes work. wrong: a line for each fault, for operators."""
-
-    alive: bool
-    wrong: Sequence[str]
-
-
 def summarize_explanation(why: Explanation, max_words: int | None = None) -> VerdictExplanation:
     """Convert an explanation. max_words: as of `explain_text.choose_features`."""
     features = explain_text.list_features(why)

@@ -152,7 +152,7 @@ class HealthReporter:
             lambda error: [f"next hops: {error}"],
         )
 
-    async def metrics(self, accept: str = "") -> Response:
+    async def metrics(self, accept: str) -> Response:
         report = await self._filter.get()
         accounts = None
         if self._settings.accounts:
@@ -161,7 +161,9 @@ class HealthReporter:
         return MetricsPage(daemon, report, shared, accounts).encode(accept)
 
     async def health(self) -> Response:
-        return _health_answer(await self.find_unwell(), "alive")
+        """Answer /healthz: whether all processes work."""
+        daemon = await self._daemon.get()
+        return _health_answer([*daemon.stuck, *daemon.absent], "alive")
 
     async def ready(self) -> Response:
         """Answer /readyz: whether mail can be judged and delivered.
@@ -183,11 +185,6 @@ class HealthReporter:
         from spamguard.shared import status  # noqa: PLC0415  on such nodes only
 
         return status.read_status(self._settings.state)
-
-    async def find_unwell(self) -> list[str]:
-        """Return the lines of /healthz: one for each process that does not work."""
-        daemon = await self._daemon.get()
-        return [*daemon.stuck, *daemon.absent]
 
     async def look(self) -> DaemonHealth:
         daemon, report, hops = await self._look_everywhere()

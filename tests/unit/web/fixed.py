@@ -100,11 +100,6 @@ class Monitor:
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    async def metrics(self) -> Response:
-        return Response(
-            "spamguard_workers 2\n", headers={"Content-Type": "text/plain; version=0.0.4"}
-        )
-
     async def look(self) -> DaemonHealth:
         parts = [
             PartHealth("Listeners", "smtp://127.0.0.1:10025"),

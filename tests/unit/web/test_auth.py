@@ -113,8 +113,8 @@ def test_a_proxy_names_people(tmp_path) -> None:
         assert problem(client.get(CLASSES)) == 401
         named = {"X-Remote-User": "anna"}
         assert client.get(CLASSES, headers=named).status_code == 200
-        assert problem(client.get(f"{ROOT}/metrics", headers=named)) == 403
-        assert client.get(f"{ROOT}/metrics", headers={"X-Remote-User": "olga"}).status_code == 200
+        assert problem(client.get(f"{ROOT}/status", headers=named)) == 403
+        assert client.get(f"{ROOT}/status", headers={"X-Remote-User": "olga"}).status_code == 200
         given = named | MESSAGE
         assert (
             problem(client.post(f"{ROOT}/judge", content=LETTER, headers=given)) == 403
