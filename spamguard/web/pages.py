@@ -20,8 +20,7 @@ import secrets
 import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
@@ -438,20 +437,6 @@ class Visit:
         return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
 
 
-def choose_language(accepted: str) -> str:
-    """The language of the help that a browser likes best (RFC 9110, section 12.5.4); English where
-    it likes none. A file more in the templates is a language more.
-    """
-    liked: dict[str, float] = {}
-    for item in accepted[:500].lower().split(","):
-        tag, _, quality = item.replace(" ", "").partition(";q=")
-        with suppress(ValueError):
-            liked.setdefault(tag.partition("-")[0], float(quality or 1))
-    languages: list[str] = templates().globals["languages"]  # type: ignore[assignment]
-    best = max(languages, key=lambda name: liked.get(name, 0.0))
-    return best if liked.get(best, 0.0) > 0 else "en"
-
-
 def redirect(path: str) -> Response:
     return RedirectResponse(path, 303)
 
@@ -490,8 +475,7 @@ def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> No
 
 # ---- addresses
 
-_MAX_FIELD = 200  # characters
-HISTORY_ROWS = 50
+_MAX_LENGTH = 200  # characters of a search
 _MAX_WORDS = 20
 SEARCH_TERMS = {
     "from": "sender",
@@ -502,77 +486,59 @@ SEARCH_TERMS = {
     "since": "since",
     "until": "until",
 }
-"""What may stand before a colon in the search box, and the field of `SearchQuery` that it sets."""
+"""What may stand before a colon in the search box, and the field of `Search` that it sets."""
 _SEARCH_TERM = re.compile(r'(?:([A-Za-z]+):)?(?:"([^"]*)"|(\S+))')
 _VERDICT_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
 
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """A search of the history as an address or a form has it, as texts.
-
-    Addresses are built from these fields alone, never from what a client sent. q: the words of the
-    search box; terms of `SEARCH_TERMS` in it become the fields that they name. since, until: days
-    such as 2026-11-20 in UTC, both included.
+    """A search as an address or a form has it. q: the text of the search box. before: a verdict id,
+    for the next page.
     """
 
     q: str = ""
-    subject: str = ""
-    sender: str = ""
-    recipient: str = ""
-    label: str = ""
-    taught: str = ""
-    since: str = ""
-    until: str = ""
     before: str = ""
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str]) -> SearchQuery:
-        names = [field.name for field in fields(cls)]
-        values = {name: parameters.get(name, "")[:_MAX_FIELD].strip() for name in names}
-        words = []
-        for term in _SEARCH_TERM.finditer(values["q"]):
-            if name := SEARCH_TERMS.get((term[1] or "").lower()):
-                values[name] = (term[2] or term[3] or "").strip()
-            else:
-                words.append(term[0])
-        return cls(**values | {"q": " ".join(words)[:_MAX_FIELD].strip()})
+        q, before = parameters.get("q", ""), parameters.get("before", "")
+        return cls(q[:_MAX_LENGTH].strip(), before if is_id(before) else "")
 
     def to_search(self) -> Search:
         """Make the search for the service. UsageError: a day is not a day, or too many words."""
-        terms = _SEARCH_TERM.finditer(self.q)
-        words = [term[0] if term[1] else (term[2] or term[3] or "").strip() for term in terms]
+        words: list[str] = []
+        values: dict[str, Any] = {"before": self.before}
+        for term in _SEARCH_TERM.finditer(self.q):
+            text = (term[2] or term[3] or "").strip()
+            name = SEARCH_TERMS.get((term[1] or "").lower())
+            if name in ("since", "until"):
+                values[name] = _parse_day(text, is_end=name == "until")
+            elif name:
+                values[name] = text
+            elif text:
+                words.append(term[0] if term[1] else text)
         if len(words) > _MAX_WORDS:
             raise UsageError(f"these are more than {_MAX_WORDS} words: leave some out")
-        return Search(
-            self.sender,
-            self.recipient,
-            self.subject,
-            self.label,
-            self.taught,
-            _parse_day(self.since) if self.since else 0.0,
-            _parse_day(self.until, is_end=True) if self.until else 0.0,
-            self.before if is_id(self.before) else "",
-            HISTORY_ROWS,
-            tuple(filter(None, words)),
-        )
+        return Search(words=tuple(words), **values)
 
-    @property
-    def text(self) -> str:
-        """The whole search as the search box takes it.
+    def term(self, name: str) -> str:
+        """Return what stands behind a name of `SEARCH_TERMS`, or "".
 
-        >>> SearchQuery("solar", sender="Ann Lee", label="spam").text
-        'solar from:"Ann Lee" verdict:spam'
+        >>> SearchQuery('solar from:"Ann Lee"').term("from")
+        'Ann Lee'
         """
-        terms = [
-            (term, str(getattr(self, name)).replace('"', "")) for term, name in SEARCH_TERMS.items()
-        ]
-        texts = [
-            f'{term}:"{text}"' if text.split() != [text] else f"{term}:{text}"
-            for term, text in terms
-            if text
-        ]
-        return " ".join(filter(None, [self.q, *texts]))
+        terms = _SEARCH_TERM.finditer(self.q)
+        return next((term[2] or term[3] or "" for term in terms if term[1] == name), "")
+
+    def narrowed(self, name: str, text: str) -> SearchQuery:
+        """Make the search with another text behind a name; "" for none.
+
+        >>> SearchQuery("solar verdict:ham").narrowed("verdict", "spam").q
+        'solar verdict:spam'
+        """
+        terms = [term[0] for term in _SEARCH_TERM.finditer(self.q) if term[1] != name]
+        return SearchQuery(" ".join([*terms, f"{name}:{text}"] if text else terms))
 
     @property
     def verdict_id(self) -> str:
@@ -583,10 +549,10 @@ class SearchQuery:
     def ending(self, **changes: str) -> str:
         """Return the query part of an address with its question mark, or "".
 
-        >>> SearchQuery(label="spam").ending(sender="ann")
-        '?sender=ann&label=spam'
+        >>> SearchQuery("verdict:spam").ending(before="06gvk961gretkbe9")
+        '?q=verdict%3Aspam&before=06gvk961gretkbe9'
         """
-        values = asdict(replace(self, **changes))
+        values = vars(self) | changes
         encoded = urlencode({name: value for name, value in values.items() if value})
         return f"?{encoded}" if encoded else ""
 
@@ -710,10 +676,6 @@ def templates() -> Environment:
     environment.globals |= _TEMPLATE_VALUES | {
         "version": blake2b(b"".join(sorted(_assets().values())), digest_size=6).hexdigest(),
     }
-    names = environment.list_templates()
-    environment.globals["languages"] = [
-        name.split(".")[1] for name in names if name.startswith("help.")
-    ]
-    for name in names:
+    for name in environment.list_templates():
         environment.get_template(name)
     return environment

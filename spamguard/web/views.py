@@ -124,7 +124,7 @@ async def today_page(visit: Visit) -> Response:
         lessons=pages.lessons_chart(charted),
         mistakes=pages.count_mistakes(today.wrong),
         classes=classes,
-        since=SearchQuery(since=pages.day(today.hours[0].start)),
+        since=SearchQuery(f"since:{pages.day(today.hours[0].start)}"),
         model=model,
         health=health,
         worries=judge_health(health, model) if health or list(totals) == [UNSURE] else (),
@@ -289,7 +289,7 @@ def order_groups(groups: Sequence[MessageGroup], now: float) -> list[MessageGrou
 
 @page("GET", "/queue")
 async def queue_page(visit: Visit) -> Response:
-    now, query, error_text = time.time(), _queue_query(visit), ""
+    now, query, error_text = time.time(), visit.query(), ""
     found = JudgementPage(())
     try:
         search = replace(query.to_search(), with_clues=True)
@@ -299,7 +299,7 @@ async def queue_page(visit: Visit) -> Response:
     groups = order_groups(group_messages(found.judgements), now)
     return await visit.render(
         "queue.html",
-        text=query.text,
+        text=query.q,
         error_text=error_text,
         target=query.ending(),
         days=UNSURE_DAYS,
@@ -321,7 +321,7 @@ async def teach_queue(visit: Visit) -> Response:
         _verdict_ids(boxes), lambda name: visit.service.learn_passed(person, name, label)
     )
     changed = tuple(name for name, receipt in receipts if receipt.changed)
-    ending = _queue_query(visit).ending()
+    ending = visit.query().ending()
     notice = Notice(
         f"Learnt as {label_text(label)}: {count_noun(len(changed), 'message')}.{trouble}",
         undo=f"/queue/undo{ending}" if changed else "",
@@ -339,11 +339,7 @@ async def undo_queue(visit: Visit) -> Response:
     )
     changed = sum(receipt.changed for _, receipt in receipts)
     notice = Notice(f"Taken back: {count_noun(changed, 'lesson')}.{trouble}")
-    return visit.redirect(f"/queue{_queue_query(visit).ending()}", notice)
-
-
-def _queue_query(visit: Visit) -> SearchQuery:
-    return replace(visit.query(), label="", taught="", before="")
+    return visit.redirect(f"/queue{visit.query().ending()}", notice)
 
 
 def _verdict_ids(boxes: Sequence[str]) -> list[str]:
@@ -383,7 +379,7 @@ async def _for_each(
 
 @page("GET", "/quarantine")
 async def quarantine_page(visit: Visit) -> Response:
-    query, error_text = replace(visit.query(), label="", taught=""), ""
+    query, error_text = visit.query(), ""
     held = QuarantinePage(())
     try:
         held = await visit.service.quarantine(visit.person, query.to_search())
@@ -500,12 +496,15 @@ async def forget_digest(visit: Visit) -> Response:
 
 # ---- help
 
+HELP_LANGUAGES = ("de", "en")
+"""For each there is a template; a browser gets the first language that it names, or English."""
+
 
 @page("GET", "/help")
 async def help_page(visit: Visit) -> Response:
     _ = visit.person  # all pages need a login
-    accepted = visit.request.headers.get("accept-language", "")
-    return await visit.render(f"help.{pages.choose_language(accepted)}.html")
+    first = visit.request.headers.get("accept-language", "")[:2].lower()
+    return await visit.render(f"help.{first if first in HELP_LANGUAGES else 'en'}.html")
 
 
 # ---- login

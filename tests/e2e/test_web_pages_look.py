@@ -73,7 +73,7 @@ def enter(driver: Chrome, server: Served, person: Person = OPERATOR) -> None:
 
 def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
     """Every page, one after the other, with those that forms lead to."""
-    others = ["/history?subject=nothing&since=2026-01-01", "/nowhere"]
+    others = ["/history?q=subject:nothing+since:2026-01-01", "/nowhere"]
     for path in [*PAGES, *others]:
         driver.get(server.url + path)
         driver.execute_script(
@@ -211,7 +211,7 @@ def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: i
     ) as server:
         enter(browser, server)
         for path in [
-            "/history?subject=Solar",
+            "/history?q=subject:Solar",
             f"/history/{NAME}",
             "/quarantine",
             f"/quarantine/{NAME}",
@@ -398,7 +398,7 @@ def test_a_list_that_takes_long_to_find_is_looked_for_less_often(
 
     with served(tmp_path, service=Slow()) as server:
         enter(browser, server)
-        browser.get(f"{server.url}/history?subject=rare")
+        browser.get(f"{server.url}/history?q=subject:rare")
         browser.execute_script("window.setTimeout = (work, wait) => { document.title = wait }")
         eventually(
             lambda: (

@@ -91,9 +91,7 @@ def test_another_site_cannot_load_data_it_does_not_show(
 ) -> None:
     """It would learn from the time that a search takes."""
     fields = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
-    assert (
-        server.browser(ANNA).get("/history?subject=private", headers=fields).status_code == status
-    )
+    assert server.browser(ANNA).get("/history?q=private", headers=fields).status_code == status
     assert (
         server.client(ANNA).get(f"{ROOT}/history", headers=fields).status_code == 200
     )  # of programs nothing but their token is known
