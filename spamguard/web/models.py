@@ -178,14 +178,11 @@ class LessonReceipt:
 
 @dataclass(frozen=True)
 class Hour:
-    """Numbers of an hour. mail: messages by label. lessons: votes. corrections: votes that
-    contradict the verdict.
-    """
+    """Numbers of an hour. mail: messages by label. lessons: votes."""
 
     start: Moment
     mail: Mapping[str, int]
     lessons: int
-    corrections: int
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from spamguard import __version__
 from spamguard.config.options import ACCOUNTS_SIGHTINGS, Settings
 from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
 from spamguard.engine import snapshot
-from spamguard.engine.policy import UNSURE, missing_lessons
+from spamguard.engine.policy import missing_lessons
 from spamguard.imap.status import read_status
 from spamguard.learning.status_files import read_watcher_status
-from spamguard.proxy.history import NOT_SCANNED
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import Explanation, Status
 from spamguard.storage import describe_disk
@@ -34,7 +33,6 @@ from spamguard.web.auth import Person
 from spamguard.web.history import EVERYTHING, Reader
 
 _HOUR_SECONDS = 3600
-_MAX_VOTES = 20_000  # the latest votes that are compared with verdicts
 
 
 def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
@@ -53,9 +51,8 @@ def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
             confusion[label, lesson] += number
     user, end = None if person.operator else person.voter, start + hours * _HOUR_SECONDS
     lessons = reader.ledger.users.count_by_hour(user, start, end)
-    corrections = _count_corrections(reader, user, start, end)
     rows = [
-        models.Hour(start + at * _HOUR_SECONDS, dict(mail[at]), lessons.get(at, 0), corrections[at])
+        models.Hour(start + at * _HOUR_SECONDS, dict(mail[at]), lessons.get(at, 0))
         for at in range(hours)
     ]
     passed = sum(counts.total() for counts in mail.values())
@@ -63,22 +60,6 @@ def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
         models.ConfusionCell(label, lesson, n) for (label, lesson), n in sorted(confusion.items())
     ]
     return models.Today(rows, passed, sum(row.lessons for row in rows), mistakes)
-
-
-def _count_corrections(reader: Reader, user: str | None, start: int, end: int) -> Counter[int]:
-    votes = reader.ledger.users.latest_votes(user, start, end, _MAX_VOTES)
-    verdicts: defaultdict[bytes, list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
-    digests = [vote.digest for vote in votes]
-    for digest, label, personal in reader.history.find_verdicts(digests):
-        verdicts[digest].append((label, personal))
-    return Counter(
-        (vote.time - start) // _HOUR_SECONDS
-        for vote in votes
-        if any(
-            personal.get(vote.user, label) not in (UNSURE, NOT_SCANNED, vote.label)
-            for label, personal in verdicts[vote.digest]
-        )
-    )
 
 
 # ---- the model

@@ -169,7 +169,6 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 398, 10, 154
 TONES = ("wanted", "unsure", "unwanted", "none")
 """The parts of a bar, from bottom to top."""
 _MAX_LABELS = 5  # on an axis of time
-_MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
 
 
 class Chart(NamedTuple):
@@ -191,19 +190,6 @@ class Chart(NamedTuple):
         return range(every // 2, number, every)
 
 
-def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
-    """Leave out the hours before the first message or lesson, so that a new page is no blank area.
-
-    At least the last `_MIN_COLUMNS` stay, and three days where there is more than one, so that no
-    label stands there twice; or all hours if none has anything.
-    """
-    first = next(
-        (at for at, hour in enumerate(hours) if hour.lessons or any(hour.mail.values())), 0
-    )
-    number = max(len(hours) - first, _MIN_COLUMNS)
-    return hours[-72:] if 24 < number < 72 else hours[-number:]
-
-
 def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
     columns = []
     for hour in hours:
@@ -214,10 +200,7 @@ def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
 
 
 def lessons_chart(hours: Sequence[Hour]) -> Chart:
-    columns = [
-        Counter(wanted=max(0, hour.lessons - hour.corrections), unwanted=hour.corrections)
-        for hour in hours
-    ]
+    columns = [Counter(wanted=hour.lessons) for hour in hours]
     return Chart([hour.start for hour in hours], columns)
 
 

@@ -111,7 +111,6 @@ async def today_page(visit: Visit) -> Response:
     totals = dict(by_label.most_common())
     classes = await service.classes(person)
     tones = {label: pages.tone(label, classes) for label in totals}
-    charted = pages.hours_with_data(today.hours)
     health = await visit.context.monitor.look() if person.operator else None
     model = await service.model(person)
     return await visit.render(
@@ -120,8 +119,8 @@ async def today_page(visit: Visit) -> Response:
         hours=hours,
         spans=TODAY_SPANS,
         totals=totals,
-        mail=pages.mail_chart(charted, tones),
-        lessons=pages.lessons_chart(charted),
+        mail=pages.mail_chart(today.hours, tones),
+        lessons=pages.lessons_chart(today.hours),
         mistakes=pages.count_mistakes(today.wrong),
         classes=classes,
         since=SearchQuery(f"since:{pages.day(today.hours[0].start)}"),

@@ -200,9 +200,9 @@ class Fixed:
 
     async def today(self, person: Person, hours: int = 24) -> Today:
         if self.empty:
-            return Today([Hour(NOW - 3600 * n, {}, 0, 0) for n in reversed(range(hours))], 0, 0, ())
+            return Today([Hour(NOW - 3600 * n, {}, 0) for n in reversed(range(hours))], 0, 0, ())
         found = [
-            Hour(NOW - 3600 * n, {"ham": n % 7, "spam": n % 3, "unsure": n % 2}, n % 4, n % 2)
+            Hour(NOW - 3600 * n, {"ham": n % 7, "spam": n % 3, "unsure": n % 2}, n % 4)
             for n in reversed(range(hours))
         ]
         passed = sum(sum(hour.mail.values()) for hour in found)
