@@ -53,7 +53,7 @@ from spamguard.web.models import (
     Hour,
     JudgementDetails,
     LessonReceipt,
-    ReleaseResult,
+    RecipientReply,
     Waiting,
 )
 from spamguard.web.monitor import HealthReporter
@@ -438,17 +438,17 @@ def path_id(request: Request) -> str:
 class Notice(NamedTuple):
     """What a click has done; `notice.html` says it.
 
-    text: where neither a receipt nor a release tells it. undo: address of the form that takes it
-    back, or "". undo_ids: verdict ids of messages, if that form names some. held: verdict id of a
-    held message that was just taught as a wanted class, or "".
+    text: where no receipt tells it. undo: address of the form that takes it back, or "". undo_ids:
+    verdict ids of messages, if that form names some. held: verdict id of a held message that was
+    just taught as a wanted class, or "". replies: of a next hop that has not taken a message.
     """
 
     text: str = ""
     receipt: LessonReceipt | None = None
-    released: ReleaseResult | None = None
     undo: str = ""
     held: str = ""
     undo_ids: tuple[str, ...] = ()
+    replies: Sequence[RecipientReply] = ()
 
 
 def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> Notice:

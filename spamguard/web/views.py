@@ -399,20 +399,20 @@ async def act_on_held(visit: Visit) -> Response:
     person, service, form = visit.person, visit.service, await visit.form()
     action, ids = form.get("do", ""), _verdict_ids([form[name] for name in form if is_id(name)])
     if action == "ask":
-        return await visit.render("delete.html", ids=ids)
+        message = await service.held(person, ids[0]) if len(ids) == 1 else None
+        return await visit.render("delete.html", ids=ids, message=message)
     if action == "delete":
         deleted, trouble = await _for_each(ids, lambda name: service.delete(person, name))
-        text = f"Deleted: {count_noun(len(deleted), 'message')}, gone for good.{trouble}"
+        notice = Notice(f"Deleted: {count_noun(len(deleted), 'message')}, gone for good.{trouble}")
     elif action == "release":
         results, trouble = await _for_each(ids, lambda name: service.release(person, name))
-        released = [result for _, result in results if result.released]
-        text = f"Released: {count_noun(len(released), 'message')}.{trouble}"
-        if len(released) < len(results):
-            failed = count_noun(len(results) - len(released), "message")
-            text += f" The next hop has not taken {failed} for everybody: look at what is left."
+        left = [result for _, result in results if not result.released]
+        text = f"Released: {count_noun(len(results) - len(left), 'message')}, learnt as ham: "
+        text += f"{sum(result.taught for _, result in results)}.{trouble}"
+        notice = Notice(text, replies=[reply for result in left for reply in result.recipients])
     else:
         raise UsageError("choose what to do: release or delete")
-    return visit.redirect("/quarantine", Notice(text))
+    return visit.redirect("/quarantine", notice, f"m-{ids[0]}")
 
 
 @page("GET", "/quarantine/{name}")
@@ -428,28 +428,6 @@ async def held_page(visit: Visit) -> Response:
     return await visit.render(
         "held.html", message=held, text=text, explained=explained, message_then=then
     )
-
-
-@page("POST", "/quarantine/{name}/release")
-async def release_held(visit: Visit) -> Response:
-    verdict_id = visit.verdict_id
-    released = await visit.service.release(visit.person, verdict_id)
-    notice = Notice(released=released)
-    if not released.released:
-        return visit.redirect(f"/quarantine/{verdict_id}", notice)
-    return visit.redirect("/quarantine", notice, f"m-{verdict_id}")
-
-
-@page("GET", "/quarantine/{name}/delete")
-async def confirm_delete_page(visit: Visit) -> Response:
-    held = await visit.service.held(visit.person, visit.verdict_id)
-    return await visit.render("delete.html", message=held, ids=())
-
-
-@page("POST", "/quarantine/{name}/delete")
-async def delete_held(visit: Visit) -> Response:
-    await visit.service.delete(visit.person, visit.verdict_id)
-    return visit.redirect("/quarantine", Notice("Deleted. The message is gone for good."))
 
 
 # ---- teaching a message

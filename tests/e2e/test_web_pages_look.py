@@ -361,7 +361,7 @@ def test_a_double_click_is_one_click(tmp_path: Path, browser: Chrome) -> None:
         browser.get(f"{server.url}/quarantine/{NAME}")
         button = browser.find_element("css selector", ".buttons button")
         ActionChains(browser).click(button).pause(0.2).click().perform()
-        shows(browser, "Released to", "#notice")
+        shows(browser, "Released: 1 message", "#notice")
         assert [call[0] for call in service.calls] == ["release"]
 
 

@@ -175,7 +175,7 @@ def test_keys_in_history_and_quarantine(site: Site) -> None:
         assert listed("/quarantine") == 2
         assert counted(browser, "Quarantine") == 2
         keys(browser, "jr")
-        shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
+        shows(browser, "Released: 1 message, learnt as ham: 1.", "#notice")
         shows(browser, "released", ".mail li")
         assert counted(browser, "Quarantine") == 1
         keys(browser, "jkr")  # it has nothing to release any more

@@ -29,7 +29,7 @@ MAIL = b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe_=3Cb=3E?=\r\nFrom: a@b.example\r\n\r
 PAGES = [
     "/", "/?hours=168", "/queue", "/queue?q=solar&all=1", "/history", f"/history/{NAME}",
     f"/history/{NAME}?page=2", "/teach",
-    "/quarantine", f"/quarantine/{NAME}", f"/quarantine/{NAME}/delete", "/login?link=good", "/help",
+    "/quarantine", f"/quarantine/{NAME}", "/login?link=good", "/help",
 ]  # fmt: skip
 
 
@@ -196,12 +196,15 @@ def test_an_upload_that_is_no_message_gets_an_error(
 def test_deleting_asks_first_and_is_for_operators(tmp_path: Path, service: Fixed) -> None:
     (page,) = get(service, tmp_path, "/quarantine", person=ANNA)
     assert "Delete" not in page.text
-    (page, sure) = get(
-        service, tmp_path, "/quarantine", f"/quarantine/{NAME}/delete", person=OPERATOR
-    )
-    assert f'href="/quarantine/{NAME}/delete"' in page.text
-    assert "Delete this message for good?" in sure.text
-    post(service, tmp_path, f"/quarantine/{NAME}/delete", person=OPERATOR)
+    for path in ("/quarantine", f"/quarantine/{NAME}"):
+        (page,) = get(service, tmp_path, path, person=OPERATOR)
+        assert 'name="do" value="ask"' in page.text
+    chosen = {NAME: NAME, "do": "ask"}
+    sure = post(service, tmp_path, "/quarantine", chosen, person=OPERATOR)
+    assert "Delete 1 message for good?" in sure.text
+    assert "It has not been delivered to anna@example.net" in shown(sure)
+    assert service.calls == []
+    post(service, tmp_path, "/quarantine", {NAME: NAME, "do": "delete"}, person=OPERATOR)
     assert service.calls == [("delete", "", NAME)]
 
 
