@@ -28,7 +28,7 @@ from http import HTTPStatus
 from importlib.resources import files
 from math import floor, inf, log10
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -38,6 +38,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from spamguard.engine import explain_text
+from spamguard.engine.explain_text import ExplainedFeature, GroupPart
 from spamguard.engine.policy import UNSURE
 from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
@@ -238,100 +239,56 @@ def count_mistakes(cells: Sequence[ConfusionCell]) -> Mistakes:
 
 # ---- explanations
 
-_PAGE_FEATURES = 100  # on every page of features but the first
 _WORD_MARK = "\x00"  # on both sides of a stranger's word in a sentence, which is printable
-
-
-class ExplanationRow(NamedTuple):
-    """One part of the log-odds, rounded so that all parts add up.
-
-    kind: a key of `explain_text.KINDS`, or "". counts: as of `ExplainedFeature`. then: what the
-    word added when the message passed; None if it was not among the strongest words. is_sum: it
-    stands for several features, so that its bar would dwarf all others: it has none.
-    """
-
-    name: str
-    part: float
-    kind: str = ""
-    remark: str = ""
-    counts: Mapping[str, int] | None = None
-    then: float | None = None
-    is_sum: bool = False
+Part = TypeVar("Part", GroupPart, ExplainedFeature)
 
 
 class ExplanationView(NamedTuple):
     """An explanation as a sentence and tables, each of which sums to the log-odds.
 
     sentence: every second part is a word of the message. question: of what it gives the log-odds.
-    features: one page of them, strongest first, and a row for those on other pages.
+    features: the strongest, and a row for all others, or all of them (more: there are others).
+    before: what words added when the message passed.
     """
 
     why: Explanation
     sentence: Sequence[str]
     question: str
-    groups: Sequence[ExplanationRow]
-    features: Sequence[ExplanationRow]
-    page: int
-    pages: int
+    groups: Sequence[GroupPart]
+    features: Sequence[ExplainedFeature]
+    before: Mapping[str, float]
+    more: bool
 
 
 def build_explanation(
-    why: Explanation, then: JudgementDetails | None, page: int = 1
+    why: Explanation, then: JudgementDetails | None, *, everything: bool
 ) -> ExplanationView:
     """Arrange an explanation in tables.
 
-    then: the verdict when the message passed. page: of the features. What the first page leaves out
-    holds a third of the log-odds at most.
+    then: the verdict when the message passed. everything: show all features. Else those that are
+    left out hold a third of the log-odds at most.
     """
     features = explain_text.list_features(why)
-    groups = explain_text.sum_groups(features)
-    # What rounds to nothing is on no page.
-    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
-    first = explain_text.count_first([feature.part for feature in features], why.log_odds)
-    first = min(first, len(listed))
-    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
-    page = min(max(page, 1), pages)
-    start = first + (page - 2) * _PAGE_FEATURES
-    on_page = listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]
-    before = {word.text: word.part for word in then.words} if then else {}
-    rows = [
-        ExplanationRow(
-            feature.name,
-            feature.part,
-            feature.kind,
-            count_noun(feature.tokens, "feature") if feature.tokens > 1 else "",
-            feature.counts,
-            before.get(feature.text) if feature.text else None,
-            is_sum=feature.tokens > 1,
-        )
-        for feature in on_page
-    ]
-    rest = ExplanationRow(
-        "all other features",
-        why.log_odds - sum(feature.part for feature in on_page),
-        remark=count_noun(len(features) - len(on_page), "feature"),
-        is_sum=True,
+    sentence = explain_text.describe_verdict(
+        why, features, label_text, f"{_WORD_MARK}{{}}{_WORD_MARK}".format
     )
+    number = explain_text.count_first([feature.part for feature in features], why.log_odds)
+    others = [] if everything else features[number:]
+    rest = sum(feature.part for feature in others)
+    other = ExplainedFeature("all other features", "", rest, len(others))
+    shown = features[: len(features) - len(others)]
     return ExplanationView(
         why,
-        sentence=explain_text.describe_verdict(
-            why, features, label_text, f"{_WORD_MARK}{{}}{_WORD_MARK}".format
-        ).split(_WORD_MARK),
-        question=explain_text.describe_odds(why, label_text),
-        groups=_make_rows(
-            [
-                ExplanationRow(group.title, group.part, remark=f"{group.features:,}")
-                for group in groups
-            ],
-            why.log_odds,
-        ),
-        features=_make_rows([*rows, rest], why.log_odds),
-        page=page,
-        pages=pages,
+        sentence.split(_WORD_MARK),
+        explain_text.describe_odds(why, label_text),
+        _round(explain_text.sum_groups(features), why.log_odds),
+        _round([*shown, other], why.log_odds),
+        {word.text: word.part for word in then.words} if then else {},
+        bool(others),
     )
 
 
-def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[ExplanationRow]:
+def _round(rows: Sequence[Part], total: float) -> list[Part]:
     """Round the parts so that they add up; rows that round to nothing go."""
     steps = explain_text.round_parts([row.part for row in rows], total)
     return [
@@ -391,12 +348,6 @@ class Visit:
     @property
     def verdict_id(self) -> str:
         return path_id(self.request)
-
-    @property
-    def page_number(self) -> int:
-        """The page in a list that the address names (page=), 1 if it names none."""
-        text = self.parameters.get("page", "")
-        return int(text) if re.fullmatch("[0-9]{1,6}", text) else 1
 
     def query(self) -> SearchQuery:
         return SearchQuery.from_parameters(self.parameters)

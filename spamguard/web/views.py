@@ -173,7 +173,7 @@ async def message_page(visit: Visit) -> Response:
     explained, unexplained = None, ""
     try:
         message, why = await visit.service.why(person, verdict_id)
-        explained = build_explanation(why, message, visit.page_number)
+        explained = build_explanation(why, message, everything="all" in visit.parameters)
     except UsageError as error:
         message, unexplained = await visit.service.judgement(person, verdict_id), str(error)
     return await visit.render(
@@ -424,7 +424,7 @@ async def held_page(visit: Visit) -> Response:
     # It may be held for longer than it is remembered.
     with suppress(UsageError, NotAllowedError, NotThereError, BusyError):
         then, why = await visit.service.why(person, verdict_id)
-        explained = build_explanation(why, then, visit.page_number)
+        explained = build_explanation(why, then, everything="all" in visit.parameters)
     return await visit.render(
         "held.html", message=held, text=text, explained=explained, message_then=then
     )

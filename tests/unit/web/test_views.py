@@ -28,7 +28,7 @@ from tests.unit.web.fixed import (
 MAIL = b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe_=3Cb=3E?=\r\nFrom: a@b.example\r\n\r\nSubject: no\r\n"
 PAGES = [
     "/", "/?hours=168", "/queue", "/queue?q=solar&all=1", "/history", f"/history/{NAME}",
-    f"/history/{NAME}?page=2", "/teach",
+    f"/history/{NAME}?all=1", "/teach",
     "/quarantine", f"/quarantine/{NAME}", "/login?link=good", "/help",
 ]  # fmt: skip
 
