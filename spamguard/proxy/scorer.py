@@ -30,6 +30,7 @@ from msgspec import MsgspecError, msgpack
 from spamguard import log, process
 from spamguard.engine.policy import SPAM_THRESHOLD
 from spamguard.errors import SpamguardError
+from spamguard.mail.message import remove_subject_prefix
 from spamguard.records import MAX_LINE, MAX_WORD_LENGTH, MAX_WORDS, SENDER_PREFIX, Label, Scan
 from spamguard.storage import LEDGER_FILE
 
@@ -50,12 +51,16 @@ _CHUNK_BYTES = 64 << 10
 
 
 class ScanOptions(NamedTuple):
-    """How to judge (as in `Filter.open`), and how many words to report."""
+    """How to judge (as in `Filter.open`), and how many words to report.
+
+    unmarked: without a prefix that we put before the subject.
+    """
 
     spam_threshold: float = SPAM_THRESHOLD
     authserv_ids: tuple[str, ...] = ()
     results_stripped: bool = False
     words: int = KEPT_WORDS
+    unmarked: bool = False
 
 
 class ScorerRequest(NamedTuple):
@@ -101,6 +106,7 @@ class Scorer:
             return encode_answer("no-model")
         try:
             raw, words = request.message or b"", request.options.words
+            raw = remove_subject_prefix(raw) if request.options.unmarked else raw
             return encode_answer(spam_filter.scan(raw, words, request.on_top, request.users))
         except MemoryError:
             raise

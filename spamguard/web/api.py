@@ -336,7 +336,7 @@ async def model(call: Call) -> models.Model:
 
 @router.get("/classes", summary="The classes that can be taught")
 async def classes(call: Call) -> models.ClassList:
-    return models.ClassList(await call.service.classes(call.person))
+    return models.ClassList(await call.service.classes())
 
 
 @router.get(

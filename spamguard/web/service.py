@@ -5,8 +5,8 @@ anything in another person's name.
 
 Blocking work runs in threads, each of which has its files open: two have a `Reader`, and one has a
 `Desk`, a reader with a filter that teaches and explains. A lesson is one piece of work for the
-desk: it finds the message, checks the rights, casts the vote and judges anew. A thread takes few
-pieces of work, and a caller that waits too long gets BusyError. Scorer processes read and judge
+desk: it finds the message, checks the rights, casts the vote and judges anew. A caller that waits
+too long gets BusyError. Scorer processes read and judge
 uploaded mail; this process never parses mail itself.
 
 Errors: UsageError for bad input, NotAllowedError for what the person may not do, NotThereError for
@@ -20,7 +20,6 @@ import logging
 import re
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -54,14 +53,13 @@ from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, undo_votes
 from spamguard.ledger.senders import make_sender_vote, split_sender
 from spamguard.ledger.votes import NO_STANDING
-from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
 from spamguard.process import start_process
 from spamguard.proxy.history import HistoryRow, printable
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.proxy.scorer import NotScanned, ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import EXTRACTOR, MAX_WORDS, Explanation, Scan, Verdict, Vote, Word
-from spamguard.storage import BATCH_SIZE, SPOOL_DIRECTORY, Spool
+from spamguard.storage import BATCH_SIZE, Spool
 from spamguard.users import SENDER_NATS, Origin
 from spamguard.web import models, numbers
 from spamguard.web.auth import Person, require_operator
@@ -83,7 +81,6 @@ _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
 
 # ---- threads
 
-MAX_WAITING = 64  # pieces of work for one thread
 WAIT_SECONDS = 20.0
 # After these errors the resource is opened anew: somebody may have mended or restored a file.
 _BROKEN_ERRORS = (HistoryError, LedgerError, TableError)
@@ -109,10 +106,8 @@ class ResourceThread(Generic[ResourceT]):
     ) -> Result:
         """Return or raise what the work does in the thread.
 
-        BusyError: too much waits, or the time is up. Work that has begun may still finish.
+        BusyError: the time is up. Work that has begun may still finish.
         """
-        if self.waiting > MAX_WAITING:
-            raise BusyError("too many requests at once: try again in a moment")
         self.waiting += 1
         try:
             running = asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
@@ -147,75 +142,8 @@ class ResourceThread(Generic[ResourceT]):
 
 # ---- uploaded messages
 
-_MAX_MESSAGES = 32  # judged at once
-_MAX_MESSAGES_PER_PERSON = 8  # judged at once for a person who is not an operator
-_NEW_FILTER_SECONDS = 5.0  # within which scorers find a filter that has just been created
-_RETRY_SECONDS = 0.2
 # Reasons of `NotScanned` that may be gone when the person tries again.
 _TEMPORARY_REASONS = ("busy", "stopping", "no-model", "unreadable", "crashed", "timeout")
-
-
-class UploadScanner:
-    """Judges uploaded messages in a scorer pool of its own, whose scorers start with the first one.
-
-    spam_threshold: as in `Policy`. settle: called when lessons wait for settling, or when there are
-    no usable tables.
-    """
-
-    def __init__(
-        self, settings: Settings, spam_threshold: float, settle: Callable[[], object]
-    ) -> None:
-        self._pool = ScorerPool(settings.state, settings.scoring)
-        self._options = ScanOptions(spam_threshold, settings.authserv_ids, words=MAX_WORDS)
-        self._settle = settle
-        self._settings = settings
-        self._running = Counter[Person]()
-        self.close = self._pool.close
-
-    async def scan(self, message: Spool, person: Person, users: tuple[str, ...] = ()) -> Scan:
-        """Judge a message as its sender wrote it, without a prefix that we put before its subject.
-
-        UsageError: the message cannot be judged. BusyError: the message cannot be judged now.
-        """
-        max_messages = _MAX_MESSAGES if person.operator else _MAX_MESSAGES_PER_PERSON
-        if self._running.total() >= _MAX_MESSAGES or self._running[person] >= max_messages:
-            raise BusyError("too many messages are being judged: try again in a moment")
-        self._running[person] += 1
-        try:
-            head = message.read_start(PREFIX_SEARCH_BYTES)
-            original_head = remove_subject_prefix(head)
-            if original_head is head:
-                return await self._scan(message, users)
-            with closing(Spool(self._settings.state / SPOOL_DIRECTORY)) as copy:
-
-                def copy_message() -> None:
-                    copy.write(original_head)
-                    for chunk in message.chunks(len(head)):
-                        copy.write(chunk)
-
-                await run_in_thread(copy_message)
-                return await self._scan(copy, users)
-        except OSError as error:
-            raise BusyError(f"the message cannot be stored: {error.strerror}") from error
-        finally:
-            self._running -= Counter((person,))  # and no person with a count of zero remains
-
-    async def _scan(self, message: Spool, users: tuple[str, ...]) -> Scan:
-        await run_in_thread(ensure_filter, self._settings)
-        deadline = time.monotonic() + _NEW_FILTER_SECONDS
-        while True:
-            result = await self._pool.judge(message, users=users, options=self._options)
-            no_model = isinstance(result, NotScanned) and result.reason == "no-model"
-            if not no_model or time.monotonic() > deadline:
-                break
-            await asyncio.sleep(_RETRY_SECONDS)
-        if result.settle:
-            self._settle()
-        if not isinstance(result, NotScanned):
-            return result
-        if result.reason in _TEMPORARY_REASONS:
-            raise BusyError(f"messages cannot be judged now ({result.reason}): try again soon")
-        raise UsageError(f"this message cannot be judged ({result.reason})")
 
 
 def example_from_scan(scan: Scan) -> Example:
@@ -368,7 +296,11 @@ class Service:
         self._readers = [
             ResourceThread("reader", partial(Reader.open, settings)) for _ in range(_READ_THREADS)
         ]
-        self._scanner = UploadScanner(settings, threshold, settle)
+        self._settle = settle
+        self._scorers = ScorerPool(settings.state, settings.scoring)
+        self._scan_options = ScanOptions(
+            threshold, settings.authserv_ids, words=MAX_WORDS, unmarked=True
+        )
         self._text_previews = asyncio.Semaphore(2)
         self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
         self._clear_cache()
@@ -376,7 +308,7 @@ class Service:
     async def close(self) -> None:
         if self._releases:
             await asyncio.wait(self._releases, timeout=_DRAIN_SECONDS)
-        await self._scanner.close()
+        await self._scorers.close()
         threads: Sequence[ResourceThread[Any]] = (self._desk, *self._readers)
         tasks = [asyncio.create_task(thread.close()) for thread in threads]
         await asyncio.wait(tasks, timeout=_DRAIN_SECONDS)
@@ -439,8 +371,20 @@ class Service:
         )
 
     async def _scan(self, person: Person, message: Spool) -> Scan:
-        is_personal = self.settings.personal and not person.operator
-        return await self._scanner.scan(message, person, (person.name,) if is_personal else ())
+        """Judge a message as its sender wrote it, without a prefix that we put before its subject.
+
+        UsageError: the message cannot be judged. BusyError: the message cannot be judged now.
+        """
+        await run_in_thread(ensure_filter, self.settings)
+        users = (person.name,) if self.settings.personal and not person.operator else ()
+        result = await self._scorers.judge(message, users=users, options=self._scan_options)
+        if result.settle:  # lessons wait, or there are no usable tables
+            self._settle()
+        if not isinstance(result, NotScanned):
+            return result
+        if result.reason in _TEMPORARY_REASONS:
+            raise BusyError(f"messages cannot be judged now ({result.reason}): try again soon")
+        raise UsageError(f"this message cannot be judged ({result.reason})")
 
     # ---- messages that passed
 
@@ -547,10 +491,7 @@ class Service:
             )
         return receipts
 
-    async def classes(
-        self,
-        person: Person,  # noqa: ARG002  every method of the API has it
-    ) -> Mapping[str, bool]:
+    async def classes(self) -> Mapping[str, bool]:
         return await self._read(known_classes)
 
     # ---- numbers

@@ -109,7 +109,7 @@ async def today_page(visit: Visit) -> Response:
     for hour in today.hours:
         by_label.update(hour.mail)
     totals = dict(by_label.most_common())
-    classes = await service.classes(person)
+    classes = await service.classes()
     tones = {label: pages.tone(label, classes) for label in totals}
     health = await visit.context.monitor.look() if person.operator else None
     model = await service.model(person)
@@ -163,7 +163,7 @@ async def history_page(visit: Visit) -> Response:
         error_text=error_text,
         page=rows,
         rows_digest=digest,
-        classes=await visit.service.classes(person),
+        classes=await visit.service.classes(),
     )
 
 
@@ -181,7 +181,7 @@ async def message_page(visit: Visit) -> Response:
         message=message,
         explained=explained,
         unexplained=unexplained,
-        classes=await visit.service.classes(person),
+        classes=await visit.service.classes(),
     )
 
 
@@ -437,7 +437,7 @@ _CHUNK_BYTES = 256 << 10
 
 @page("GET", "/teach")
 async def teach_page(visit: Visit) -> Response:
-    return await visit.render("teach.html", classes=await visit.service.classes(visit.person))
+    return await visit.render("teach.html", classes=await visit.service.classes())
 
 
 @page("POST", "/teach")

@@ -215,7 +215,7 @@ class Fixed:
         classes = {"ham": Class(60, unwanted=False), "spam": Class(60, unwanted=True)}
         return Model(classes, "", 150, 4, 1, "c3d38961", users)
 
-    async def classes(self, person: Person) -> Mapping[str, bool]:
+    async def classes(self) -> Mapping[str, bool]:
         return self.taught_classes
 
     async def quarantine(self, person: Person, search: Search | None = None) -> QuarantinePage:

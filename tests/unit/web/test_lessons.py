@@ -84,7 +84,7 @@ def test_the_first_lesson_of_all(tmp_path: Path) -> None:
     (tmp_path / "new" / "spool").mkdir(parents=True)
 
     async def work(service: Service) -> None:
-        assert (await service.classes(ANNA)) == {"ham": False, "spam": True}
+        assert (await service.classes()) == {"ham": False, "spam": True}
         assert (await service.history(OPERATOR, Search())).judgements == []
         assert (await service.judge(ANNA, spooled(tmp_path / "new", NEW[0]))).label == "unsure"
         assert (await service.learn(ANNA, spooled(tmp_path / "new", NEW[0]), "spam")).changed
@@ -133,26 +133,6 @@ def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_a
         assert (await service.judge(ANNA, spooled(state, NEW[0]))).label
 
     asked(state, work)
-
-
-# ---- bounds
-
-
-def test_too_many_requests_are_to_be_retried(state: Path) -> None:
-    async def run() -> None:
-        async with serving(settings(state)) as service:
-            calls = [
-                service.judge(person, spooled(state, NEW[0]))
-                for person in (*[ANNA] * 20, *[OPERATOR] * 40)
-            ]
-            busy = [
-                isinstance(one, BusyError)
-                for one in await asyncio.gather(*calls, return_exceptions=True)
-            ]
-            assert busy == [False] * 8 + [True] * 12 + [False] * 24 + [True] * 16
-            assert (await service.judge(ANNA, spooled(state, NEW[0]))).digest
-
-    asyncio.run(run())
 
 
 # ---- taking back
@@ -206,9 +186,8 @@ def test_operations_for_operators_only(state: Path, call: Callable[[Service], An
     assert votes(state) == before
 
 
-def test_damaged_tables_request_a_rebuild(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_tables_request_a_rebuild(state: Path) -> None:
     """Where only page and API judge, no other process would ask for it."""
-    monkeypatch.setattr(services, "_NEW_FILTER_SECONDS", 0.0)
     for table in state.glob("tables-*.bin"):
         table.write_bytes(b"damaged")
     settled: list[int] = []
