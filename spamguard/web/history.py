@@ -16,11 +16,10 @@ message that is not theirs, when mail of others came, or unprintable text.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from math import inf
 from typing import Self, TypeVar
 
@@ -63,7 +62,7 @@ PAGE_SECONDS = 2.0
 # A refresh takes one or two index lookups for each user, 70 ms for 20,000 users.
 _REFRESH_SECONDS = 5.0
 _BATCH_SIZE = 5000  # votes
-MAX_READS = 500  # notes of held messages that one search reads, in about 20 ms
+MAX_READS = 500  # notes of held messages that are read at once, in about 20 ms
 MAX_TEXT = 1000  # characters of a text of a held message
 
 Row = TypeVar("Row", HistoryRow, HeldMessage)
@@ -128,14 +127,11 @@ class Reader:
 
     The history is opened when it is needed, so that what needs only the ledger works without it.
     Its connection knows the class that each message is taught as (`catch_up`).
-
-    held_recipients: of held messages whose notes were read, by id; they never change.
     """
 
     def __init__(self, settings: Settings, ledger: SqliteLedger) -> None:
         self.settings, self.ledger = settings, ledger
         self.quarantine = Quarantine(settings.state / DIRECTORY)
-        self.held_recipients: dict[str, Sequence[str]] = {}
         self._resolver = UserResolver(settings.aliases)
         self._users: frozenset[str] = frozenset()
         self._users_until = 0.0
@@ -247,14 +243,8 @@ class Reader:
         self.check_searchable(person, search)
         if search.taught:
             self.catch_up()
-        wanted = HistoryFilter(
-            **{name: text for name, text in vars(search).items() if name in HistoryFilter._fields}
-        )._replace(
-            since=max(0.0, search.since),
-            until=max(0.0, search.until),
-            parts=self.search_parts(person),
-        )
-        last = first_id(wanted.until + 1.0) if wanted.until else AFTER_LAST_ID
+        conditions = {name: getattr(search, name) for name in HistoryFilter._fields[:-2]}
+        wanted = HistoryFilter(**conditions, words=search.words, parts=self.search_parts(person))
         part = fold_text(wanted.recipient)
 
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
@@ -275,7 +265,7 @@ class Reader:
                 rows = [replace(row, words=models.strongest_words(row.words)) for row in rows]
             return rows, page.next_before
 
-        return find_page(look, min(search.before or last, last), search.limit, search.seconds)
+        return find_page(look, search.before, search.limit, search.seconds)
 
     def page(self, person: Person, search: Search) -> models.JudgementPage:
         rows, following = self.find_rows(person, search)
@@ -362,34 +352,20 @@ class Reader:
 
     def held_page(self, person: Person, search: Search) -> models.QuarantinePage:
         """Return a page of the held messages that a search finds; label and taught do not count."""
-        is_theirs = cache(lambda address: self.may_see(person, [address]))
+        lowest = first_id(search.since)
+        ids = sorted((name for name in self.quarantine.ids() if name >= lowest), reverse=True)
 
         def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
-            """Look at the newest ids with a visible recipient, at `MAX_READS` notes at most."""
-            ids = sorted(self.quarantine.ids())
-            known = self.held_recipients
-            if len(known) > 2 * len(ids) + MAX_READS:  # most are gone
-                known.clear()
-            visible: list[str] = []
-            reads, searched_to = 0, ""
-            for at in range(bisect_left(ids, before) - 1, -1, -1):
-                if len(visible) == limit or reads == MAX_READS:
-                    searched_to = ids[at + 1]
-                    break
-                recipients = known.get(ids[at])
-                if recipients is None:
-                    reads += 1
-                    recipients = []  # if it is damaged, or gone meanwhile
-                    for entry in self.quarantine.read_entries([ids[at]]):
-                        recipients = known[ids[at]] = _recipient_addresses(entry)
-                if any(map(is_theirs, recipients)):
-                    visible.append(ids[at])
-            probabilities = self.history.find_probabilities(visible)
-            held = [
-                self._held_message(person, entry, probabilities)
-                for entry in self.quarantine.read_entries(visible)
-            ]
-            return [message for message in held if _matches(message, search)], searched_to
+            names = [name for name in ids if name < before][:MAX_READS]
+            probabilities = self.history.find_probabilities(names)
+            rows: list[HeldMessage] = []
+            for entry in self.quarantine.read_entries(names):
+                if self.may_see(person, _recipient_addresses(entry)):
+                    held = self._held_message(person, entry, probabilities)
+                    rows += [held] * _matches(held, search)
+                if len(rows) == limit:
+                    return rows, entry.id if entry.id != ids[-1] else ""
+            return rows, names[-1] if len(names) == MAX_READS else ""
 
         return models.QuarantinePage(*find_page(look, search.before, search.limit, search.seconds))
 
@@ -459,17 +435,17 @@ def _address_parts(address: str) -> list[str]:
 
 
 def _matches(message: HeldMessage, search: Search) -> bool:
-    sender, recipients, subject = (
-        fold_text("\n".join(texts))
-        for texts in ((message.sender, message.author), message.recipients, (message.subject,))
+    senders = fold_text(f"{message.sender}\n{message.author}")
+    recipients = fold_text("\n".join(message.recipients))
+    subject = fold_text(message.subject)
+    found = (
+        (search.sender, senders),
+        (search.recipient, recipients),
+        (search.subject, subject),
+        *((word, f"{senders}\n{recipients}\n{subject}") for word in search.words),
     )
-    return (
-        fold_text(search.sender) in sender
-        and fold_text(search.recipient) in recipients
-        and fold_text(search.subject) in subject
-        and all(fold_text(word) in f"{sender}\n{recipients}\n{subject}" for word in search.words)
-        and search.since <= message.time < (search.until or inf)
-    )
+    is_in_time = search.since <= message.time < (search.until or inf)
+    return is_in_time and all(fold_text(term) in text for term, text in found)
 
 
 def _recipient_addresses(entry: QuarantineEntry) -> list[str]:

@@ -24,13 +24,14 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import localtime, make_msgid
+from typing import Any
 
 from spamguard.aio import run_in_thread
 from spamguard.config.options import DigestPeriod, Settings, Web
@@ -222,11 +223,9 @@ class DigestSender:
     async def _find_users(self, hour: float) -> list[tuple[str, str]]:
         """The users who have got such mail, and their mailboxes."""
         since = hour - 3 * self._seconds
-        addresses: set[str] = set()
-        async for held in self._held(_OPERATOR, since):
-            addresses.update(held.waiting)
-        async for judgement in self._unsure(_OPERATOR, since):
-            addresses.update(judgement.recipients)
+        held, unsure = await self._held(_OPERATOR, since), await self._unsure(_OPERATOR, since)
+        addresses = {address for message in held for address in message.waiting}
+        addresses |= {address for judgement in unsure for address in judgement.recipients}
         find, mail_from = self._service.find_user, self._web.mail_from
         users = {await find(address, mail_from) for address in addresses}
         return sorted((user, mailbox) for user, mailbox in users if user)
@@ -239,13 +238,13 @@ class DigestSender:
         if last >= hour:
             return
         _note(db, row, hour, since)
-        held = [each async for each in self._held(person, since) if each.time <= now]
+        held = [each for each in await self._held(person, since) if each.time <= now]
         unsure: list[Judgement] = []
         if not person.operator:  # to decide these is their people's
             ids = {each.id for each in held}
             unsure = [
                 each
-                async for each in self._unsure(person, since)
+                for each in await self._unsure(person, since)
                 if each.time <= now and not each.own and each.id not in ids
             ]
         if held or unsure:
@@ -256,31 +255,26 @@ class DigestSender:
             if (await self._mailer.send(mailbox, subject, text)).is_positive:
                 _note(db, row, hour, now)
 
-    async def _held(self, person: Person, since: float) -> AsyncIterator[HeldMessage]:
-        search = Search(limit=MAX_ROWS)
-        while True:
-            page = await Service.quarantine(self._service, person, search)
-            for message in page.messages:
-                if message.time <= since:
-                    return
-                if message.waiting:
-                    yield message
-            if not page.following:
-                return
-            search = replace(search, before=page.following)
+    async def _held(self, person: Person, since: float) -> list[HeldMessage]:
+        held = await self._list(Service.quarantine, person, Search(since=since))
+        return [message for message in held if message.waiting and message.time > since]
 
-    async def _unsure(self, person: Person, since: float) -> AsyncIterator[Judgement]:
-        search = Search(label=UNSURE, since=since, limit=MAX_ROWS)
+    async def _unsure(self, person: Person, since: float) -> list[Judgement]:
+        with suppress(NotAllowedError):
+            unsure = await self._list(Service.history, person, Search(label=UNSURE, since=since))
+            return [judgement for judgement in unsure if judgement.time > since]
+        return []
+
+    async def _list(
+        self, look: Callable[..., Awaitable[Any]], person: Person, search: Search
+    ) -> list[Any]:
+        rows: list[Any] = []
+        search = replace(search, limit=MAX_ROWS)
         while True:
-            try:
-                page = await Service.history(self._service, person, search)
-            except NotAllowedError:
-                return
-            for judgement in page.judgements:
-                if judgement.time > since:
-                    yield judgement
+            page = await look(self._service, person, search)
+            rows += page.rows
             if not page.following:
-                return
+                return rows
             search = replace(search, before=page.following)
 
 

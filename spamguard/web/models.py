@@ -132,7 +132,7 @@ class JudgementPage:
     absent: names of nodes that did not answer, whose messages are missing.
     """
 
-    judgements: Sequence[Judgement]
+    rows: Annotated[Sequence[Judgement], Field(serialization_alias="judgements")]
     following: str = ""
     absent: Sequence[str] = ()
 
@@ -236,7 +236,7 @@ class HeldMessageDetails(HeldMessage):
 class QuarantinePage:
     """A page of the quarantine, newest first. following, absent: as of the history."""
 
-    messages: Sequence[HeldMessage]
+    rows: Annotated[Sequence[HeldMessage], Field(serialization_alias="messages")]
     following: str = ""
     absent: Sequence[str] = ()
 

@@ -51,7 +51,7 @@ from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
 from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
 from spamguard.web.history import EVERYTHING, Reader, Search
-from spamguard.web.models import HeldMessage, HeldMessageDetails
+from spamguard.web.models import HeldMessageDetails
 from spamguard.web.pages import path_id
 from spamguard.web.requests import PEER_ROOT, RequestContext, current_person
 from spamguard.web.service import Result, Service
@@ -90,8 +90,6 @@ class PeerPage:
     following: str
 
 
-Item = TypeVar("Item", PeerRow, HeldMessage)
-
 # What reads such JSON as a value of a type. ValueError: it is something else.
 _read_row = TypeAdapter(PeerRow).validate_json
 _read_page = TypeAdapter(PeerPage).validate_json
@@ -103,14 +101,14 @@ _read_nothing = TypeAdapter(None).validate_json
 _read_search = TypeAdapter(Search).validate_json
 
 
-def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tuple[list[Item], str]:
-    """Return the newest items of all pages, and where the next page begins.
+def merge_pages(pages: Sequence[Any], limit: int) -> tuple[list[Any], str]:
+    """Return the newest rows of all nodes' pages, and where the next page begins.
 
-    pages: the items of each node, and the id down to which it has looked; "" for everything. Older
-    items of other nodes wait for the next page, since that node may have newer ones.
+    Rows that are older than the last of another page wait for the next page, since that node may
+    have newer ones.
     """
-    end = max(following for _, following in pages)
-    by_id = {item.id: item for items, _ in pages for item in items if item.id >= end}
+    end = max(page.following for page in pages)
+    by_id = {row.id: row for page in pages for row in page.rows if row.id >= end}
     newest = [by_id[name] for name in sorted(by_id, reverse=True)]
     return (newest[:limit], newest[limit - 1].id) if len(newest) > limit else (newest, end)
 
@@ -143,29 +141,34 @@ class NodeService(Service):
         await super().close()
         await self._peers.close()
 
-    async def history(self, person: Person, search: Search) -> models.JudgementPage:
+    async def _ask_all(
+        self,
+        here: Awaitable[Answer],
+        path: str,
+        person: Person,
+        search: Search,
+        decode: Callable[[bytes], Answer],
+    ) -> tuple[list[Any], str, Sequence[str]]:
+        """Return the rows of one page of all nodes, where the next begins, and who is absent."""
         mine, theirs = await asyncio.gather(
-            self.rows_here(person, search),
-            self._peers.ask_all(_HISTORY, _query(person, search), _read_page),
+            here, self._peers.ask_all(path, _query(person, search), decode)
         )
         pages = [*(page for _, page in theirs.answers), mine]
-        merged, following = merge_pages(
-            [(page.rows, page.following) for page in pages], search.limit
-        )
-        rows, held = [passed.row for passed in merged], {row.id for row in merged if row.held}
+        return *merge_pages(pages, search.limit), theirs.absent
+
+    async def history(self, person: Person, search: Search) -> models.JudgementPage:
+        here = self.rows_here(person, search)
+        passed, following, absent = await self._ask_all(here, _HISTORY, person, search, _read_page)
+        rows, held = [each.row for each in passed], {each.id for each in passed if each.held}
         judgements = await self._read(lambda reader: reader.judgements(person, rows, held))
-        return models.JudgementPage(judgements, following, theirs.absent)
+        return models.JudgementPage(judgements, following, absent)
 
     async def quarantine(
         self, person: Person, search: Search = EVERYTHING
     ) -> models.QuarantinePage:
-        mine, theirs = await asyncio.gather(
-            super().quarantine(person, search),
-            self._peers.ask_all(_QUARANTINE, _query(person, search), _read_held_page),
-        )
-        pages = [*(page for _, page in theirs.answers), mine]
-        merged = merge_pages([(page.messages, page.following) for page in pages], search.limit)
-        return models.QuarantinePage(*merged, theirs.absent)
+        here = super().quarantine(person, search)
+        found = await self._ask_all(here, _QUARANTINE, person, search, _read_held_page)
+        return models.QuarantinePage(*found)
 
     async def rows_here(self, person: Person, search: Search) -> PeerPage:
         def look(reader: Reader) -> PeerPage:

@@ -395,8 +395,8 @@ class Service:
         since = search.since or time.time() - UNSURE_DAYS * 86_400
         search = replace(search, label=UNSURE, since=since, limit=models.MAX_ROWS)
         page = await self.history(person, search)
-        rows = [row for row in page.judgements if row.can_teach and not row.taught]
-        return replace(page, judgements=rows)
+        rows = [row for row in page.rows if row.can_teach and not row.taught]
+        return replace(page, rows=rows)
 
     async def find_user(self, address: str, mail_from: str) -> tuple[str, str]:
         return await self._read(lambda reader: reader.find_user(address, mail_from))
@@ -506,8 +506,9 @@ class Service:
         return await self._read(lambda reader: numbers.summarize_hours(reader, person, hours))
 
     async def waiting(self, person: Person) -> models.Waiting:
-        unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
-        counts = asyncio.gather(_count_page(unsure), _count_page(self.quarantine(person)))
+        short = Search(seconds=_MAX_COUNT_SECONDS)
+        unsure, held = self.unsure(person, short), self.quarantine(person, short)
+        counts = asyncio.gather(_count_page(unsure), _count_page(held))
         try:
             return models.Waiting(*await asyncio.wait_for(counts, _MAX_WAIT_SECONDS))
         except TimeoutError:
@@ -645,8 +646,5 @@ async def _count_page(look: Awaitable[models.JudgementPage | models.QuarantinePa
         page = await look
     except (SpamguardError, OSError):  # the list of this mail tells of it
         return ""
-    if isinstance(page, models.QuarantinePage):
-        number = sum(not message.released for message in page.messages)
-    else:
-        number = len(page.judgements)
+    number = sum(not getattr(row, "released", False) for row in page.rows)
     return f"{number:,}{'+' if page.following or page.absent else ''}" if number else ""

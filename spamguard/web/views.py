@@ -151,7 +151,7 @@ async def history_page(visit: Visit) -> Response:
     # It changes with anything that the rows show.
     text = "".join(
         f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n"
-        for row in rows.judgements
+        for row in rows.rows
     )
     shown = f"{text}{rows.absent}".encode("utf-8", "replace")
     digest = blake2b(shown, digest_size=8).hexdigest()
@@ -295,7 +295,7 @@ async def queue_page(visit: Visit) -> Response:
         found = await visit.service.unsure(visit.person, search)
     except UsageError as error:
         error_text = str(error)
-    groups = order_groups(group_messages(found.judgements), now)
+    groups = order_groups(group_messages(found.rows), now)
     return await visit.render(
         "queue.html",
         text=query.q,
@@ -437,6 +437,7 @@ _CHUNK_BYTES = 256 << 10
 
 @page("GET", "/teach")
 async def teach_page(visit: Visit) -> Response:
+    _ = visit.person  # all pages need a login
     return await visit.render("teach.html", classes=await visit.service.classes())
 
 

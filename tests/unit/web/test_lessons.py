@@ -85,7 +85,7 @@ def test_the_first_lesson_of_all(tmp_path: Path) -> None:
 
     async def work(service: Service) -> None:
         assert (await service.classes()) == {"ham": False, "spam": True}
-        assert (await service.history(OPERATOR, Search())).judgements == []
+        assert (await service.history(OPERATOR, Search())).rows == []
         assert (await service.judge(ANNA, spooled(tmp_path / "new", NEW[0]))).label == "unsure"
         assert (await service.learn(ANNA, spooled(tmp_path / "new", NEW[0]), "spam")).changed
 

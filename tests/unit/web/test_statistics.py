@@ -32,7 +32,7 @@ def test_mail_of_the_last_hours(state: Path) -> None:
         for person, passed in ((OPERATOR, 30), (ANNA, 20), (CARL, 0)):
             before = time.time()
             today = await service.today(person)
-            told = (await service.history(person, Search(limit=100))).judgements
+            told = (await service.history(person, Search(limit=100))).rows
             assert len(today.hours) == 24
             assert {hour.start % 3600 for hour in today.hours} == {0.0}
             assert today.hours[-1].start <= time.time()
@@ -49,7 +49,7 @@ def test_mail_of_the_last_hours(state: Path) -> None:
 
 def test_lessons_and_how_often_we_were_wrong(state: Path) -> None:
     async def work(service: Service) -> None:
-        mail = (await service.history(ANNA, Search(limit=100))).judgements
+        mail = (await service.history(ANNA, Search(limit=100))).rows
         said = {
             label: [message for message in mail if message.label == label]
             for label in ("spam", "ham", "unsure")
