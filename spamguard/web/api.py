@@ -286,20 +286,6 @@ async def say_sender(
     return await call.service.say_of_sender(call.person, verdict_id, label, domain)
 
 
-@router.post("/undo", summary="Take back all votes of a user since a time")
-async def undo(
-    call: Call,
-    user: Annotated[
-        Text,
-        Query(description="Whose votes; empty: the site's. Only operators may name other people"),
-    ],
-    since: Annotated[Time, Query(description=f"Since when, {_TIMES}")],
-    dry_run: Annotated[bool, Query(description="true: only tell what undo would do")] = False,
-) -> models.UndoResult:
-    receipts = await call.service.undo(call.person, user, since, dry=dry_run)
-    return models.UndoResult(user, since, dry_run, len(receipts), receipts)
-
-
 @router.get("/quarantine", summary="List held messages")
 async def quarantine(call: Call, before: Before = "", limit: Limit = 50) -> models.QuarantinePage:
     return await call.service.quarantine(call.person, Search(before=before, limit=limit))

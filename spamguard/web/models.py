@@ -362,17 +362,6 @@ class VerdictReasons:
 
 
 @dataclass(frozen=True)
-class UndoResult:
-    """Votes that were taken back; with dry_run they still stand."""
-
-    user: str
-    since: Moment
-    dry_run: bool
-    taken_back: int
-    receipts: Sequence[LessonReceipt]
-
-
-@dataclass(frozen=True)
 class DeleteResult:
     """The message was deleted."""
 

@@ -2,7 +2,7 @@
 
 Counts come from indexes of history and ledger; reading features, or all of the ledger, only to
 count would take too long. `check_daemon` looks at the listeners, the other processes, folders and
-disk, and at the latency of messages; what it is told of filter and next hops comes from
+disk; what it is told of filter and next hops comes from
 `HealthReporter`, which asks them. `judge_health` puts the problems of these parts beside what the
 model lacks.
 """
@@ -13,14 +13,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import accumulate
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamguard import __version__
 from spamguard.config.options import ACCOUNTS_SIGHTINGS, Settings
-from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
+from spamguard.counters import DaemonReport
 from spamguard.engine import snapshot
 from spamguard.engine.policy import missing_lessons
 from spamguard.imap.status import read_status
@@ -129,7 +127,6 @@ def mask_rare_words(why: Explanation) -> Explanation:
 # ---- the daemon
 
 _LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
-_STAGE_NAMES = {"receive": "received", "judge": "judged", "hand_on": "delivered"}
 
 
 class PartHealth(NamedTuple):
@@ -144,27 +141,15 @@ class PartHealth(NamedTuple):
     time: float | None = None
 
 
-class StageTimes(NamedTuple):
-    """How long a stage of a message takes: half of all messages, and 95 of 100, take no longer.
-
-    Seconds; upper bounds of buckets.
-    """
-
-    name: str
-    half: float
-    most: float
-
-
 class DaemonHealth(NamedTuple):
     """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
-    began. stages: empty before the first message.
+    began.
     """
 
     looked_at: float
     began: int
     messages: int
     parts: Sequence[PartHealth]
-    stages: Sequence[StageTimes]
 
     @property
     def problems(self) -> list[str]:
@@ -206,11 +191,6 @@ def check_daemon(
         report.began,
         sum(report.counters.messages.values()),
         parts,
-        [
-            StageTimes(_STAGE_NAMES[name], quantile(buckets, 0.5), quantile(buckets, 0.95))
-            for name, durations in zip(STAGES, report.counters.stages, strict=True)
-            if any(buckets := durations.buckets)
-        ],
     )
 
 
@@ -245,15 +225,6 @@ def _check_shared(settings: Settings) -> PartHealth:
     waiting = f", {status.waiting:,} lessons to be sent" if status.waiting else ""
     detail = f"other nodes: {others}, {status.position:,} events{waiting}, last read"
     return PartHealth("Shared log", detail, list(status.notes(now)), status.contact or None)
-
-
-def quantile(counts: Sequence[int], share: float) -> float:
-    """The upper bound of the bucket in which that share of all durations ends, in seconds."""
-    needed = share * sum(counts)
-    bounds = (*BUCKET_BOUNDS, inf)
-    return next(
-        bound for bound, so_far in zip(bounds, accumulate(counts), strict=True) if so_far >= needed
-    )
 
 
 # ---- what is wrong

@@ -26,7 +26,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
 from importlib.resources import files
-from math import floor, inf, log10
+from math import floor, log10
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
@@ -134,12 +134,6 @@ def percent(share: float) -> str:
     if 0.9995 <= share < 1:
         return "> 99.9 %"
     return f"{share:.0%}".replace("%", " %") if share in (0, 1) else f"{share * 100:.1f} %"
-
-
-def time_bound(seconds: float) -> str:
-    if seconds < 1:
-        return f"up to {seconds * 1000:g} ms"
-    return f"up to {seconds:g} s" if seconds < inf else "longer than ten minutes"
 
 
 def signed(part: float) -> str:
@@ -577,7 +571,6 @@ _TEMPLATE_FUNCTIONS = (
     percent,
     plural,
     signed,
-    time_bound,
     tone,
 )
 _TEMPLATE_VALUES = {

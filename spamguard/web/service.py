@@ -50,7 +50,6 @@ from spamguard.errors import (
     UsageError,
 )
 from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
-from spamguard.learning.undo import VoteSelection, undo_votes
 from spamguard.ledger.senders import make_sender_vote, split_sender
 from spamguard.ledger.votes import NO_STANDING
 from spamguard.process import start_process
@@ -59,7 +58,7 @@ from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.proxy.scorer import NotScanned, ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import EXTRACTOR, MAX_WORDS, Explanation, Scan, Verdict, Vote, Word
-from spamguard.storage import BATCH_SIZE, Spool
+from spamguard.storage import Spool
 from spamguard.users import SENDER_NATS, Origin
 from spamguard.web import models, numbers
 from spamguard.web.auth import Person, require_operator
@@ -75,7 +74,6 @@ _MAX_COUNT_SECONDS = 0.2  # for a number of the navigation: a history may be lon
 _MAX_WAIT_SECONDS = 0.5  # of a page for these numbers
 _READ_THREADS = 2
 _MAX_WORDS = 60  # told with a verdict
-_UNDO_BATCH = 4 * BATCH_SIZE  # messages
 _PREVIEW_SECONDS = 5.0  # for the process that reads a message
 _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
 
@@ -240,19 +238,6 @@ class Desk(Reader):
         outcome = self.lessons.submit_vote(vote, self._max_lessons if label else 0)
         was = message.domain_word if domain else message.sender_word
         return LessonReceipt(digest.hex(), label, self._was_learnt(outcome), was)
-
-    def undo(
-        self, digests: Sequence[bytes], chosen: VoteSelection, *, dry: bool
-    ) -> list[LessonReceipt]:
-        batches = undo_votes(self.filter, digests, chosen, dry_run=dry)
-        votes = [vote for undone in batches for vote in undone]
-        if votes and not dry:
-            self.lessons.changed += len(votes)
-            _log.info("undo user=%s messages=%d", log.quote_value(chosen.user), len(votes))
-        return [
-            LessonReceipt(vote.digest.hex(), vote.new_label or "", True, vote.old_label or "")
-            for vote in votes
-        ]
 
     def _was_learnt(self, outcome: LessonOutcome) -> bool:
         """Whether a lesson has changed anything. NotAllowedError: one too many for today."""
@@ -472,24 +457,6 @@ class Service:
             return act(reader, row, reader.is_waiting(row))
 
         return await run(work)
-
-    async def undo(
-        self, person: Person, user: str, since: float, *, dry: bool = False
-    ) -> Sequence[LessonReceipt]:
-        """Take back all votes of a user since a time; only operators may name another user."""
-        if not person.operator and user != person.name:
-            raise NotAllowedError("only operators may take back lessons of other people")
-        chosen = VoteSelection(user, int(since))
-        digests = await self._read(
-            lambda reader: reader.ledger.users.voted_digests(chosen.user, chosen.since)
-        )
-        receipts: list[LessonReceipt] = []
-        for start in range(0, len(digests), _UNDO_BATCH):  # other work waits for each batch
-            batch = digests[start : start + _UNDO_BATCH]
-            receipts += await self._change(
-                partial(Desk.undo, digests=batch, chosen=chosen, dry=dry)
-            )
-        return receipts
 
     async def classes(self) -> Mapping[str, bool]:
         return await self._read(known_classes)

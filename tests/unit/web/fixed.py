@@ -5,9 +5,8 @@ with the usual access rules.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ from spamguard.web.models import (
     Waiting,
     WordPart,
 )
-from spamguard.web.numbers import DaemonHealth, PartHealth, StageTimes
+from spamguard.web.numbers import DaemonHealth, PartHealth
 from spamguard.web.pages import PageContext, problem_page
 from spamguard.web.requests import problem_from_error
 from spamguard.web.service import Service
@@ -106,7 +105,7 @@ class Monitor:
             PartHealth("Other processes", "all have been heard lately", self.found),
             PartHealth("Filter", "a person last taught", (), NOW),
         ]
-        return DaemonHealth(NOW, int(NOW) - 60, 44, parts, [StageTimes("judged", 0.005, inf)])
+        return DaemonHealth(NOW, int(NOW) - 60, 44, parts)
 
     async def find_unwell(self) -> list[str]:
         return self.found
@@ -191,12 +190,6 @@ class Fixed:
     ) -> LessonReceipt:
         self.calls.append(("say_of_sender", person.name, name, label, domain))
         return LessonReceipt(DIGEST, label, self.changed, "")
-
-    async def undo(
-        self, person: Person, user: str, since: float, *, dry: bool = False
-    ) -> Sequence[LessonReceipt]:
-        self.calls.append(("undo", person.name, user, since, dry))
-        return [] if self.empty else [LessonReceipt(DIGEST, "", True, "spam")]
 
     async def today(self, person: Person, hours: int = 24) -> Today:
         if self.empty:

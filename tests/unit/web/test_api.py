@@ -120,7 +120,7 @@ def test_odd_times_are_times(server: Served, since: str) -> None:
     assert server.client(ANNA).get(f"{ROOT}/history", params={"since": since}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/judge?class=spam", "/undo?user=anna", "/learn", "/forget"])
+@pytest.mark.parametrize("path", ["/judge?class=spam", "/learn", "/forget"])
 def test_missing_and_unknown_arguments(server: Served, path: str) -> None:
     answer = server.client(ANNA).post(ROOT + path, content=LETTER, headers=MESSAGE)
     assert problem(answer) == 400

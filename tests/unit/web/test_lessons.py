@@ -23,7 +23,6 @@ from tests.unit.filters import opened
 from tests.unit.proxy.scorers import ODD_COMMAND
 from tests.unit.web.office import (
     ANNA,
-    BEN,
     MAIL,
     OPERATOR,
     asked,
@@ -135,46 +134,9 @@ def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_a
     asked(state, work)
 
 
-# ---- taking back
-
-
-def test_undo_takes_back_the_votes_of_one_user(state: Path) -> None:
-    async def work(service: Service) -> None:
-        taught = [await service.learn_passed(ANNA, name(number), "spam") for number in (0, 1, 3)]
-        await service.learn_passed(BEN, name(1), "spam")
-        before = votes(state)
-        would = await service.undo(ANNA, "anna", 0.0, dry=True)
-        assert {(one.digest, one.was, one.label) for one in would} == {
-            (one.digest, "spam", "") for one in taught
-        }
-        assert votes(state) == before
-        assert await service.undo(ANNA, "anna", 1e10) == []
-        assert {flip.digest for flip in await service.undo(ANNA, "anna", 0.0)} == {
-            one.digest for one in taught
-        }
-        assert await service.undo(ANNA, "anna", 0.0) == []
-        assert [(await service.judgement(person, name(1))).own for person in (ANNA, BEN)] == [
-            "",
-            "spam",
-        ]
-        assert len(await service.undo(OPERATOR, "ben@example.org", 0.0)) == 1
-        assert len(await service.undo(OPERATOR, "", 0.0)) == 70
-
-    asked(state, work)
-    with opened(state) as spam_filter:
-        assert {
-            vote.origin
-            for vote in spam_filter.ledger.all_votes()
-            if vote.label is None and vote.user == "anna"
-        } == {"undo"}
-
-
 @pytest.mark.parametrize(
     "call",
     [
-        lambda service: service.undo(ANNA, "ben@example.org", 0.0),
-        lambda service: service.undo(ANNA, "", 0.0),
-        lambda service: service.undo(ANNA, "", 0.0, dry=True),
         lambda service: service.status(ANNA),
         lambda service: service.delete(ANNA, name(0)),
     ],

@@ -107,9 +107,6 @@ def test_the_model(state: Path) -> None:
         await service.learn_passed(ANNA, name(0), "spam")
         users = (await service.model(OPERATOR)).users
         assert {user.user: sum(user.lessons.values()) for user in users} == {"": 70, "anna": 6}
-        await service.undo(ANNA, "anna", 0.0)
-        model = await service.model(OPERATOR)
-        assert sum(one.messages for one in model.classes.values()) == len(TAUGHT)
 
     asked(state, work)
 
