@@ -6,7 +6,7 @@ knows. Answers are cached for some seconds (`AsyncTtlCache`), so that asking oft
 `FilterProbe` opens the filter each time, which also shows that it is usable.
 
 `monitor_config` and `page_config` say how uvicorn serves this, and page and API: few connections,
-each for some seconds at most, and no waiting for a header without limit. On loopback these pages
+and no waiting for a header without limit. On loopback these pages
 must be asked by address or as localhost: otherwise a page of another site whose name leads here
 (DNS rebinding) could read the answer in a browser on this machine.
 """
@@ -62,15 +62,12 @@ _log = logging.getLogger("spamguard.metrics")
 
 Value = TypeVar("Value")
 
-ERROR_TTL_SECONDS = 2.0
-"""The time for which an error is kept, at most."""
-
 
 class AsyncTtlCache(Generic[Value]):
     """Keeps the result of a slow async call.
 
     load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
-    good for less. timeout: how many seconds `get` waits. instead: makes a value of an error.
+    not kept. timeout: how many seconds `get` waits. instead: makes a value of an error.
     """
 
     def __init__(
@@ -104,14 +101,12 @@ class AsyncTtlCache(Generic[Value]):
     def _note_end(self, task: asyncio.Future[Value]) -> None:
         # `exception` also keeps asyncio from logging an error when nobody waits any more.
         failed = task.cancelled() or task.exception() is not None
-        limit = ERROR_TTL_SECONDS if failed else self._ttl_seconds
-        self._expires_at = time.monotonic() + min(self._ttl_seconds, limit)
+        self._expires_at = 0.0 if failed else time.monotonic() + self._ttl_seconds
 
 
 # ---- health
 
 _FILTER_CACHE_SECONDS = 5.0
-_DAEMON_CACHE_SECONDS = 0.5
 _HOPS_CACHE_SECONDS = 10.0  # each probe is a session that the next hop may log
 _PROBE_TIMEOUT = 5.0
 
@@ -130,20 +125,15 @@ class HealthReporter:
     ) -> None:
         self._settings = settings
         hops = [listener.next_hop for listener in settings.listeners]
-        probe = FilterProbe(settings.state, ask, tell)
+        probe = FilterProbe(settings.state, tell)
         # Threads of its own: monitors are answered while the page keeps all others busy.
         self._threads = ThreadPoolExecutor(2, "probe")
+        self._ask = partial(self._run, ask)
         self._filter = AsyncTtlCache[FilterReport | str](
-            lambda: asyncio.get_running_loop().run_in_executor(self._threads, probe.probe),
+            partial(self._run, probe.probe),
             _FILTER_CACHE_SECONDS,
             _PROBE_TIMEOUT,
             lambda error: f"state: {error}",
-        )
-        self._daemon = AsyncTtlCache(
-            lambda: asyncio.get_running_loop().run_in_executor(self._threads, ask),
-            _DAEMON_CACHE_SECONDS,
-            _PROBE_TIMEOUT,
-            lambda _: DaemonReport(),
         )
         self._hops = AsyncTtlCache(
             lambda: find_unreachable(hops, log.hostname()),
@@ -152,17 +142,20 @@ class HealthReporter:
             lambda error: [f"next hops: {error}"],
         )
 
+    async def _run(self, work: Callable[[], Value]) -> Value:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     async def metrics(self, accept: str) -> Response:
         report = await self._filter.get()
         accounts = None
         if self._settings.accounts:
             accounts = read_status(self._settings.state).values()
-        daemon, shared = await self._daemon.get(), self._read_shared()
+        daemon, shared = await self._ask(), self._read_shared()
         return MetricsPage(daemon, report, shared, accounts).encode(accept)
 
     async def health(self) -> Response:
         """Answer /healthz: whether all processes work."""
-        daemon = await self._daemon.get()
+        daemon = await self._ask()
         return _health_answer([*daemon.stuck, *daemon.absent], "alive")
 
     async def ready(self) -> Response:
@@ -194,7 +187,7 @@ class HealthReporter:
         )
 
     async def _look_everywhere(self) -> tuple[DaemonReport, FilterReport | str, list[str]]:
-        return await asyncio.gather(self._daemon.get(), self._filter.get(), self._hops.get())
+        return await asyncio.gather(self._ask(), self._filter.get(), self._hops.get())
 
 
 def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) -> Response:
@@ -224,14 +217,12 @@ class FilterReport(NamedTuple):
 class FilterProbe:
     """Looks at one filter, for one thread at a time, and counts its lessons.
 
-    ask, tell: as of `HealthReporter`. The process before this one has told how far it had counted.
+    tell: as of `HealthReporter`.
     """
 
-    def __init__(
-        self, state: Path, ask: Callable[[], DaemonReport], tell: Callable[[Counters], None]
-    ) -> None:
-        self._state, self._ask, self._tell = state, ask, tell
-        self._counters: Counters | None = None  # None: before the first look
+    def __init__(self, state: Path, tell: Callable[[Counters], None]) -> None:
+        self._state, self._tell = state, tell
+        self._counters, self._seq = Counters(), -1  # the last event that was counted; -1: none
         self._last_taught: int | None = None
 
     def probe(self) -> FilterReport:
@@ -241,20 +232,16 @@ class FilterProbe:
         with Filter.open(self._state) as spam_filter:
             # Count lessons since the last look; the first look counts none.
             users, last = spam_filter.ledger.users, spam_filter.ledger.last_position()
-            if self._counters is None:
-                self._last_taught = users.last_vote_time(PERSON_ORIGINS)
-                self._counters = Counters(seq=self._ask().counters.seq)
-            counters = self._counters
-            if not 0 <= counters.seq <= last:  # never counted, or an older ledger was restored
-                counters.seq = last
-            upto = min(last, counters.seq + _MAX_EVENTS)
-            for label, origin, number, newest in users.votes_by_origin(counters.seq, upto):
+            if not 0 <= self._seq <= last:  # never counted, or an older ledger was restored
+                self._last_taught, self._seq = users.last_vote_time(PERSON_ORIGINS), last
+            upto = min(last, self._seq + _MAX_EVENTS)
+            for label, origin, number, newest in users.votes_by_origin(self._seq, upto):
                 first = origin.partition(" ")[0].strip(",")[:_MAX_ORIGIN_LENGTH]
-                counters.count_lessons(label, first or "other", number)
+                self._counters.count_lessons(label, first or "other", number)
                 if first in PERSON_ORIGINS:
                     self._last_taught = max(self._last_taught or 0, newest)
-            counters.seq = upto
-            self._tell(counters)
+            self._seq = upto
+            self._tell(self._counters)
             return FilterReport(spam_filter.status(), self._last_taught)
 
 
@@ -467,10 +454,7 @@ class MetricsPage(Collector):
         """
         registry = CollectorRegistry()
         registry.register(self)
-        try:
-            encode, kind = choose_encoder(accept)
-        except TypeError:  # the version that the client names is no number
-            encode, kind = choose_encoder("")
+        encode, kind = choose_encoder(accept)
         return Response(encode(registry), headers={"Content-Type": kind})
 
 
@@ -513,15 +497,15 @@ async def _respond(page: MonitorPage, on_loopback: bool, request: Request) -> Re
 # ---- how it is served
 
 MAX_CONNECTIONS = 16
-REQUEST_TIMEOUT = 10.0  # seconds, for a request and its answer
 MAX_REQUEST_BYTES = 8192
+HEADER_SECONDS = 10.0  # for a whole header; twice that at most
 
 
 class FewConnections(H11Protocol):
     """One connection of few: others that need its place end it, unless it works on an answer.
 
-    uvicorn's `limit_concurrency` turns away clients that ask, not clients that are silent; and it
-    waits without limit for a header, and for a reader.
+    It also ends when a header takes too long. uvicorn's `limit_concurrency` turns away clients that
+    ask, not clients that are silent; and it waits without limit for a header.
     """
 
     timer: asyncio.TimerHandle
@@ -548,9 +532,13 @@ class FewConnections(H11Protocol):
     def is_silent(self) -> bool:
         return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
 
-    def watch(self, _: object) -> None:
-        """End the connection in time, whatever it does."""
-        self.timer = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
+    def watch(self, last_awaited: object) -> None:
+        """Hang up if the same header was awaited last time. Each request has its own cycle."""
+        awaited = (self.cycle,) if self.is_silent else None
+        if awaited is not None and awaited == last_awaited:
+            self.transport.abort()
+        else:
+            self.timer = self.loop.call_later(HEADER_SECONDS, self.watch, awaited)
 
 
 plain_config = partial(
@@ -583,7 +571,6 @@ def monitor_config(app: ASGIApp) -> uvicorn.Config:
 
 MAX_PAGE_CONNECTIONS = 256
 MAX_EVENT_BYTES = 64 << 10  # of a header; beyond `requests`' own limit, whose answer is a problem
-HEADER_SECONDS = 10.0  # for a whole header; twice that at most
 IDLE_SECONDS = 8  # between two requests
 WRITE_STALL_SECONDS = 30.0  # for a client that does not read its answer
 DRAIN_SECONDS = 1  # to finish answers at the end
@@ -600,7 +587,7 @@ def page_config(
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall)
     config = plain_config(
         app,
-        http=_PageConnection,
+        http=FewConnections,
         limit_concurrency=MAX_PAGE_CONNECTIONS,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=DRAIN_SECONDS,
@@ -609,15 +596,3 @@ def page_config(
     config.load()
     config.ssl = tls  # uvicorn would read files; this one changes when there is a new certificate
     return config
-
-
-class _PageConnection(FewConnections):
-    """One connection, which ends when a header takes too long."""
-
-    def watch(self, last_awaited: object) -> None:
-        """Hang up if the same header was awaited last time. Each request has its own cycle."""
-        awaited = (self.cycle,) if self.is_silent else None
-        if awaited is not None and awaited == last_awaited:
-            self.transport.abort()
-        else:
-            self.timer = self.loop.call_later(HEADER_SECONDS, self.watch, awaited)
