@@ -327,7 +327,7 @@ class Reader:
             judgements.append(judgement)
         return judgements
 
-    def describe(self, person: Person, row: HistoryRow, *, held: bool) -> JudgementDetails:
+    def describe(self, person: Person, row: HistoryRow, held: bool) -> JudgementDetails:
         (details,) = self.judgements(person, [row], [row.id] if held else ())
         settings = self.settings
         is_ours = row.fingerprint == self.ledger.fingerprint and settings.believed_servers

@@ -280,16 +280,13 @@ class User:
 
 @dataclass(frozen=True)
 class Model:
-    """What has been learnt. missing: what leaves much mail unsure, or "". key: its fingerprint.
-    users: all for operators, others see themselves.
+    """What has been learnt. missing: what leaves much mail unsure, or "". users: all for operators,
+    others see themselves.
     """
 
     classes: Mapping[str, Class]
     missing: str
-    events: int
     unsettled: int
-    extractor: int
-    key: str
     users: Sequence[User]
 
 

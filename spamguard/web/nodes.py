@@ -54,7 +54,7 @@ from spamguard.web.history import EVERYTHING, Reader, Search
 from spamguard.web.models import HeldMessageDetails
 from spamguard.web.pages import path_id
 from spamguard.web.requests import PEER_ROOT, RequestContext, current_person
-from spamguard.web.service import Result, Service
+from spamguard.web.service import Result, Run, Service
 
 _log = logging.getLogger("spamguard.web")
 
@@ -181,24 +181,25 @@ class NodeService(Service):
         return await self._read(look)
 
     async def row_here(self, person: Person, verdict_id: str) -> PeerRow:
-
-        def look(reader: Reader, row: HistoryRow, held: bool) -> PeerRow:
-            return PeerRow(reader.as_seen(person, row), held)
-
-        return await super()._on_row(self._read, person, verdict_id, look)
+        return await super()._on_row(
+            self._read,
+            person,
+            verdict_id,
+            lambda reader, person, row, held: PeerRow(reader.as_seen(person, row), held),
+        )
 
     async def _on_row(
         self,
-        run: Callable[[Callable[[Any], Result]], Awaitable[Result]],
+        run: Run[Result],
         person: Person,
         verdict_id: str,
-        act: Callable[[Any, HistoryRow, bool], Result],
+        act: Callable[[Any, Person, HistoryRow, bool], Result],
     ) -> Result:
         try:
             return await super()._on_row(run, person, verdict_id, act)
         except NotThereError:
             _, passed = await self._find(person, verdict_id, _HISTORY, _read_row)
-        return await run(lambda reader: act(reader, passed.row, passed.held))
+        return await run(lambda reader: act(reader, person, passed.row, passed.held))
 
     async def held(self, person: Person, verdict_id: str) -> HeldMessageDetails:
         try:

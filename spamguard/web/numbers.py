@@ -76,10 +76,7 @@ def summarize_model(status: Status, users: Sequence[models.User], person: Person
     return models.Model(
         summarize_classes(status),
         missing_lessons(status.classes, status.unwanted, status.stayed),
-        status.events,
         status.unsettled,
-        status.extractor,
-        status.fingerprint,
         [row for row in users if person.operator or row.user == person.voter],
     )
 
@@ -99,11 +96,6 @@ def filter_status(status: Status) -> dict[str, Any]:
         "classes": {name: asdict(row) for name, row in summarize_classes(status).items()},
         "events": status.events,
         "unsettled": status.unsettled,
-        "buckets": status.buckets,
-        "tables": {
-            name: {"used": status.vocabulary.get(name, 0), "load": load}
-            for name, load in status.used.items()
-        },
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
 

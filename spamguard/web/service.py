@@ -85,6 +85,7 @@ _BROKEN_ERRORS = (HistoryError, LedgerError, TableError)
 
 ResourceT = TypeVar("ResourceT")
 Result = TypeVar("Result")
+Run = Callable[[Callable[[Any], Result]], Awaitable[Result]]
 
 
 class ResourceThread(Generic[ResourceT]):
@@ -213,6 +214,15 @@ class Desk(Reader):
             held=held and label not in self.filter.unwanted,
         )
 
+    def teach_row(
+        self, person: Person, row: HistoryRow, held: bool, *, label: str
+    ) -> LessonReceipt:
+        example, sender = example_from_row(self.filter, row), row.sender_digest
+        return self.teach(person, example, label, Origin.HISTORY, sender, held=held)
+
+    def take_back_row(self, person: Person, row: HistoryRow, _: bool) -> LessonReceipt:
+        return self.take_back(person, row_digest(self.filter, row), Origin.HISTORY)
+
     def take_back(self, person: Person, digest: bytes, origin: str) -> LessonReceipt:
         vote = self.ledger.get_vote(digest, person.voter)
         (changed,) = self.lessons.retract([digest], person.voter, origin, _label(vote))
@@ -223,12 +233,13 @@ class Desk(Reader):
         return LessonReceipt(digest.hex(), "", changed, _label(vote), verdict)
 
     def say_of_sender(
-        self, person: Person, message: JudgementDetails, sender: bytes, label: str, domain: str
+        self, person: Person, row: HistoryRow, held: bool, *, label: str, domain: str
     ) -> LessonReceipt:
         """Keep what the person says of a sender, or of everybody at its domain, by the digest."""
+        message = self.describe(person, row, held)
         if not message.authenticated:
             raise UsageError("nobody has authenticated this sender, so no word about it counts")
-        digest, *of_domain = split_sender(sender)
+        digest, *of_domain = split_sender(row.sender_digest)
         if domain:
             digest = self.filter.senders.digest(domain)
             if digest not in of_domain:
@@ -387,10 +398,7 @@ class Service:
         return await self._read(lambda reader: reader.find_user(address, mail_from))
 
     async def judgement(self, person: Person, verdict_id: str) -> JudgementDetails:
-        def describe(reader: Reader, row: HistoryRow, held: bool) -> JudgementDetails:
-            return reader.describe(person, row, held=held)
-
-        return await self._on_row(self._read, person, verdict_id, describe)
+        return await self._on_row(self._read, person, verdict_id, Reader.describe)
 
     async def why(self, person: Person, verdict_id: str) -> tuple[JudgementDetails, Explanation]:
         """Return a message that passed, and why it would get its verdict now."""
@@ -402,7 +410,7 @@ class Service:
                 entry = await self._read(lambda reader: reader.held_entry(person, verdict_id))
                 held = await self._scan_held(person, entry)
 
-        def explain(desk: Desk, row: HistoryRow, _: bool) -> Explanation:
+        def explain(desk: Desk, person: Person, row: HistoryRow, _: bool) -> Explanation:
             if held and not judgement.can_teach:
                 example = example_from_scan(held)
             else:
@@ -413,17 +421,11 @@ class Service:
         return judgement, await self._on_row(self._desk.run, person, verdict_id, explain)
 
     async def learn_passed(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
-        def teach(desk: Desk, row: HistoryRow, held: bool) -> LessonReceipt:
-            example, sender = example_from_row(desk.filter, row), row.sender_digest
-            return desk.teach(person, example, label, Origin.HISTORY, sender, held=held)
-
+        teach = partial(Desk.teach_row, label=label)
         return await self._on_row(self._change, person, verdict_id, teach)
 
     async def forget_passed(self, person: Person, verdict_id: str) -> LessonReceipt:
-        def take_back(desk: Desk, row: HistoryRow, _: bool) -> LessonReceipt:
-            return desk.take_back(person, row_digest(desk.filter, row), Origin.HISTORY)
-
-        return await self._on_row(self._change, person, verdict_id, take_back)
+        return await self._on_row(self._change, person, verdict_id, Desk.take_back_row)
 
     async def say_of_sender(
         self, person: Person, verdict_id: str, label: str, domain: str = ""
@@ -432,29 +434,25 @@ class Service:
 
         domain: the sender's, if it is said of everybody there.
         """
-
-        def say(desk: Desk, row: HistoryRow, held: bool) -> LessonReceipt:
-            message = desk.describe(person, row, held=held)
-            return desk.say_of_sender(person, message, row.sender_digest, label, domain)
-
+        say = partial(Desk.say_of_sender, label=label, domain=domain)
         return await self._on_row(self._change, person, verdict_id, say)
 
     async def _on_row(
         self,
-        run: Callable[[Callable[[Any], Result]], Awaitable[Result]],
+        run: Run[Result],
         person: Person,
         verdict_id: str,
-        act: Callable[[Any, HistoryRow, bool], Result],
+        act: Callable[[Any, Person, HistoryRow, bool], Result],
     ) -> Result:
         """Find a message that passed, and do something with it, in one thread.
 
-        run: runs work with a reader or the desk. act: gets that, the message, and whether the
-        message waits in the quarantine.
+        run: runs work with a reader or the desk. act: gets that, the person, the message, and
+        whether the message waits in the quarantine.
         """
 
         def work(reader: Reader) -> Result:
             row = reader.row(person, verdict_id)
-            return act(reader, row, reader.is_waiting(row))
+            return act(reader, person, row, reader.is_waiting(row))
 
         return await run(work)
 
@@ -503,11 +501,9 @@ class Service:
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
         """Return its text as a reader sees it, bounded; "" if there is none."""
-
-        def find_file(reader: Reader) -> Path:
-            return reader.quarantine.file(reader.held_entry(person, verdict_id).id)
-
-        file = await self._read(find_file)
+        file = await self._read(
+            lambda reader: reader.quarantine.file(reader.held_entry(person, verdict_id).id)
+        )
         async with self._text_previews:
             return await run_in_thread(_preview, file)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -44,7 +44,7 @@ from spamguard.proxy.history import fold_text
 from spamguard.storage import Spool
 from spamguard.web import pages
 from spamguard.web.auth import SESSION_SECONDS
-from spamguard.web.models import MAX_ROWS, Judgement, JudgementPage, QuarantinePage
+from spamguard.web.models import Judgement, JudgementPage, QuarantinePage
 from spamguard.web.numbers import judge_health
 from spamguard.web.pages import (
     Notice,
@@ -312,12 +312,11 @@ async def queue_page(visit: Visit) -> Response:
 @page("POST", "/queue")
 async def teach_queue(visit: Visit) -> Response:
     person, form = visit.person, await visit.form()
-    label = next((word for word in _WORDS if word in form), form.get("class", ""))
+    label, _, ids = form.get("class", "").partition(" ")  # the button beside a row has its ids
     if label not in _WORDS:
         raise UsageError("choose spam or ham")
-    boxes = [form[label]] if label in form else [form[name] for name in form if is_id(name)]
     receipts, trouble = await _for_each(
-        _verdict_ids(boxes), lambda name: visit.service.learn_passed(person, name, label)
+        _verdict_ids(form, ids), lambda name: visit.service.learn_passed(person, name, label)
     )
     changed = tuple(name for name, receipt in receipts if receipt.changed)
     ending = visit.query().ending()
@@ -333,7 +332,7 @@ async def teach_queue(visit: Visit) -> Response:
 async def undo_queue(visit: Visit) -> Response:
     person, form = visit.person, await visit.form()
     receipts, trouble = await _for_each(
-        _verdict_ids([form.get("ids", "")]),
+        _verdict_ids(form, form.get("ids", "")),
         lambda name: visit.service.forget_passed(person, name),
     )
     changed = sum(receipt.changed for _, receipt in receipts)
@@ -341,12 +340,12 @@ async def undo_queue(visit: Visit) -> Response:
     return visit.redirect(f"/queue{visit.query().ending()}", notice)
 
 
-def _verdict_ids(boxes: Sequence[str]) -> list[str]:
+def _verdict_ids(form: Mapping[str, str], named: str = "") -> list[str]:
+    """Return the ids that a button names, or else those of the boxes that are ticked."""
+    boxes = [named] if named else [form[name] for name in form if is_id(name)]
     ids = [name for name in " ".join(boxes).split() if is_id(name)]
     if not ids:
         raise UsageError("nothing is selected: go back and tick the box of each message")
-    if len(ids) > MAX_ROWS:
-        raise UsageError(f"these are more than {MAX_ROWS} messages: select fewer")
     return ids
 
 
@@ -397,7 +396,7 @@ async def quarantine_page(visit: Visit) -> Response:
 @page("POST", "/quarantine")
 async def act_on_held(visit: Visit) -> Response:
     person, service, form = visit.person, visit.service, await visit.form()
-    action, ids = form.get("do", ""), _verdict_ids([form[name] for name in form if is_id(name)])
+    action, ids = form.get("do", ""), _verdict_ids(form)
     if action == "ask":
         message = await service.held(person, ids[0]) if len(ids) == 1 else None
         return await visit.render("delete.html", ids=ids, message=message)

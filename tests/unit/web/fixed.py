@@ -203,10 +203,10 @@ class Fixed:
 
     async def model(self, person: Person) -> Model:
         if self.empty:
-            return Model({}, "", 0, 0, 1, "c3d38961", ())
+            return Model({}, "", 0, ())
         users = [User("anna", {"spam": 3}, NOW), User("", {"ham": 60, "spam": 57}, None)]
         classes = {"ham": Class(60, unwanted=False), "spam": Class(60, unwanted=True)}
-        return Model(classes, "", 150, 4, 1, "c3d38961", users)
+        return Model(classes, "", 4, users)
 
     async def classes(self) -> Mapping[str, bool]:
         return self.taught_classes
