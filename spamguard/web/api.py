@@ -13,8 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -22,16 +21,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema
+from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 
 from spamguard import __version__
-from spamguard.proxy.history import readable
 from spamguard.records import Explanation
 from spamguard.storage import Spool
-from spamguard.times import parse_time
 from spamguard.web import models, requests
-from spamguard.web.history import Search
+from spamguard.web.history import SEARCH_TERMS, parse_search
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
 from spamguard.web.requests import PROBLEM_JSON
 from spamguard.web.service import Service
@@ -101,28 +98,7 @@ def value_refusal(request: Request, error: RequestValidationError) -> HTTPExcept
 # ---- types of parameters
 
 
-def _check_text(text: str) -> str:
-    if text != readable(text, _MAX_TEXT):
-        raise ValueError("expected printable text")
-    return text
-
-
-def _parse_time(text: str) -> float:
-    return parse_time(text, datetime.now(UTC))
-
-
 _CLASS, _ID = "[a-z][a-z0-9_-]{0,31}", "[0-9a-v]{16}"
-# In annotations below, what stands first is checked last.
-Text = Annotated[str, Field(max_length=_MAX_TEXT), AfterValidator(_check_text)]
-_TIMES = "as 2026-11-17 or 2026-11-17T08:00:00Z"
-Time = Annotated[float, BeforeValidator(_parse_time), WithJsonSchema({"type": "string"})]
-
-
-def _optional(about: str, pattern: str = "", **checks: Any) -> Any:
-    checks |= {"pattern": f"^({pattern})?$"} if pattern else {}
-    return Query(description=about, **checks)
-
-
 VerdictId = Annotated[
     str,
     Path(alias="id", pattern=f"^{_ID}$", description="The verdict id (`id=` in X-Spamguard)"),
@@ -135,7 +111,18 @@ ClassName = Annotated[
         description="What the message is: spam, ham, or a class of your own",
     ),
 ]
-Before = Annotated[str, _optional("Only messages older than this verdict id", _ID)]
+Words = Annotated[
+    str,
+    Query(
+        max_length=_MAX_TEXT,
+        description="Words of sender, recipient or subject, and as the page's search box takes "
+        f"them {', '.join(f'{name}:' for name in SEARCH_TERMS)}",
+    ),
+]
+Before = Annotated[
+    str,
+    Query(pattern=f"^({_ID})?$", description="Only messages older than this verdict id"),
+]
 Limit = Annotated[
     int,
     Query(ge=1, le=MAX_ROWS, description=f"Number of rows, at most {MAX_ROWS}"),
@@ -221,21 +208,9 @@ async def forget(
 
 @router.get("/history", summary="List messages that passed")
 async def history(
-    call: Call,
-    sender: Annotated[
-        Text,
-        _optional("Part of the envelope sender, or of the header's From", alias="from"),
-    ] = "",
-    recipient: Annotated[Text, _optional("Part of a recipient's address", alias="to")] = "",
-    subject: Annotated[Text, _optional("Part of the subject")] = "",
-    label: Annotated[str, _optional("The verdict: a class, unsure or not-scanned", _CLASS)] = "",
-    taught: Annotated[str, _optional("The class that people have taught, or any", _CLASS)] = "",
-    since: Annotated[Time, _optional(f"Not older than this, {_TIMES}")] = 0.0,
-    until: Annotated[Time, _optional(f"Older than this, {_TIMES}")] = 0.0,
-    before: Before = "",
-    limit: Limit = 50,
+    call: Call, q: Words = "", before: Before = "", limit: Limit = 50
 ) -> models.JudgementPage:
-    search = Search(sender, recipient, subject, label, taught, since, until, before, limit)
+    search = replace(parse_search(q, before), limit=limit)
     return await call.service.history(call.person, search)
 
 
@@ -280,15 +255,22 @@ async def say_sender(
         Query(alias="class", pattern="^(ham|spam)?$", description="ham or spam; empty: take back"),
     ],
     domain: Annotated[
-        Text, _optional("`domain` of the message: everybody there; empty: its address only")
+        str,
+        Query(
+            max_length=_MAX_TEXT,
+            description="`domain` of the message: everybody there; empty: its address only",
+        ),
     ] = "",
 ) -> models.LessonReceipt:
     return await call.service.say_of_sender(call.person, verdict_id, label, domain)
 
 
 @router.get("/quarantine", summary="List held messages")
-async def quarantine(call: Call, before: Before = "", limit: Limit = 50) -> models.QuarantinePage:
-    return await call.service.quarantine(call.person, Search(before=before, limit=limit))
+async def quarantine(
+    call: Call, q: Words = "", before: Before = "", limit: Limit = 50
+) -> models.QuarantinePage:
+    search = replace(parse_search(q, before), limit=limit)
+    return await call.service.quarantine(call.person, search)
 
 
 @router.get("/quarantine/{id}", summary="One of them, with its header section")
@@ -318,19 +300,6 @@ async def today(
 @router.get("/model", summary="What has been learnt")
 async def model(call: Call) -> models.Model:
     return await call.service.model(call.person)
-
-
-@router.get("/classes", summary="The classes that can be taught")
-async def classes(call: Call) -> models.ClassList:
-    return models.ClassList(await call.service.classes())
-
-
-@router.get(
-    "/status",
-    summary="Status of daemon and filter, as `spamguard status` (operators)",
-)
-async def status(call: Call) -> Mapping[str, Any]:
-    return await call.service.status(call.person)
 
 
 # ---- the description

@@ -15,13 +15,15 @@ message that is not theirs, when mail of others came, or unprintable text.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from math import inf
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from spamguard import keys
 from spamguard.config.options import Action, Settings
@@ -51,6 +53,7 @@ from spamguard.proxy.history_search import (
 )
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE
+from spamguard.times import parse_time
 from spamguard.users import UserResolver
 from spamguard.web import models
 from spamguard.web.auth import Person
@@ -93,6 +96,46 @@ class Search:
 
 
 EVERYTHING = Search()
+
+_MAX_WORDS = 20
+SEARCH_TERMS = {
+    "from": "sender",
+    "to": "recipient",
+    "subject": "subject",
+    "verdict": "label",
+    "said": "taught",
+    "since": "since",
+    "until": "until",
+}
+"""What may stand before a colon in a search, and the field of `Search` that it sets."""
+SEARCH_TERM = re.compile(r'(?:([A-Za-z]+):)?(?:"([^"]*)"|(\S+))')
+
+
+def parse_search(text: str, before: str = "") -> Search:
+    """Read a search as the search box takes it.
+
+    UsageError: a day is not a day, or there are too many words.
+
+    >>> parse_search('solar from:"Ann Lee" verdict:spam').sender
+    'Ann Lee'
+    """
+    words: list[str] = []
+    values: dict[str, Any] = {"before": before}
+    for term in SEARCH_TERM.finditer(text):
+        value = (term[2] or term[3] or "").strip()
+        name = SEARCH_TERMS.get((term[1] or "").lower())
+        if name in ("since", "until"):
+            try:
+                values[name] = parse_time(value, datetime.now(UTC), is_end=name == "until")
+            except ValueError:
+                raise UsageError(f"{value} is not a day: write it as in 2026-11-20") from None
+        elif name:
+            values[name] = value
+        elif value:
+            words.append(term[0] if term[1] else value)
+    if len(words) > _MAX_WORDS:
+        raise UsageError(f"these are more than {_MAX_WORDS} words: leave some out")
+    return Search(words=tuple(words), **values)
 
 
 def find_page(

@@ -366,13 +366,6 @@ class DeleteResult:
     deleted: bool
 
 
-@dataclass(frozen=True)
-class ClassList:
-    """The classes that can be taught, and whether each is unwanted."""
-
-    classes: Mapping[str, bool]
-
-
 def summarize_explanation(why: Explanation, max_words: int | None = None) -> VerdictExplanation:
     """Convert an explanation. max_words: as of `explain_text.choose_features`."""
     features = explain_text.list_features(why)

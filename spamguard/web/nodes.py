@@ -127,14 +127,8 @@ def _query(person: Person, search: Search | None = None) -> dict[str, str]:
 class NodeService(Service):
     """The service of a node, which knows what passed other nodes too. peers: asks them."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        settle: Callable[[], object],
-        ask_daemon: Callable[[], object],
-        peers: PeerClient,
-    ) -> None:
-        super().__init__(settings, settle, ask_daemon)
+    def __init__(self, settings: Settings, settle: Callable[[], object], peers: PeerClient) -> None:
+        super().__init__(settings, settle)
         self._peers = peers
 
     async def close(self) -> None:
@@ -343,9 +337,7 @@ def _search(request: Request) -> Search:
 # ---- both
 
 
-def open_nodes(
-    settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
-) -> tuple[NodeService, PeerDoor]:
+def open_nodes(settings: Settings, settle: Callable[[], object]) -> tuple[NodeService, PeerDoor]:
     """Make the service of this node, and what other nodes may ask of it. LedgerError."""
     state, shared = settings.state, settings.shared
     installation_key = load_key(state / KEY_FILE, create=False)
@@ -353,7 +345,7 @@ def open_nodes(
         node = ledger.node
     key, ca = peer_key(installation_key), shared.tls.ca if shared else None
     client = PeerClient(key, node, lambda: known_nodes(read_status(state)), ca)
-    service = NodeService(settings, settle, ask_daemon, client)
+    service = NodeService(settings, settle, client)
     return service, PeerDoor(PeerGate(key, node), service, partial(burn, state))
 
 

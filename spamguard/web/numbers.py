@@ -12,11 +12,10 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from spamguard import __version__
 from spamguard.config.options import ACCOUNTS_SIGHTINGS, Settings
 from spamguard.counters import DaemonReport
 from spamguard.engine import snapshot
@@ -85,18 +84,6 @@ def summarize_classes(status: Status) -> Mapping[str, models.Class]:
     return {
         name: models.Class(number, name in status.unwanted)
         for name, number in status.classes.items()
-    }
-
-
-def filter_status(status: Status) -> dict[str, Any]:
-    """Under the names of `spamguard status --json`."""
-    return {
-        "key": status.fingerprint,
-        "versions": {"program": __version__, "extractor": status.extractor},
-        "classes": {name: asdict(row) for name, row in summarize_classes(status).items()},
-        "events": status.events,
-        "unsettled": status.unsettled,
-        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
 
 

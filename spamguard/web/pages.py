@@ -21,7 +21,6 @@ import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
@@ -40,14 +39,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from spamguard.engine import explain_text
 from spamguard.engine.explain_text import ExplainedFeature, GroupPart
 from spamguard.engine.policy import UNSURE
-from spamguard.errors import NotThereError, UsageError
+from spamguard.errors import NotThereError
 from spamguard.keys import is_id
 from spamguard.ledger.senders import label_class
 from spamguard.mail import headers
 from spamguard.records import Explanation
-from spamguard.times import parse_time, utc_datetime
+from spamguard.times import utc_datetime
 from spamguard.web.auth import AuthMethod, Person, SessionManager
-from spamguard.web.history import Search
+from spamguard.web.history import SEARCH_TERM, Search, parse_search
 from spamguard.web.mail import Mailer
 from spamguard.web.models import (
     ConfusionCell,
@@ -404,18 +403,6 @@ def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> No
 # ---- addresses
 
 _MAX_LENGTH = 200  # characters of a search
-_MAX_WORDS = 20
-SEARCH_TERMS = {
-    "from": "sender",
-    "to": "recipient",
-    "subject": "subject",
-    "verdict": "label",
-    "said": "taught",
-    "since": "since",
-    "until": "until",
-}
-"""What may stand before a colon in the search box, and the field of `Search` that it sets."""
-_SEARCH_TERM = re.compile(r'(?:([A-Za-z]+):)?(?:"([^"]*)"|(\S+))')
 _VERDICT_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
 
 
@@ -434,21 +421,7 @@ class SearchQuery:
         return cls(q[:_MAX_LENGTH].strip(), before if is_id(before) else "")
 
     def to_search(self) -> Search:
-        """Make the search for the service. UsageError: a day is not a day, or too many words."""
-        words: list[str] = []
-        values: dict[str, Any] = {"before": self.before}
-        for term in _SEARCH_TERM.finditer(self.q):
-            text = (term[2] or term[3] or "").strip()
-            name = SEARCH_TERMS.get((term[1] or "").lower())
-            if name in ("since", "until"):
-                values[name] = _parse_day(text, is_end=name == "until")
-            elif name:
-                values[name] = text
-            elif text:
-                words.append(term[0] if term[1] else text)
-        if len(words) > _MAX_WORDS:
-            raise UsageError(f"these are more than {_MAX_WORDS} words: leave some out")
-        return Search(words=tuple(words), **values)
+        return parse_search(self.q, self.before)
 
     def term(self, name: str) -> str:
         """Return what stands behind a name of `SEARCH_TERMS`, or "".
@@ -456,7 +429,7 @@ class SearchQuery:
         >>> SearchQuery('solar from:"Ann Lee"').term("from")
         'Ann Lee'
         """
-        terms = _SEARCH_TERM.finditer(self.q)
+        terms = SEARCH_TERM.finditer(self.q)
         return next((term[2] or term[3] or "" for term in terms if term[1] == name), "")
 
     def narrowed(self, name: str, text: str) -> SearchQuery:
@@ -465,7 +438,7 @@ class SearchQuery:
         >>> SearchQuery("solar verdict:ham").narrowed("verdict", "spam").q
         'solar verdict:spam'
         """
-        terms = [term[0] for term in _SEARCH_TERM.finditer(self.q) if term[1] != name]
+        terms = [term[0] for term in SEARCH_TERM.finditer(self.q) if term[1] != name]
         return SearchQuery(" ".join([*terms, f"{name}:{text}"] if text else terms))
 
     @property
@@ -483,13 +456,6 @@ class SearchQuery:
         values = vars(self) | changes
         encoded = urlencode({name: value for name, value in values.items() if value})
         return f"?{encoded}" if encoded else ""
-
-
-def _parse_day(day: str, *, is_end: bool = False) -> float:
-    try:
-        return parse_time(day, datetime.now(UTC), is_end=is_end)
-    except ValueError:
-        raise UsageError(f"{day} is not a day: write it as in 2026-11-20") from None
 
 
 # ---- rendering

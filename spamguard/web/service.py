@@ -278,16 +278,12 @@ def _label(vote: Vote | None) -> str:
 class Service:
     """The service of one process. Any number of tasks may use it at once.
 
-    settle: tells the master that lessons wait for settling. ask_daemon: returns the status of the
-    daemon, or None; may block.
+    settle: tells the master that lessons wait for settling.
     """
 
-    def __init__(
-        self, settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
-    ) -> None:
+    def __init__(self, settings: Settings, settle: Callable[[], object]) -> None:
         threshold = (settings.listeners[0] if settings.listeners else Policy()).spam_threshold
         self.settings = settings
-        self._ask_daemon = ask_daemon
         self._desk = ResourceThread("desk", partial(Desk, settings, threshold, settle))
         self._readers = [
             ResourceThread("reader", partial(Reader.open, settings)) for _ in range(_READ_THREADS)
@@ -483,11 +479,6 @@ class Service:
         users = await self._users.get()
         status = await self._desk.run(lambda desk: desk.filter.status())
         return numbers.summarize_model(status, users, person)
-
-    async def status(self, person: Person) -> Mapping[str, Any]:
-        require_operator(person)
-        status = await self._desk.run(lambda desk: desk.filter.status())
-        return numbers.filter_status(status) | {"daemon": await run_in_thread(self._ask_daemon)}
 
     # ---- quarantine
 

@@ -232,10 +232,6 @@ class Fixed:
         require_operator(person)
         self.calls.append(("delete", person.name, name))
 
-    async def status(self, person: Person) -> Mapping[str, Any]:
-        require_operator(person)
-        return {}
-
 
 @dataclass
 class Gate:

@@ -94,19 +94,17 @@ def test_everything_answers_as_described(
     ("query", "status"),
     [
         ("nonsense=1", 400),
-        ("subject=%00", 422),
-        ("subject=a%0ab", 422),
-        ("subject=" + "x" * 501, 422),
-        ("subject=" + "x" * 5000, 422),
+        ("q=" + "x" * 501, 422),
+        ("q=" + "x" * 5000, 422),
+        ("q=" + "x+" * 100, 422),
         ("limit=0", 422),
         ("limit=501", 422),
         ("limit=1.5", 422),
         ("limit=%D9%A1", 422),
         ("before=../../etc", 422),
-        ("since=never", 422),
-        ("since=1e400", 422),
-        ("since=nan", 422),
-        ("label=A", 422),
+        ("q=since:never", 422),
+        ("q=since:1e400", 422),
+        ("q=until:nan", 422),
     ],
 )
 def test_a_wrong_query_is_refused(server: Served, query: str, status: int) -> None:
@@ -117,7 +115,10 @@ def test_a_wrong_query_is_refused(server: Served, query: str, status: int) -> No
 
 @pytest.mark.parametrize("since", ["9999-12-31", "0001-01-01", "2026-11-17 08:00", "20261117"])
 def test_odd_times_are_times(server: Served, since: str) -> None:
-    assert server.client(ANNA).get(f"{ROOT}/history", params={"since": since}).status_code == 200
+    assert (
+        server.client(ANNA).get(f"{ROOT}/history", params={"q": f'since:"{since}"'}).status_code
+        == 200
+    )
 
 
 @pytest.mark.parametrize("path", ["/judge?class=spam", "/learn", "/forget"])
@@ -191,11 +192,10 @@ def test_the_pages_of_fastapi_are_off(server: Served, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/history?nonsense=1", ["'nonsense'", "before, from, label, limit"]),
+        ("/history?nonsense=1", ["'nonsense'", "before, limit, q"]),
         ("/history?limit=501", ["limit: ", "500"]),
-        ("/history?since=never", ["since: ", "2026-11-17"]),
-        ("/history?label=A", ["label: ", "[a-z]", "unsure or not-scanned"]),
-        ("/classes?x=1", ["'x'", "none here"]),
+        ("/history?q=since:never", ["never is not a day", "2026-11-20"]),
+        ("/model?x=1", ["'x'", "none here"]),
     ],
 )
 def test_a_refusal_names_parameter_and_remedy(server: Served, path: str, words: list[str]) -> None:

@@ -12,9 +12,11 @@ from spamguard.config.options import HostPort, Web, WebProxy
 from spamguard.errors import LedgerError
 from spamguard.web import requests
 from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind
+from tests.unit.web.fixed import NAME
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, ROOT, Served, served
 
-CLASSES = f"{ROOT}/classes"
+CLASSES = f"{ROOT}/model"
+HELD = f"{ROOT}/quarantine/{NAME}"
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
 
@@ -111,8 +113,8 @@ def test_a_proxy_names_people(tmp_path) -> None:
         assert problem(client.get(CLASSES)) == 401
         named = {"X-Remote-User": "anna"}
         assert client.get(CLASSES, headers=named).status_code == 200
-        assert problem(client.get(f"{ROOT}/status", headers=named)) == 403
-        assert client.get(f"{ROOT}/status", headers={"X-Remote-User": "olga"}).status_code == 200
+        assert problem(client.delete(HELD, headers=named | OWN)) == 403
+        assert client.delete(HELD, headers={"X-Remote-User": "olga"} | OWN).status_code == 200
         given = named | MESSAGE
         assert (
             problem(client.post(f"{ROOT}/judge", content=LETTER, headers=given)) == 403

@@ -20,7 +20,7 @@ from tests.unit.web.served import ANNA, ROOT, Served, served
 pytestmark = pytest.mark.slow  # waits for seconds
 
 HOST = b"Host: localhost\r\n"
-CLASSES = ROOT.encode() + b"/classes"
+CLASSES = ROOT.encode() + b"/model"
 
 
 def status(answer: bytes) -> int:

@@ -137,7 +137,6 @@ def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_a
 @pytest.mark.parametrize(
     "call",
     [
-        lambda service: service.status(ANNA),
         lambda service: service.delete(ANNA, name(0)),
     ],
 )

@@ -63,7 +63,7 @@ def pages(client: httpx.Client, path: str, **query: Any) -> list[dict[str, Any]]
 
 def test_search_of_all_nodes(three: Cluster) -> None:
     client = three.nodes[1].client(OPERATOR)
-    rows = pages(client, "history", subject="Subject 2", limit=2)
+    rows = pages(client, "history", q='subject:"Subject 2"', limit=2)
     wanted = [at for at in range(len(PASSED)) if f"Subject {at}".startswith("Subject 2")]
     assert [row["id"] for row in rows] == [name(at) for at in wanted]
     query = {"q": 'from:"sender29" subject:"Subject 29"'}

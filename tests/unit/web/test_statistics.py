@@ -12,7 +12,7 @@ from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError
 from spamguard.web.auth import Person
 from spamguard.web.history import Search
-from spamguard.web.models import ConfusionCell
+from spamguard.web.models import Class, ConfusionCell
 from spamguard.web.service import Service
 from tests.unit.filters import opened, teach
 from tests.unit.web.office import (
@@ -111,8 +111,8 @@ def test_the_model(state: Path) -> None:
     asked(state, work)
 
 
-def test_status_has_classes_that_were_never_taught(state: Path) -> None:
+def test_the_model_has_classes_that_were_never_taught(state: Path) -> None:
     with opened(state) as spam_filter:
         spam_filter.define_class("promo", unwanted=True)
-    result = asked(state, lambda service: service.status(OPERATOR))
-    assert result["classes"]["promo"] == {"messages": 0, "unwanted": True}
+    result = asked(state, lambda service: service.model(OPERATOR))
+    assert result.classes["promo"] == Class(0, unwanted=True)
