@@ -67,36 +67,29 @@ class AsyncTtlCache(Generic[Value]):
     """Keeps the result of a slow async call.
 
     load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
-    not kept. timeout: how many seconds `get` waits. instead: makes a value of an error.
+    not kept. instead: makes a value of an error, also if the call takes too long.
     """
 
     def __init__(
         self,
         load: Callable[[], Awaitable[Value]],
         ttl_seconds: float,
-        timeout: float,
-        instead: Callable[[Exception], Value] | None = None,
+        instead: Callable[[Exception], Value],
     ) -> None:
-        self._load, self._ttl_seconds, self._timeout = load, ttl_seconds, timeout
-        self._instead = instead
+        self._load, self._ttl_seconds, self._instead = load, ttl_seconds, instead
         self._task: asyncio.Future[Value] | None = None
         self._expires_at = 0.0
 
     async def get(self) -> Value:
-        """The result, or the error of the call; BusyError: it takes too long."""
-        error: Exception
         if self._task is None or (self._task.done() and time.monotonic() >= self._expires_at):
             self._task = asyncio.ensure_future(self._load())
             self._task.add_done_callback(self._note_end)
         try:
-            return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
+            return await asyncio.wait_for(asyncio.shield(self._task), _PROBE_TIMEOUT)
         except TimeoutError:
-            error = BusyError("this takes too long now: try again later")
-        except (SpamguardError, OSError) as failure:
-            error = failure
-        if self._instead is None:
-            raise error
-        return self._instead(error)
+            return self._instead(BusyError("this takes too long now: try again later"))
+        except (SpamguardError, OSError) as error:
+            return self._instead(error)
 
     def _note_end(self, task: asyncio.Future[Value]) -> None:
         # `exception` also keeps asyncio from logging an error when nobody waits any more.
@@ -132,13 +125,11 @@ class HealthReporter:
         self._filter = AsyncTtlCache[FilterReport | str](
             partial(self._run, probe.probe),
             _FILTER_CACHE_SECONDS,
-            _PROBE_TIMEOUT,
             lambda error: f"state: {error}",
         )
         self._hops = AsyncTtlCache(
             lambda: find_unreachable(hops, log.hostname()),
             _HOPS_CACHE_SECONDS,
-            _PROBE_TIMEOUT,
             lambda error: [f"next hops: {error}"],
         )
 
@@ -181,10 +172,8 @@ class HealthReporter:
 
     async def look(self) -> DaemonHealth:
         daemon, report, hops = await self._look_everywhere()
-        trouble, last_taught = (report, None) if isinstance(report, str) else ("", report[1])
-        return await asyncio.to_thread(
-            check_daemon, self._settings, daemon, trouble, last_taught, hops
-        )
+        trouble = report if isinstance(report, str) else ""
+        return await asyncio.to_thread(check_daemon, self._settings, daemon, trouble, hops)
 
     async def _look_everywhere(self) -> tuple[DaemonReport, FilterReport | str, list[str]]:
         return await asyncio.gather(self._ask(), self._filter.get(), self._hops.get())

@@ -211,9 +211,7 @@ class NodeService(Service):
         try:
             return await super().release(person, verdict_id)
         except NotThereError:
-            result = await self._act(person, verdict_id, "POST", "/release", _read_release)
-        self._clear_cache()
-        return result
+            return await self._act(person, verdict_id, "POST", "/release", _read_release)
 
     async def delete(self, person: Person, verdict_id: str) -> None:
         try:

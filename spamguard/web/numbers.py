@@ -1,17 +1,16 @@
 """Numbers for the page: the last hours, the model, and whether all is well, in words.
 
 Counts come from indexes of history and ledger; reading features, or all of the ledger, only to
-count would take too long. `check_daemon` looks at the listeners, the other processes, folders and
-disk; what it is told of filter and next hops comes from
-`HealthReporter`, which asks them. `judge_health` puts the problems of these parts beside what the
-model lacks.
+count would take too long. `check_daemon` looks at processes, folders, accounts and disk; what it is
+told of filter and next hops comes from `HealthReporter`, which asks them. `judge_health` puts these
+problems beside what the model lacks.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -108,108 +107,48 @@ def mask_rare_words(why: Explanation) -> Explanation:
 _LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
 
 
-class PartHealth(NamedTuple):
-    """A part of the daemon, and how it is. time: when that was, seconds since 1970; None: now.
-
-    problems: a line for each; without any the part is well.
-    """
-
-    name: str
-    detail: str
-    problems: Sequence[str] = ()
-    time: float | None = None
-
-
 class DaemonHealth(NamedTuple):
     """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
-    began.
+    began. problems: a line for each.
     """
 
     looked_at: float
     began: int
     messages: int
-    parts: Sequence[PartHealth]
-
-    @property
-    def problems(self) -> list[str]:
-        return [line for part in self.parts for line in part.problems]
+    problems: Sequence[str]
 
 
 def check_daemon(
-    settings: Settings,
-    report: DaemonReport,
-    filter_trouble: str,
-    last_taught: int | None,
-    unreachable: Sequence[str],
+    settings: Settings, report: DaemonReport, filter_trouble: str, unreachable: Sequence[str]
 ) -> DaemonHealth:
-    listening = [*(each.listen for each in settings.listeners)]
-    listening += [each.listen for each in settings.scanners]
-    hops = dict.fromkeys(str(each.next_hop.to) for each in settings.listeners)
-    filter_detail = "the ledger can be read" + (", a person last taught" if last_taught else "")
+    now = time.time()
+    problems = [*report.stuck, *report.missing_scorers, *report.absent]
+    if settings.watch:
+        problems += _folder_problems(settings.state, now)
+    if settings.accounts:
+        problems += _folder_problems(settings.state / ACCOUNTS_SIGHTINGS, now)
+        accounts = read_status(settings.state).items()
+        problems += [f"account {name}: {one.trouble}" for name, one in accounts if one.trouble]
+    problems += [*unreachable, *[filter_trouble] * bool(filter_trouble)]
+    if settings.shared:
+        from spamguard.shared import status  # noqa: PLC0415  on such nodes only
+
+        problems += status.read_status(settings.state).notes(now)
     try:
         disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
     except OSError as error:
         disk, remedy = f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
-    parts = [
-        PartHealth(
-            "Listeners",
-            ", ".join(map(str, listening)),
-            [*report.stuck, *report.missing_scorers],
-        ),
-        PartHealth("Other processes", "all have been heard lately", report.absent),
-        *([_check_folders(settings.state)] if settings.watch else ()),
-        *([_check_folders(settings.state / ACCOUNTS_SIGHTINGS)] if settings.accounts else ()),
-        *_check_accounts(settings),
-        *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
-        PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
-        *([_check_shared(settings)] if settings.shared else ()),
-        PartHealth("Disk", disk, [f"disk: {disk}: {remedy}"] * bool(remedy)),
-    ]
-    return DaemonHealth(
-        time.time(),
-        report.began,
-        sum(report.counters.messages.values()),
-        parts,
-    )
+    problems += [f"disk: {disk}: {remedy}"] * bool(remedy)
+    return DaemonHealth(now, report.began, sum(report.counters.messages.values()), problems)
 
 
-def _check_folders(place: Path) -> PartHealth:
-    status, now = read_watcher_status(place), time.time()
-    if status is None:
-        return PartHealth("Folders", "no watcher has been seen yet")
-    lasting = [
+def _folder_problems(place: Path, now: float) -> list[str]:
+    status = read_watcher_status(place)
+    return [
         f"folders: {f'{trouble.user}: ' if trouble.user else ''}{trouble.text}"
-        for trouble in status.troubles
+        for trouble in (status.troubles if status else ())
         if now - trouble.since >= _LASTING_SECONDS
     ]
-    detail = f"mailboxes watched: {status.mailboxes:,}, last"
-    return PartHealth("Folders", detail, lasting, status.seen)
-
-
-def _check_accounts(settings: Settings) -> Iterator[PartHealth]:
-    statuses = read_status(settings.state) if settings.accounts else {}
-    for account in settings.accounts:
-        if status := statuses.get(account.name):
-            trouble = [f"account {account.name}: {status.trouble}"] * bool(status.trouble)
-            yield PartHealth(f"Account {account.name}", status.text, trouble)
-        else:
-            yield PartHealth(f"Account {account.name}", f"{account.mode}, not looked at yet")
-
-
-def _check_shared(settings: Settings) -> PartHealth:
-    from spamguard.shared.status import read_status  # noqa: PLC0415  on such nodes only
-
-    status, now = read_status(settings.state), time.time()
-    others = max(0, len(status.nodes) - 1)
-    waiting = f", {status.waiting:,} lessons to be sent" if status.waiting else ""
-    detail = f"other nodes: {others}, {status.position:,} events{waiting}, last read"
-    return PartHealth("Shared log", detail, list(status.notes(now)), status.contact or None)
-
-
-# ---- what is wrong
-
-_SETTLE_LATE = 0.2  # of all lessons: twice what makes settling due
-_MIN_UNSETTLED = 20
 
 
 def judge_health(daemon: DaemonHealth | None, model: models.Model) -> list[str]:
@@ -217,13 +156,7 @@ def judge_health(daemon: DaemonHealth | None, model: models.Model) -> list[str]:
 
     daemon: None for people who are not operators.
     """
-    worries = daemon.problems if daemon else []
+    worries = [*daemon.problems] if daemon else []
     if model.missing:
         worries.append(f"{model.missing[0].upper()}{model.missing[1:]}.")
-    lessons = sum(row.messages for row in model.classes.values())
-    if lessons and model.unsettled > max(_MIN_UNSETTLED, _SETTLE_LATE * lessons):
-        worries.append(
-            f"{model.unsettled:,} lessons wait for settling, more than is usual. If the number "
-            "does not fall within an hour, see the log of the daemon."
-        )
     return worries

@@ -25,7 +25,6 @@ from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
 from importlib.resources import files
-from math import floor, log10
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
@@ -173,7 +172,9 @@ class Chart(NamedTuple):
 
     @property
     def top(self) -> int:
-        return axis_top(max((sum(column.values()) for column in self.columns), default=0))
+        """The end of the axis, which has a whole number in its middle."""
+        most = max(sum(column.values()) for column in self.columns)
+        return max(2, most + most % 2)
 
     @property
     def labelled(self) -> range:
@@ -196,14 +197,6 @@ def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
 def lessons_chart(hours: Sequence[Hour]) -> Chart:
     columns = [Counter(wanted=hour.lessons) for hour in hours]
     return Chart([hour.start for hour in hours], columns)
-
-
-def axis_top(maximum: float) -> int:
-    if maximum <= 2:
-        return 2
-    power = int(10 ** floor(log10(maximum)))
-    multiples = (step * power for step in (1, 2, 4, 6, 8, 10, 20))
-    return next(top for top in multiples if top >= maximum and top % 2 == 0)
 
 
 # ---- mistakes

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from spamguard.database import Database
@@ -24,7 +24,6 @@ from spamguard.web.auth import (
     CREDENTIALS_SCHEMA,
     SECRET_BYTES,
     CredentialKind,
-    CredentialStore,
 )
 
 _SEEN_SECONDS = 3600  # between two times of use that are sent
@@ -47,8 +46,6 @@ class CredentialReplica:
     """The file of credentials, as the courier sees it. It belongs to one thread. AccessError."""
 
     def __init__(self, state: Path) -> None:
-        with closing(CredentialStore.open(state)):  # makes it when there is none
-            pass
         self._db = Database.open(state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA)
         with self._db.transaction():
             for statement in filter(str.strip, _NOTES.split(";")):

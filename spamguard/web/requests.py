@@ -16,7 +16,7 @@ import asyncio
 import logging
 import re
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from http import HTTPStatus
@@ -91,34 +91,30 @@ def problem_response(problem: HTTPException) -> JSONResponse:
 
 # ---- rates
 
-_MAX_BUCKETS = 10_000
+_MAX_KEYS = 10_000
 
 
 class RateLimiter:
-    """A token bucket for each key, refilled steadily.
+    """Counts what each key takes in a period; all begin anew with the next, or beyond 10,000 keys.
 
-    Keys may use all tokens of a period at once. Beyond 10,000 buckets, the one that was unused for
-    longest is dropped; it is full when its key comes back. It is written by hand because slowapi's
-    limits grow with the number of clients.
+    It is written by hand because slowapi's limits grow with the number of clients.
     """
 
     def __init__(self, per_period: int, period_seconds: float = 60.0) -> None:
-        self._capacity, self._period = float(per_period), period_seconds
-        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        self._limit, self._seconds = per_period, period_seconds
+        self._taken = Counter[Hashable]()
+        self._ends_at = 0.0
 
     def take(self, key: Hashable, now: float) -> float:
-        """Take a token and return 0, or return the seconds until there is one.
+        """Return 0, or the seconds until the key may take more.
 
         now: seconds of a monotonic clock.
         """
-        tokens, then = self._buckets.get(key, (self._capacity, now))
-        refill = (now - then) * self._capacity / self._period
-        tokens = min(self._capacity, tokens + refill)
-        self._buckets[key] = (max(tokens - 1, 0.0) if tokens >= 1 else tokens, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > _MAX_BUCKETS:
-            self._buckets.popitem(last=False)
-        return 0.0 if tokens >= 1 else (1 - tokens) * self._period / self._capacity
+        if now >= self._ends_at or len(self._taken) > _MAX_KEYS:
+            self._taken.clear()
+            self._ends_at = now + self._seconds
+        self._taken[key] += 1
+        return 0.0 if self._taken[key] <= self._limit else self._ends_at - now
 
 
 def check_rate(wait_seconds: float, source: str) -> None:

@@ -64,12 +64,10 @@ from spamguard.web import models, numbers
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.history import EVERYTHING, MAX_TEXT, Reader, Search, ensure_filter
 from spamguard.web.models import JudgementDetails, LessonReceipt
-from spamguard.web.monitor import AsyncTtlCache
 
 _log = logging.getLogger("spamguard.web")
 
 UNSURE_DAYS = 14
-_MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
 _MAX_COUNT_SECONDS = 0.2  # for a number of the navigation: a history may be long
 _MAX_WAIT_SECONDS = 0.5  # of a page for these numbers
 _READ_THREADS = 2
@@ -295,7 +293,6 @@ class Service:
         )
         self._text_previews = asyncio.Semaphore(2)
         self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
-        self._clear_cache()
 
     async def close(self) -> None:
         if self._releases:
@@ -314,9 +311,7 @@ class Service:
             desk.lessons.request_settling()
             return result
 
-        result = await self._desk.run(change)
-        self._clear_cache()
-        return result
+        return await self._desk.run(change)
 
     # ---- uploaded messages
 
@@ -457,12 +452,6 @@ class Service:
 
     # ---- numbers
 
-    def _clear_cache(self) -> None:
-        """Drop the numbers of the ledger, so that a lesson shows at once."""
-        self._users = AsyncTtlCache(
-            lambda: self._read(numbers.summarize_users), _MODEL_SECONDS, WAIT_SECONDS
-        )
-
     async def today(self, person: Person, hours: int = 24) -> models.Today:
         return await self._read(lambda reader: numbers.summarize_hours(reader, person, hours))
 
@@ -476,7 +465,7 @@ class Service:
             return models.Waiting()
 
     async def model(self, person: Person) -> models.Model:
-        users = await self._users.get()
+        users = await self._read(numbers.summarize_users)
         status = await self._desk.run(lambda desk: desk.filter.status())
         return numbers.summarize_model(status, users, person)
 

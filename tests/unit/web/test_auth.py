@@ -174,7 +174,7 @@ def test_trouble_with_the_disk_is_no_fault(
     async def fails(*_: object) -> None:
         raise OSError(28, "No space left on device", "/var/lib/secret")
 
-    monkeypatch.setattr(server.service, "classes", fails)
+    monkeypatch.setattr(server.service, "model", fails)
     response = server.client(ANNA).get(CLASSES)
     assert problem(response) == 503
     assert "retry-after" in response.headers

@@ -29,14 +29,6 @@ def test_nothing_that_acts_comes_through(text: str) -> None:
 TONES = {"ham": "wanted", "spam": "unwanted", "unsure": "unsure"}
 
 
-@given(st.floats(0, 1e12))
-def test_an_axis_ends_above_everything(most: float) -> None:
-    end = pages.axis_top(most)
-    assert end >= most
-    assert end % 2 == 0
-    assert end <= max(2, 2.5 * most)
-
-
 @given(
     st.lists(
         st.dictionaries(st.sampled_from([*TONES, "other"]), st.integers(1, 10**6)),

@@ -30,7 +30,7 @@ class Running:
         self.report = DaemonReport(int(NOW), 1, stuck=[], scoring=True)
 
     def health(self, trouble: str = "", hops: tuple[str, ...] = ()) -> DaemonHealth:
-        return check_daemon(self.settings, self.report, trouble, int(NOW), hops)
+        return check_daemon(self.settings, self.report, trouble, hops)
 
     def watched(self, *troubles: WatcherTrouble) -> None:
         now = int(time.time())
@@ -50,11 +50,6 @@ def test_a_daemon_that_works_has_no_problem(running: Running) -> None:
     assert health.problems == []
     assert abs(health.looked_at - time.time()) < 60
     assert (health.began, health.messages) == (int(NOW), 1)
-    details = {part.name: part.detail for part in health.parts}
-    assert details["Listeners"] == "smtp://127.0.0.1:10025"
-    assert details["Next hops"] == "smtp://127.0.0.1:10026"
-    assert details["Folders"] == "mailboxes watched: 3, last"
-    assert details["Disk"].endswith("MB are free")
 
 
 def test_each_part_tells_its_problem(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
