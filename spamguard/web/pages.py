@@ -384,13 +384,8 @@ class Notice(NamedTuple):
     receipt: LessonReceipt | None = None
     undo: str = ""
     held: str = ""
-    undo_ids: tuple[str, ...] = ()
+    undo_ids: Sequence[str] = ()
     replies: Sequence[RecipientReply] = ()
-
-
-def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> Notice:
-    held = verdict_id if receipt.held else ""
-    return Notice(receipt=receipt, undo=undo if receipt.changed else "", held=held)
 
 
 # ---- addresses

@@ -44,7 +44,7 @@ from spamguard.proxy.history import fold_text
 from spamguard.storage import Spool
 from spamguard.web import pages
 from spamguard.web.auth import SESSION_SECONDS
-from spamguard.web.models import Judgement, JudgementPage, QuarantinePage
+from spamguard.web.models import Judgement, JudgementPage, LessonReceipt, QuarantinePage
 from spamguard.web.numbers import judge_health
 from spamguard.web.pages import (
     Notice,
@@ -132,8 +132,6 @@ async def today_page(visit: Visit) -> Response:
 
 # ---- history
 
-_MESSAGE_PAGE = "?back=message"  # ends the address of forms on the page of one message
-
 
 @page("GET", "/history")
 async def history_page(visit: Visit) -> Response:
@@ -185,32 +183,37 @@ async def message_page(visit: Visit) -> Response:
     )
 
 
-@page("POST", "/history/{name}/teach")
-async def teach_passed(visit: Visit) -> Response:
-    person, verdict_id = visit.person, visit.verdict_id
-    label = (await visit.form()).get("class", "")
-    receipt = await visit.service.learn_passed(person, verdict_id, label)
-    undo = f"/history/{verdict_id}/forget{_form_origin(visit)}"
-    return _redirect_back(visit, pages.learnt_notice(receipt, undo, verdict_id))
+@page("POST", "/history")
+@page("POST", "/queue")
+async def teach_listed(visit: Visit) -> Response:
+    """Teach the messages that a form names, or take back what was said of them (class "")."""
+    person, service, form = visit.person, visit.service, await visit.form()
+    if "class" not in form:
+        raise UsageError("choose what it is")
+    label, _, named = form["class"].partition(" ")  # a button beside a message has its id
+    ids = _verdict_ids(form, named)
 
+    async def teach(verdict_id: str) -> LessonReceipt:
+        if label:
+            return await service.learn_passed(person, verdict_id, label)
+        return await service.forget_passed(person, verdict_id)
 
-@page("POST", "/history/{name}/forget")
-async def forget_passed(visit: Visit) -> Response:
-    receipt = await visit.service.forget_passed(visit.person, visit.verdict_id)
-    return _redirect_back(visit, Notice(receipt=receipt))
-
-
-def _redirect_back(visit: Visit, notice: Notice) -> Response:
-    origin = _form_origin(visit)
-    if origin == _MESSAGE_PAGE:
-        return visit.redirect(f"/history/{visit.verdict_id}", notice)
-    return visit.redirect(f"/history{origin}", notice, f"m-{visit.verdict_id}")
-
-
-def _form_origin(visit: Visit) -> str:
-    if visit.parameters.get("back") == "message":
-        return _MESSAGE_PAGE
-    return visit.query().ending()
+    receipts, trouble = await _for_each(ids, teach)
+    changed = [name for name, receipt in receipts if receipt.changed]
+    is_alone = visit.parameters.get("back") == "message"
+    ending = "?back=message" if is_alone else visit.query().ending()
+    address = f"{visit.request.url.path}{ending}"
+    notice = Notice(undo=address if label and changed else "", undo_ids=changed)
+    if len(ids) == 1:
+        receipt = receipts[0][1]
+        notice = notice._replace(receipt=receipt, held=ids[0] if receipt.held else "")
+    else:
+        done = f"Learnt as {label_text(label)}" if label else "Taken back"
+        text = f"{done}: {count_noun(len(changed), 'message')}.{trouble}"
+        notice = notice._replace(text=text)
+    if is_alone:
+        return visit.redirect(f"/history/{ids[0]}", notice)
+    return visit.redirect(address, notice, f"m-{ids[0]}")
 
 
 _SIDES = {"ham": "wanted", "spam": "unwanted"}
@@ -239,7 +242,6 @@ async def say_sender(visit: Visit) -> Response:
 QUEUE_GROUPS = 50
 """Groups on the page."""
 _DAY_SECONDS = 86_400
-_WORDS = ("spam", "ham")
 _ACTION_SECONDS = 30.0  # for all messages of one form; a next hop may be slow
 
 
@@ -307,37 +309,6 @@ async def queue_page(visit: Visit) -> Response:
         absent=found.absent,
         all="all" in visit.parameters,
     )
-
-
-@page("POST", "/queue")
-async def teach_queue(visit: Visit) -> Response:
-    person, form = visit.person, await visit.form()
-    label, _, ids = form.get("class", "").partition(" ")  # the button beside a row has its ids
-    if label not in _WORDS:
-        raise UsageError("choose spam or ham")
-    receipts, trouble = await _for_each(
-        _verdict_ids(form, ids), lambda name: visit.service.learn_passed(person, name, label)
-    )
-    changed = tuple(name for name, receipt in receipts if receipt.changed)
-    ending = visit.query().ending()
-    notice = Notice(
-        f"Learnt as {label_text(label)}: {count_noun(len(changed), 'message')}.{trouble}",
-        undo=f"/queue/undo{ending}" if changed else "",
-        undo_ids=changed,
-    )
-    return visit.redirect(f"/queue{ending}", notice)
-
-
-@page("POST", "/queue/undo")
-async def undo_queue(visit: Visit) -> Response:
-    person, form = visit.person, await visit.form()
-    receipts, trouble = await _for_each(
-        _verdict_ids(form, form.get("ids", "")),
-        lambda name: visit.service.forget_passed(person, name),
-    )
-    changed = sum(receipt.changed for _, receipt in receipts)
-    notice = Notice(f"Taken back: {count_noun(changed, 'lesson')}.{trouble}")
-    return visit.redirect(f"/queue{visit.query().ending()}", notice)
 
 
 def _verdict_ids(form: Mapping[str, str], named: str = "") -> list[str]:
@@ -462,7 +433,7 @@ async def upload_message(visit: Visit) -> Response:
                 )
         receipt = await visit.service.learn(person, message, form.get("class", ""))
     undo = f"/teach/forget?digest={receipt.digest}"
-    return visit.redirect("/teach", pages.learnt_notice(receipt, undo))
+    return visit.redirect("/teach", Notice(receipt=receipt, undo=undo if receipt.changed else ""))
 
 
 @page("POST", "/teach/forget")

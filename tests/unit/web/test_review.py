@@ -57,4 +57,4 @@ def test_what_was_taught_before_an_error_is_told_and_can_be_undone(tmp_path: Pat
     first, second = unsure(1).id, unsure(2).id
     page = post(Limited(), tmp_path, "/queue", {"class": f"spam {first} {second}"}, follow=True)
     assert "Learnt as spam: 1 message. Not done for 1 message: that is the limit" in shown(page)
-    assert f'name="ids" value="{first}"' in page.text
+    assert f'name="class" value=" {first}"' in page.text

@@ -140,7 +140,7 @@ def test_quarantined_mail_called_good_can_be_released(
 ) -> None:
     """A user who calls it good waits for it, and teaching delivers nothing."""
     service.judgements = [judgement(action="quarantine", held=held, own=label)]
-    page = post(service, tmp_path, f"/history/{NAME}/teach", {"class": label}, follow=True)
+    page = post(service, tmp_path, "/history", {"class": f"{label} {NAME}"}, follow=True)
     beside = page.text.partition(f'<li id="m-{NAME}">')[2]  # the notice may be far above
     assert ("Release it</a>" in beside) == there
 
@@ -148,13 +148,13 @@ def test_quarantined_mail_called_good_can_be_released(
 def test_a_lesson_is_confirmed_although_the_list_fails(tmp_path: Path, service: Fixed) -> None:
     """Else it would look as if nothing had been taught, and would be taught again."""
     service.failure = HistoryError("/var/lib/secret: damaged")
-    page = post(service, tmp_path, f"/history/{NAME}/teach", {"class": "spam"}, follow=True)
+    page = post(service, tmp_path, "/history", {"class": f"spam {NAME}"}, follow=True)
     assert page.status_code == 503
     assert "Learnt as spam." in page.text
     assert "Only the page that follows cannot be shown" in page.text
     assert "Wait a moment, then load the page again." in page.text
     assert "has been done" not in page.text  # a release may have failed: the notice says what was
-    assert f'action="/history/{NAME}/forget"' in page.text
+    assert f'name="class" value=" {NAME}"' in page.text
     assert service.calls == [("learn_passed", "anna", NAME, "spam")]
     assert "only this page" not in get(service, tmp_path, "/history")[0].text
 
