@@ -141,9 +141,13 @@ def current_person(request: Request) -> Person:
     return visitor.person
 
 
+def current_context(request: Request) -> RequestContext:
+    return cast("RequestContext", request.scope["state"]["context"])
+
+
 def root_path(request: Request) -> str:
     """Return the part of the path that a reverse proxy takes off, such as "/spam"; or ""."""
-    return cast("str", request.scope["state"].get("root", ""))
+    return current_context(request).root_path
 
 
 # ---- forms
@@ -190,7 +194,7 @@ SUBPATH_COOKIE = "__Secure-spamguard"
 
 def set_session_cookie(request: Request, answer: Response, value: str, seconds: int) -> None:
     """SameSite is Lax so that links in mail lead to the logged-in page; forms need more anyway."""
-    secure, root = bool(request.scope["state"].get("secure")), root_path(request)
+    secure, root = current_context(request).secure, root_path(request)
     answer.set_cookie(
         _cookie_name(root, secure=secure),
         value,
@@ -380,9 +384,7 @@ class AccessMiddleware:
         self._state: dict[str, Any] = {
             "spool": spool,
             "visitor": None,
-            "client": "",
-            "secure": False,
-            "root": "",
+            "context": RequestContext("", "", False, None, "", {}),
             "offers_links": bool(web.mail_from),
         }
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
@@ -394,7 +396,7 @@ class AccessMiddleware:
         exchange = Exchange(scope, receive, send)
         try:
             self._admit(scope)
-            with self._count_request(state["visitor"], state["client"]):
+            with self._count_request(state["visitor"], state["context"].client):
                 # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
                 await self._app({**scope, "method": method}, exchange.receive, exchange.send)
@@ -410,8 +412,7 @@ class AccessMiddleware:
     def _admit(self, scope: Scope) -> None:
         context = self._reader.read(scope)
         state = scope["state"]
-        state["client"] = context.client
-        state["secure"], state["root"] = context.secure, context.root_path
+        state["context"] = context
         now, prefix = time.monotonic(), client_prefix(context.client)
         try:
             if self._peers is not None and scope["path"].startswith(PEER_ROOT):
@@ -525,7 +526,7 @@ class Exchange:
         """Log one line without the query; 204 for debugging only, as open pages poll."""
         level = logging.DEBUG if self.status == 204 else logging.INFO
         duration = (time.monotonic() - self._began) * 1000
-        client, visitor = self._state["client"] or "-", self._state["visitor"]
+        client, visitor = self._state["context"].client or "-", self._state["visitor"]
         user = (visitor.person.name if visitor else "") or "-"
         target = log_target(self._scope)
         _log.log(level, "%s %s %s %d %.0f ms", client, user, target, self.status, duration)

@@ -57,6 +57,7 @@ from spamguard.web.pages import (
     redirect,
 )
 from spamguard.web.requests import (
+    current_context,
     problem_from_error,
     read_form_with_file,
     root_path,
@@ -105,10 +106,9 @@ async def today_page(visit: Visit) -> Response:
     person, service, span = visit.person, visit.service, visit.parameters.get("hours", "")
     hours = int(span) if span in map(str, TODAY_SPANS) else next(iter(TODAY_SPANS))
     today = await service.today(person, hours)
-    by_label: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for hour in today.hours:
-        by_label.update(hour.mail)
-    totals = dict(by_label.most_common())
+        totals.update(hour.mail)
     classes = await service.classes()
     tones = {label: pages.tone(label, classes) for label in totals}
     health = await visit.context.monitor.look() if person.operator else None
@@ -118,7 +118,7 @@ async def today_page(visit: Visit) -> Response:
         today=today,
         hours=hours,
         spans=TODAY_SPANS,
-        totals=totals,
+        totals=dict(totals.most_common()),
         mail=pages.mail_chart(today.hours, tones),
         lessons=pages.lessons_chart(today.hours),
         mistakes=pages.count_mistakes(today.wrong),
@@ -147,12 +147,7 @@ async def history_page(visit: Visit) -> Response:
     except UsageError as error:
         rows, error_text = JudgementPage(()), str(error)
     # It changes with anything that the rows show.
-    text = "".join(
-        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n"
-        for row in rows.rows
-    )
-    shown = f"{text}{rows.absent}".encode("utf-8", "replace")
-    digest = blake2b(shown, digest_size=8).hexdigest()
+    digest = blake2b(repr(rows).encode("utf-8", "replace"), digest_size=8).hexdigest()
     if visit.parameters.get("seen") == digest:
         return Response(status_code=204)
     return await visit.render(
@@ -227,11 +222,8 @@ async def say_sender(visit: Visit) -> Response:
         raise UsageError("choose what mail of this sender is: there is no such choice")
     receipt = await visit.service.say_of_sender(person, visit.verdict_id, label, domain)
     whom = f"everybody at {domain}" if domain else "this sender"
-    if not label:
-        text = f"Taken back: what you had said of {whom} counts no more."
-    elif not receipt.changed:
-        text = f"You had already said that mail of {whom} is {_SIDES[label]}."
-    else:
+    text = f"Taken back: what you had said of {whom} counts no more."
+    if label:
         text = f"Mail of {whom} is {_SIDES[label]}. That counts where it is authenticated."
     undo = f"{path}/sender" + (domain and f"?domain={quote(domain)}")
     return visit.redirect(path, Notice(text, undo=undo if label and receipt.changed else ""))
@@ -485,7 +477,7 @@ async def mail_link(visit: Visit) -> Response:
     form, mailer = await visit.form(), visit.context.mailer
     if mailer is None:
         raise NotThereError("this filter sends no links by mail")
-    mailer.check_client(visit.request.scope["state"]["client"])
+    mailer.check_client(current_context(visit.request).client)
     answer = redirect("/login?asked")
     answer.background = BackgroundTask(mailer.request_link, form.get("address", ""))
     return answer

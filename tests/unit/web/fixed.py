@@ -48,7 +48,7 @@ from spamguard.web.models import (
 )
 from spamguard.web.numbers import DaemonHealth
 from spamguard.web.pages import PageContext, problem_page
-from spamguard.web.requests import problem_from_error
+from spamguard.web.requests import RequestContext, problem_from_error
 from spamguard.web.service import Service
 from spamguard.web.views import page_routes
 
@@ -262,7 +262,8 @@ def application(
     )
 
     async def outer(scope: Any, receive: Any, send: Any) -> None:
-        scope["state"] = {"visitor": visitor, "spool": spool}
+        context = RequestContext("", "", False, None, "", {})
+        scope["state"] = {"visitor": visitor, "spool": spool, "context": context}
         await inner(scope, receive, send)
 
     return outer
