@@ -142,7 +142,7 @@ def find_page(
     look: Callable[[str, int], tuple[Sequence[Row], str]],
     start: str,
     limit: int,
-    seconds: float = PAGE_SECONDS,
+    seconds: float,
 ) -> tuple[list[Row], str]:
     """Return the rows of a page, and where the next page begins; "" after the last page.
 
@@ -225,7 +225,7 @@ class Reader:
     def visible_addresses(self, person: Person, addresses: Iterable[str]) -> tuple[str, ...]:
         users = self.users
         return tuple(
-            address
+            printable(address, MAX_TEXT)
             for address in addresses
             if person.operator or self._resolver.could_belong_to(address, person.name, users)
         )
@@ -442,18 +442,13 @@ class Reader:
         self, person: Person, entry: QuarantineEntry, probabilities: Mapping[str, float]
     ) -> HeldMessage:
         header = self._held_header(entry)
-
-        def visible(addresses: Sequence[str]) -> tuple[str, ...]:
-            addresses = self.visible_addresses(person, addresses)
-            return tuple(printable(address, MAX_TEXT) for address in addresses)
-
         return HeldMessage(
             entry.id,
             entry.when,
             printable(entry.envelope.sender.address, MAX_TEXT),
             readable(decode_author(header), MAX_TEXT),
-            visible(_recipient_addresses(entry)),
-            visible(_waiting_addresses(entry)),
+            self.visible_addresses(person, _recipient_addresses(entry)),
+            self.visible_addresses(person, _waiting_addresses(entry)),
             readable(decode_subject(header), MAX_TEXT),
             entry.size,
             printable(entry.reason, MAX_TEXT),

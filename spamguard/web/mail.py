@@ -31,6 +31,7 @@ from datetime import datetime, timedelta
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import localtime, make_msgid
+from math import inf
 from typing import Any
 
 from spamguard.aio import run_in_thread
@@ -223,7 +224,8 @@ class DigestSender:
     async def _find_users(self, hour: float) -> list[tuple[str, str]]:
         """The users who have got such mail, and their mailboxes."""
         since = hour - 3 * self._seconds
-        held, unsure = await self._held(_OPERATOR, since), await self._unsure(_OPERATOR, since)
+        held = await self._held(_OPERATOR, since, inf)
+        unsure = await self._unsure(_OPERATOR, since, inf)
         addresses = {address for message in held for address in message.waiting}
         addresses |= {address for judgement in unsure for address in judgement.recipients}
         find, mail_from = self._service.find_user, self._web.mail_from
@@ -238,14 +240,12 @@ class DigestSender:
         if last >= hour:
             return
         _note(db, row, hour, since)
-        held = [each for each in await self._held(person, since) if each.time <= now]
-        unsure: list[Judgement] = []
+        held, unsure = await self._held(person, since, now), []
         if not person.operator:  # to decide these is their people's
-            ids = {each.id for each in held}
             unsure = [
                 each
-                for each in await self._unsure(person, since)
-                if each.time <= now and not each.own and each.id not in ids
+                for each in await self._unsure(person, since, now)
+                if not each.own and not each.held
             ]
         if held or unsure:
             count = len(held) + len(unsure)
@@ -255,24 +255,28 @@ class DigestSender:
             if (await self._mailer.send(mailbox, subject, text)).is_positive:
                 _note(db, row, hour, now)
 
-    async def _held(self, person: Person, since: float) -> list[HeldMessage]:
-        held = await self._list(Service.quarantine, person, Search(since=since))
-        return [message for message in held if message.waiting and message.time > since]
+    async def _held(self, person: Person, after: float, upto: float) -> list[HeldMessage]:
+        held = await self._list(Service.quarantine, person, after, upto)
+        return [message for message in held if message.waiting]
 
-    async def _unsure(self, person: Person, since: float) -> list[Judgement]:
+    async def _unsure(self, person: Person, after: float, upto: float) -> list[Judgement]:
         with suppress(NotAllowedError):
-            unsure = await self._list(Service.history, person, Search(label=UNSURE, since=since))
-            return [judgement for judgement in unsure if judgement.time > since]
+            return await self._list(Service.history, person, after, upto, label=UNSURE)
         return []
 
     async def _list(
-        self, look: Callable[..., Awaitable[Any]], person: Person, search: Search
+        self,
+        look: Callable[..., Awaitable[Any]],
+        person: Person,
+        after: float,
+        upto: float,
+        label: str = "",
     ) -> list[Any]:
         rows: list[Any] = []
-        search = replace(search, limit=MAX_ROWS)
+        search = Search(label=label, since=after, limit=MAX_ROWS)
         while True:
             page = await look(self._service, person, search)
-            rows += page.rows
+            rows += [row for row in page.rows if after < row.time <= upto]
             if not page.following:
                 return rows
             search = replace(search, before=page.following)

@@ -2,8 +2,7 @@
 
 `HealthReporter` answers `/healthz` with what the master says of the processes, `/readyz` from the
 filter and the next hops too, and `/metrics` from what the processes have counted and the filter
-knows. Answers are cached for some seconds (`AsyncTtlCache`), so that asking often costs nothing.
-`FilterProbe` opens the filter each time, which also shows that it is usable.
+knows. `FilterProbe` opens the filter each time, which also shows that it is usable.
 
 `monitor_config` and `page_config` say how uvicorn serves this, and page and API: few connections,
 and no waiting for a header without limit. On loopback these pages
@@ -20,17 +19,16 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import h11
 import uvicorn
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
@@ -46,7 +44,7 @@ from spamguard.config.options import Settings
 from spamguard.counters import BUCKET_BOUNDS, STAGES, Counters, DaemonReport, Durations, pairs
 from spamguard.delivery.smtp import find_unreachable
 from spamguard.engine.filter import Filter
-from spamguard.errors import BusyError, LedgerError, SpamguardError
+from spamguard.errors import LedgerError, SpamguardError
 from spamguard.imap.status import AccountStatus, read_status
 from spamguard.records import Status
 from spamguard.storage import LEDGER_FILE
@@ -58,50 +56,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("spamguard.metrics")
 
-# ---- a cache
-
-Value = TypeVar("Value")
-
-
-class AsyncTtlCache(Generic[Value]):
-    """Keeps the result of a slow async call.
-
-    load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
-    not kept. instead: makes a value of an error, also if the call takes too long.
-    """
-
-    def __init__(
-        self,
-        load: Callable[[], Awaitable[Value]],
-        ttl_seconds: float,
-        instead: Callable[[Exception], Value],
-    ) -> None:
-        self._load, self._ttl_seconds, self._instead = load, ttl_seconds, instead
-        self._task: asyncio.Future[Value] | None = None
-        self._expires_at = 0.0
-
-    async def get(self) -> Value:
-        if self._task is None or (self._task.done() and time.monotonic() >= self._expires_at):
-            self._task = asyncio.ensure_future(self._load())
-            self._task.add_done_callback(self._note_end)
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._task), _PROBE_TIMEOUT)
-        except TimeoutError:
-            return self._instead(BusyError("this takes too long now: try again later"))
-        except (SpamguardError, OSError) as error:
-            return self._instead(error)
-
-    def _note_end(self, task: asyncio.Future[Value]) -> None:
-        # `exception` also keeps asyncio from logging an error when nobody waits any more.
-        failed = task.cancelled() or task.exception() is not None
-        self._expires_at = 0.0 if failed else time.monotonic() + self._ttl_seconds
-
-
 # ---- health
 
-_FILTER_CACHE_SECONDS = 5.0
-_HOPS_CACHE_SECONDS = 10.0  # each probe is a session that the next hop may log
 _PROBE_TIMEOUT = 5.0
+Value = TypeVar("Value")
 
 
 class HealthReporter:
@@ -117,27 +75,23 @@ class HealthReporter:
         tell: Callable[[Counters], None],
     ) -> None:
         self._settings = settings
-        hops = [listener.next_hop for listener in settings.listeners]
-        probe = FilterProbe(settings.state, tell)
-        # Threads of its own: monitors are answered while the page keeps all others busy.
-        self._threads = ThreadPoolExecutor(2, "probe")
-        self._ask = partial(self._run, ask)
-        self._filter = AsyncTtlCache[FilterReport | str](
-            partial(self._run, probe.probe),
-            _FILTER_CACHE_SECONDS,
-            lambda error: f"state: {error}",
-        )
-        self._hops = AsyncTtlCache(
-            lambda: find_unreachable(hops, log.hostname()),
-            _HOPS_CACHE_SECONDS,
-            lambda error: [f"next hops: {error}"],
-        )
+        self._hops = [listener.next_hop for listener in settings.listeners]
+        # Threads of their own: monitors are answered while the page keeps all others busy.
+        self._ask = partial(_run, ThreadPoolExecutor(1, "ask"), ask)
+        probe = FilterProbe(settings.state, tell).probe
+        self._probe = partial(_run, ThreadPoolExecutor(1, "probe"), probe)
 
-    async def _run(self, work: Callable[[], Value]) -> Value:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _look_at_filter(self) -> FilterReport | str:
+        """Return what the filter knows, or what is wrong with it."""
+        try:
+            return await asyncio.wait_for(self._probe(), _PROBE_TIMEOUT)
+        except TimeoutError:
+            return "state: it takes too long to open the filter"
+        except (SpamguardError, OSError) as error:
+            return f"state: {error}"
 
     async def metrics(self, accept: str) -> Response:
-        report = await self._filter.get()
+        report = await self._look_at_filter()
         accounts = None
         if self._settings.accounts:
             accounts = read_status(self._settings.state).values()
@@ -176,7 +130,12 @@ class HealthReporter:
         return await asyncio.to_thread(check_daemon, self._settings, daemon, trouble, hops)
 
     async def _look_everywhere(self) -> tuple[DaemonReport, FilterReport | str, list[str]]:
-        return await asyncio.gather(self._ask(), self._filter.get(), self._hops.get())
+        hops = find_unreachable(self._hops, log.hostname())
+        return await asyncio.gather(self._ask(), self._look_at_filter(), hops)
+
+
+async def _run(threads: Executor, work: Callable[[], Value]) -> Value:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) -> Response:
@@ -441,10 +400,8 @@ class MetricsPage(Collector):
 
         "" is Prometheus' text format 0.0.4.
         """
-        registry = CollectorRegistry()
-        registry.register(self)
         encode, kind = choose_encoder(accept)
-        return Response(encode(registry), headers={"Content-Type": kind})
+        return Response(encode(self), headers={"Content-Type": kind})
 
 
 # ---- the application

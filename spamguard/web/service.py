@@ -43,6 +43,7 @@ from spamguard.errors import (
     HistoryError,
     LedgerError,
     NotAllowedError,
+    NotThereError,
     QuarantineError,
     SpamguardError,
     TableError,
@@ -213,10 +214,16 @@ class Desk(Reader):
         )
 
     def teach_row(
-        self, person: Person, row: HistoryRow, held: bool, *, label: str
+        self,
+        person: Person,
+        row: HistoryRow,
+        held: bool,
+        *,
+        label: str,
+        origin: str = Origin.HISTORY,
     ) -> LessonReceipt:
         example, sender = example_from_row(self.filter, row), row.sender_digest
-        return self.teach(person, example, label, Origin.HISTORY, sender, held=held)
+        return self.teach(person, example, label, origin, sender, held=held)
 
     def take_back_row(self, person: Person, row: HistoryRow, _: bool) -> LessonReceipt:
         return self.take_back(person, row_digest(self.filter, row), Origin.HISTORY)
@@ -517,12 +524,10 @@ class Service:
         by, waiting = log.quote_value(person.name), len(now.waiting)
         text = "quarantine id=%s by=%s: released to %d, %d wait"
         _log.info(text, entry.id, by, len(replies), waiting)
-        recipients = []
-        for recipient, reply in replies:
-            lines = b" ".join(reply.lines).decode("utf-8", "replace")
-            reply_text = printable(f"{reply.code} {lines}", MAX_TEXT)
-            address = printable(recipient.address, MAX_TEXT)
-            recipients.append(models.RecipientReply(address, reply_text))
+        recipients = [
+            models.RecipientReply(printable(to.address, MAX_TEXT), printable(str(reply), MAX_TEXT))
+            for to, reply in replies
+        ]
         taught = False
         try:
             taught = bool(now.delivered) and await self._learn_held(person, now)
@@ -532,20 +537,15 @@ class Service:
 
     async def _learn_held(self, person: Person, entry: QuarantineEntry) -> bool:
         """Learn a message as ham, from its features in the history or by judging it again."""
-
-        def find_row(reader: Reader) -> HistoryRow | None:
-            row = reader.history.find(entry.id)
-            return row if row and reader.can_teach(row) else None
-
-        row = await self._read(find_row)
-        if row is None:
-            scanned = example_from_scan(await self._scan_held(person, entry))
-
-        def teach(desk: Desk) -> LessonReceipt:
-            example = example_from_row(desk.filter, row) if row else scanned
-            return desk.teach(person, example, "ham", Origin.RELEASE)
-
-        return (await self._change(teach)).changed
+        teach = partial(Desk.teach_row, label="ham", origin=Origin.RELEASE)
+        try:
+            receipt = await Service._on_row(self, self._change, person, entry.id, teach)
+        except (NotThereError, NotAllowedError, UsageError):
+            example = example_from_scan(await self._scan_held(person, entry))
+            receipt = await self._change(
+                lambda desk: desk.teach(person, example, "ham", Origin.RELEASE)
+            )
+        return receipt.changed
 
     async def _scan_held(self, person: Person, entry: QuarantineEntry) -> Scan:
         held = Quarantine(self.settings.state / DIRECTORY)

@@ -267,29 +267,25 @@ def group_messages(messages: Sequence[Judgement]) -> list[MessageGroup]:
     return groups
 
 
-def order_groups(groups: Sequence[MessageGroup], now: float) -> list[MessageGroup]:
-    """Sort by day, counted back from now, and then by distance from even odds.
+def _rank(group: MessageGroup) -> tuple[int, float]:
+    """The day, counted back from now, and then the distance from even odds.
 
     A word helps most where the filter knows least, and on mail such as comes now.
     """
-
-    def rank(group: MessageGroup) -> tuple[int, float]:
-        newest = group.messages[0]
-        return int((now - newest.time) // _DAY_SECONDS), abs(newest.probability - 0.5)
-
-    return sorted(groups, key=rank)
+    newest = group.messages[0]
+    return int((time.time() - newest.time) // _DAY_SECONDS), abs(newest.probability - 0.5)
 
 
 @page("GET", "/queue")
 async def queue_page(visit: Visit) -> Response:
-    now, query, error_text = time.time(), visit.query(), ""
+    query, error_text = visit.query(), ""
     found = JudgementPage(())
     try:
         search = replace(query.to_search(), with_clues=True)
         found = await visit.service.unsure(visit.person, search)
     except UsageError as error:
         error_text = str(error)
-    groups = order_groups(group_messages(found.rows), now)
+    groups = sorted(group_messages(found.rows), key=_rank)
     return await visit.render(
         "queue.html",
         text=query.q,
