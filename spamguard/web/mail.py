@@ -34,7 +34,6 @@ from email.utils import localtime, make_msgid
 from math import inf
 from typing import Any
 
-from spamguard.aio import run_in_thread
 from spamguard.config.options import DigestPeriod, Settings, Web
 from spamguard.database import Database, Schema
 from spamguard.delivery.next_hop import deliver
@@ -111,14 +110,10 @@ class Mailer:
         user, mailbox = await self._service.find_user(address, self._mail_from)
         if not user or self._user_rates.take(user, time.monotonic()) > 0:
             return
-
-        def create_link() -> str:
-            now = int(time.time())
-            with closing(CredentialStore.open(self._state)) as store:
-                kind = CredentialKind.LINK
-                return store.create(kind, Person(user), now, expires=now + LINK_SECONDS)
-
-        text = _LINK_TEXT.format(link=login_url(self._page, await run_in_thread(create_link)))
+        now, kind = int(time.time()), CredentialKind.LINK
+        with closing(CredentialStore.open(self._state)) as store:
+            secret = store.create(kind, Person(user), now, expires=now + LINK_SECONDS)
+        text = _LINK_TEXT.format(link=login_url(self._page, secret))
         await self.send(mailbox, _LINK_SUBJECT, text)
 
     async def send(self, mailbox: str, subject: str, text: str) -> Reply:
@@ -224,8 +219,7 @@ class DigestSender:
     async def _find_users(self, hour: float) -> list[tuple[str, str]]:
         """The users who have got such mail, and their mailboxes."""
         since = hour - 3 * self._seconds
-        held = await self._held(_OPERATOR, since, inf)
-        unsure = await self._unsure(_OPERATOR, since, inf)
+        held, unsure = await self._find(_OPERATOR, since, inf)
         addresses = {address for message in held for address in message.waiting}
         addresses |= {address for judgement in unsure for address in judgement.recipients}
         find, mail_from = self._service.find_user, self._web.mail_from
@@ -240,13 +234,9 @@ class DigestSender:
         if last >= hour:
             return
         _note(db, row, hour, since)
-        held, unsure = await self._held(person, since, now), []
-        if not person.operator:  # to decide these is their people's
-            unsure = [
-                each
-                for each in await self._unsure(person, since, now)
-                if not each.own and not each.held
-            ]
+        held, unsure = await self._find(person, since, now)
+        # To decide what is unsure is people's own.
+        unsure = [each for each in unsure if not (person.operator or each.own or each.held)]
         if held or unsure:
             count = len(held) + len(unsure)
             subject = f"{count} message{'s' * (count != 1)} held"
@@ -255,14 +245,15 @@ class DigestSender:
             if (await self._mailer.send(mailbox, subject, text)).is_positive:
                 _note(db, row, hour, now)
 
-    async def _held(self, person: Person, after: float, upto: float) -> list[HeldMessage]:
+    async def _find(
+        self, person: Person, after: float, upto: float
+    ) -> tuple[list[HeldMessage], list[Judgement]]:
+        """Return what is held and what is unsure of a person's mail."""
         held = await self._list(Service.quarantine, person, after, upto)
-        return [message for message in held if message.waiting]
-
-    async def _unsure(self, person: Person, after: float, upto: float) -> list[Judgement]:
+        unsure: list[Judgement] = []
         with suppress(NotAllowedError):
-            return await self._list(Service.history, person, after, upto, label=UNSURE)
-        return []
+            unsure = await self._list(Service.history, person, after, upto, UNSURE)
+        return [message for message in held if message.waiting], unsure
 
     async def _list(
         self,

@@ -126,8 +126,10 @@ class HealthReporter:
 
     async def look(self) -> DaemonHealth:
         daemon, report, hops = await self._look_everywhere()
-        trouble = report if isinstance(report, str) else ""
-        return await asyncio.to_thread(check_daemon, self._settings, daemon, trouble, hops)
+        found = [*hops, *([report] if isinstance(report, str) else ())]
+        shared = self._read_shared()
+        found += shared.notes(time.time()) if shared else ()
+        return await asyncio.to_thread(check_daemon, self._settings, daemon, found)
 
     async def _look_everywhere(self) -> tuple[DaemonReport, FilterReport | str, list[str]]:
         hops = find_unreachable(self._hops, log.hostname())
@@ -422,12 +424,11 @@ def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
 
 
 def create_monitor_app(pages: dict[str, MonitorPage], *, on_loopback: bool) -> ASGIApp:
-    listing = PlainTextResponse("".join(f"{path}\n" for path in pages), 404)
     routes = [
         Route(path, partial(_respond, page, on_loopback), methods=["GET"])
         for path, page in pages.items()
     ]
-    return Router(routes, redirect_slashes=False, default=listing)
+    return Router(routes, redirect_slashes=False)
 
 
 async def _respond(page: MonitorPage, on_loopback: bool, request: Request) -> Response:

@@ -49,7 +49,7 @@ from spamguard.shared.status import SharedStatus, read_status
 from spamguard.smtp.envelope import client_prefix
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
-from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
+from spamguard.web.auth import Person, UnauthenticatedError, Visitor
 from spamguard.web.history import EVERYTHING, Reader, Search
 from spamguard.web.models import HeldMessageDetails
 from spamguard.web.pages import path_id
@@ -118,10 +118,9 @@ def merge_pages(pages: Sequence[Any], limit: int) -> tuple[list[Any], str]:
 
 def _query(person: Person, search: Search | None = None) -> dict[str, str]:
     query = {"person": person.name, "operator": str(int(person.operator))}
-    if search is None:
-        return query
-    values = asdict(replace(search, seconds=_PAGE_SECONDS))
-    return query | {"search": json.dumps(values, ensure_ascii=False)}
+    if search is not None:
+        query["search"] = json.dumps(asdict(replace(search, seconds=_PAGE_SECONDS)))
+    return query
 
 
 class NodeService(Service):
@@ -167,10 +166,8 @@ class NodeService(Service):
     async def rows_here(self, person: Person, search: Search) -> PeerPage:
         def look(reader: Reader) -> PeerPage:
             rows, following = reader.find_rows(person, search)
-            peer_rows = [
-                PeerRow(reader.as_seen(person, row), reader.is_waiting(row)) for row in rows
-            ]
-            return PeerPage(peer_rows, following)
+            seen = [PeerRow(reader.as_seen(person, row), reader.is_waiting(row)) for row in rows]
+            return PeerPage(seen, following)
 
         return await self._read(look)
 
@@ -293,7 +290,7 @@ class PeerDoor:
             raise UnauthenticatedError(str(error)) from error
         self._refused.clear(prefix)
         person = Person(values.get("person", ""), values.get("operator") == "1")
-        return Visitor(person, AuthMethod.PEER)
+        return Visitor(person)
 
     def routes(self) -> list[Route]:
         """Return all that nodes may ask. Each is answered from this machine alone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -61,29 +61,23 @@ def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
 # ---- the model
 
 
-def summarize_users(reader: Reader) -> Sequence[models.User]:
-    users = reader.ledger.users
-    last, lessons = users.last_vote_times(), users.count_lessons()
-    return [
-        models.User(user, lessons[user], last.get(user))
-        for user in sorted(lessons, key=lambda user: -last.get(user, 0))
+def summarize_model(reader: Reader, status: Status, person: Person) -> models.Model:
+    votes = reader.ledger.users
+    last = votes.last_vote_times()
+    users = [
+        models.User(user, lessons, last.get(user))
+        for user, lessons in votes.count_lessons().items()
+        if person.operator or user == person.voter
     ]
-
-
-def summarize_model(status: Status, users: Sequence[models.User], person: Person) -> models.Model:
     return models.Model(
-        summarize_classes(status),
+        {
+            name: models.Class(number, name in status.unwanted)
+            for name, number in status.classes.items()
+        },
         missing_lessons(status.classes, status.unwanted, status.stayed),
         status.unsettled,
-        [row for row in users if person.operator or row.user == person.voter],
+        sorted(users, key=lambda user: -(user.last or 0)),
     )
-
-
-def summarize_classes(status: Status) -> Mapping[str, models.Class]:
-    return {
-        name: models.Class(number, name in status.unwanted)
-        for name, number in status.classes.items()
-    }
 
 
 MIN_LESSONS = 5
@@ -118,9 +112,8 @@ class DaemonHealth(NamedTuple):
     problems: Sequence[str]
 
 
-def check_daemon(
-    settings: Settings, report: DaemonReport, filter_trouble: str, unreachable: Sequence[str]
-) -> DaemonHealth:
+def check_daemon(settings: Settings, report: DaemonReport, found: Sequence[str]) -> DaemonHealth:
+    """Look at the daemon. found: what is wrong with filter, next hops and the shared log."""
     now = time.time()
     problems = [*report.stuck, *report.missing_scorers, *report.absent]
     if settings.watch:
@@ -129,11 +122,7 @@ def check_daemon(
         problems += _folder_problems(settings.state / ACCOUNTS_SIGHTINGS, now)
         accounts = read_status(settings.state).items()
         problems += [f"account {name}: {one.trouble}" for name, one in accounts if one.trouble]
-    problems += [*unreachable, *[filter_trouble] * bool(filter_trouble)]
-    if settings.shared:
-        from spamguard.shared import status  # noqa: PLC0415  on such nodes only
-
-        problems += status.read_status(settings.state).notes(now)
+    problems += found
     try:
         disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
     except OSError as error:

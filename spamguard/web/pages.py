@@ -44,7 +44,7 @@ from spamguard.ledger.senders import label_class
 from spamguard.mail import headers
 from spamguard.records import Explanation
 from spamguard.times import utc_datetime
-from spamguard.web.auth import AuthMethod, Person, SessionManager
+from spamguard.web.auth import Person, SessionManager
 from spamguard.web.history import SEARCH_TERM, Search, parse_search
 from spamguard.web.mail import Mailer
 from spamguard.web.models import (
@@ -69,13 +69,6 @@ from spamguard.web.service import Service
 # Not printable for Unicode, but harmless: line ends, tabs, and the joiners that Persian, Hindi and
 # emoji need.
 _HARMLESS = frozenset("\n\t\u200c\u200d")
-_ACTIONS = {
-    "tag": "tagged",
-    "quarantine": "held back",
-    "redirect": "redirected",
-    "defer": "deferred",
-    "reject": "refused",
-}
 _TONES = {"unsure": "unsure", "not-scanned": "none"}
 UNDECIDED = list(_TONES)
 """Labels that are not classes."""
@@ -102,10 +95,6 @@ def label_text(label: str) -> str:
     if side := label_class(label):
         return f"sender: {side}"
     return "not scanned" if label == "not-scanned" else label
-
-
-def action_text(action: str) -> str:
-    return _ACTIONS.get(action, action)
 
 
 def tone(label: str, unwanted: Mapping[str, bool]) -> str:
@@ -185,18 +174,14 @@ class Chart(NamedTuple):
         return range(every // 2, number, every)
 
 
-def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
-    columns = []
-    for hour in hours:
-        columns.append(column := Counter[str]())
+def draw_hours(hours: Sequence[Hour], tones: Mapping[str, str]) -> tuple[Chart, Chart]:
+    """Make the charts of mail and of lessons. tones: of each label."""
+    mail = [Counter[str]() for _ in hours]
+    for column, hour in zip(mail, hours, strict=True):
         for label, count in hour.mail.items():
             column[tones.get(label, "none")] += count
-    return Chart([hour.start for hour in hours], columns)
-
-
-def lessons_chart(hours: Sequence[Hour]) -> Chart:
-    columns = [Counter(wanted=hour.lessons) for hour in hours]
-    return Chart([hour.start for hour in hours], columns)
+    starts = [hour.start for hour in hours]
+    return Chart(starts, mail), Chart(starts, [Counter(wanted=hour.lessons) for hour in hours])
 
 
 # ---- mistakes
@@ -477,7 +462,7 @@ def render_page(request: Request, name: str, /, status: int, **values: Any) -> H
     visitor = current_visitor(request)
     common = {
         "person": visitor.person if visitor else None,
-        "can_log_out": visitor is not None and visitor.auth_method is AuthMethod.SESSION,
+        "can_log_out": visitor is not None and bool(visitor.session),
         "root": root_path(request),
         "here": request.url.path,
         "offers_links": request.scope["state"].get("offers_links", False),
@@ -513,7 +498,6 @@ def _assets() -> dict[str, bytes]:
 
 
 _TEMPLATE_FUNCTIONS = (
-    action_text,
     clock,
     count_noun,
     day,

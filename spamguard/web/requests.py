@@ -33,7 +33,7 @@ from spamguard import errors
 from spamguard.config.options import Web, WebProxy
 from spamguard.errors import SpamguardError
 from spamguard.smtp.envelope import Networks, client_prefix, normalise_address
-from spamguard.web.auth import AuthMethod, Person, SessionManager, UnauthenticatedError, Visitor
+from spamguard.web.auth import Person, SessionManager, UnauthenticatedError, Visitor
 
 if TYPE_CHECKING:
     from spamguard.web.nodes import PeerDoor
@@ -74,7 +74,6 @@ _ERROR_STATUSES: tuple[tuple[type[SpamguardError], int, dict[str, str]], ...] = 
     (errors.NotAllowedError, 403, {}),
     (errors.NotThereError, 404, {}),
     (errors.UsageError, 422, {}),
-    (errors.UnknownClassError, 422, {}),
     (errors.BusyError, 503, _RETRY),
 )
 
@@ -432,7 +431,7 @@ class AccessMiddleware:
             refused = visitor is not None and context.same_origin is False and not navigates
         else:
             refused = not context.same_origin if visitor else context.same_origin is False
-        if refused and (visitor is None or visitor.auth_method is not AuthMethod.TOKEN):
+        if refused and not (visitor and visitor.by_token):
             raise HTTPException(403, "this was not sent by a page of this server")
 
     @contextmanager

@@ -472,9 +472,9 @@ class Service:
             return models.Waiting()
 
     async def model(self, person: Person) -> models.Model:
-        users = await self._read(numbers.summarize_users)
-        status = await self._desk.run(lambda desk: desk.filter.status())
-        return numbers.summarize_model(status, users, person)
+        return await self._desk.run(
+            lambda desk: numbers.summarize_model(desk, desk.filter.status(), person)
+        )
 
     # ---- quarantine
 

@@ -44,7 +44,7 @@ from spamguard.proxy.history import fold_text
 from spamguard.storage import Spool
 from spamguard.web import pages
 from spamguard.web.auth import SESSION_SECONDS
-from spamguard.web.models import Judgement, JudgementPage, LessonReceipt, QuarantinePage
+from spamguard.web.models import Judgement, JudgementPage, QuarantinePage
 from spamguard.web.numbers import judge_health
 from spamguard.web.pages import (
     Notice,
@@ -111,6 +111,7 @@ async def today_page(visit: Visit) -> Response:
         totals.update(hour.mail)
     classes = await service.classes()
     tones = {label: pages.tone(label, classes) for label in totals}
+    mail, lessons = pages.draw_hours(today.hours, tones)
     health = await visit.context.monitor.look() if person.operator else None
     model = await service.model(person)
     return await visit.render(
@@ -119,8 +120,8 @@ async def today_page(visit: Visit) -> Response:
         hours=hours,
         spans=TODAY_SPANS,
         totals=dict(totals.most_common()),
-        mail=pages.mail_chart(today.hours, tones),
-        lessons=pages.lessons_chart(today.hours),
+        mail=mail,
+        lessons=lessons,
         mistakes=pages.count_mistakes(today.wrong),
         classes=classes,
         since=SearchQuery(f"since:{pages.day(today.hours[0].start)}"),
@@ -187,13 +188,14 @@ async def teach_listed(visit: Visit) -> Response:
         raise UsageError("choose what it is")
     label, _, named = form["class"].partition(" ")  # a button beside a message has its id
     ids = _verdict_ids(form, named)
-
-    async def teach(verdict_id: str) -> LessonReceipt:
-        if label:
-            return await service.learn_passed(person, verdict_id, label)
-        return await service.forget_passed(person, verdict_id)
-
-    receipts, trouble = await _for_each(ids, teach)
+    receipts, trouble = await _for_each(
+        ids,
+        lambda name: (
+            service.learn_passed(person, name, label)
+            if label
+            else service.forget_passed(person, name)
+        ),
+    )
     changed = [name for name, receipt in receipts if receipt.changed]
     is_alone = visit.parameters.get("back") == "message"
     ending = "?back=message" if is_alone else visit.query().ending()
@@ -410,14 +412,10 @@ async def upload_message(visit: Visit) -> Response:
             else:
                 source = form.get("source", "").strip("\r\n\ufeff")
                 message.write(source.encode("utf-8", "replace"))
-            if not message.size:
-                raise UsageError(
-                    "there is no message: choose a file, or paste the source of a message"
-                )
             if b":" not in message.read_start(4096):
                 raise UsageError(
-                    "this is not a message, because it has no header. "
-                    "Mail programs call what is needed “source” or “original”"
+                    "this is not a message, because it has no header: choose a file, or paste what "
+                    "mail programs call “source” or “original”"
                 )
         receipt = await visit.service.learn(person, message, form.get("class", ""))
     undo = f"/teach/forget?digest={receipt.digest}"

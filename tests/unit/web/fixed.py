@@ -20,7 +20,6 @@ from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool
 from spamguard.web.auth import (
-    AuthMethod,
     Person,
     UnauthenticatedError,
     Visitor,
@@ -251,7 +250,7 @@ def application(
     service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None
 ) -> Any:
     """The views with the usual access rules; errors that a view raises become pages."""
-    visitor = Visitor(person, AuthMethod.SESSION) if person else None
+    visitor = Visitor(person, "x") if person else None
 
     async def told(request: Request, error: Exception) -> Response:
         return problem_page(request, problem_from_error(error))

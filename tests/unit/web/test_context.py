@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from spamguard.errors import UsageError
 from spamguard.web import pages
-from spamguard.web.auth import AuthMethod, Person, Visitor
+from spamguard.web.auth import Person, Visitor
 from spamguard.web.pages import Notice, PageContext, SearchQuery
 
 # ---- searches
@@ -44,7 +44,7 @@ ANNA, BEN = Person("anna"), Person("ben")
 
 
 def told(context: PageContext, person: Person, name: str) -> Notice | None:
-    state = {"visitor": Visitor(person, AuthMethod.SESSION)}
+    state = {"visitor": Visitor(person, "x")}
     query = f"told={name}".encode()
     return context.requested_notice(
         Request({"type": "http", "query_string": query, "state": state})

@@ -38,7 +38,7 @@ TONES = {"ham": "wanted", "spam": "unwanted", "unsure": "unsure"}
 )
 def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, int]]) -> None:
     hours = [Hour(1e9 + 3600 * number, one, 0) for number, one in enumerate(mail)]
-    chart = pages.mail_chart(hours, TONES)
+    chart, _ = pages.draw_hours(hours, TONES)
     drawn = pages.templates().from_string(
         "{% import 'macros.html' as show with context %}"
         "{% call show.chart(chart, 'mail', '') %}{% endcall %}"
@@ -62,7 +62,7 @@ def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, i
 def test_no_label_stands_there_twice(number: int, begin: int) -> None:
     """Whatever hour the data begin in."""
     hours = [Hour(3600 * (begin + at), {}, 0) for at in range(number)]
-    chart = pages.mail_chart(hours, TONES)
+    chart, _ = pages.draw_hours(hours, TONES)
     at = [chart.starts[label] for label in chart.labelled]
     labels = [pages.clock(start, at[-1] - at[0]) for start in at]
     assert len(set(labels)) == len(labels) >= 2

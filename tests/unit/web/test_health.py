@@ -29,8 +29,8 @@ class Running:
         self.settings = Settings(state, (listener,), watch=(Watch("/home/*/Maildir"),))
         self.report = DaemonReport(int(NOW), 1, stuck=[], scoring=True)
 
-    def health(self, trouble: str = "", hops: tuple[str, ...] = ()) -> DaemonHealth:
-        return check_daemon(self.settings, self.report, trouble, hops)
+    def health(self, *found: str) -> DaemonHealth:
+        return check_daemon(self.settings, self.report, found)
 
     def watched(self, *troubles: WatcherTrouble) -> None:
         now = int(time.time())
@@ -60,7 +60,7 @@ def test_each_part_tells_its_problem(running: Running, monkeypatch: pytest.Monke
     )
     running.report.absent, running.report.scoring = ["folders: nobody watches them"], False
     monkeypatch.setattr(storage, "_MIN_FREE_BYTES", 1 << 60)
-    health = running.health("state: broken", ("next hop smtp://127.0.0.1:10026: refused",))
+    health = running.health("next hop smtp://127.0.0.1:10026: refused", "state: broken")
     assert [line.partition(":")[0] for line in health.problems] == [
         "scorers", "folders", "folders", "next hop smtp", "state", "disk",
     ]  # fmt: skip

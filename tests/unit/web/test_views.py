@@ -177,7 +177,7 @@ def test_the_script_gets_new_rows_only(tmp_path: Path, service: Fixed) -> None:
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ({"class": "spam"}, "there is no message"),
+        ({"class": "spam"}, "choose a file"),
         ({"class": "spam", "source": "hello"}, "it has no header"),
     ],
 )
