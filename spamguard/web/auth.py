@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from spamguard.database import Database, Schema
-from spamguard.errors import AccessError, NotAllowedError, SpamguardError
+from spamguard.errors import AccessError, SpamguardError
 
 if TYPE_CHECKING:
     from spamguard.web.requests import RequestContext
@@ -52,11 +52,6 @@ class Person(NamedTuple):
     def voter(self) -> str:
         """The user in whose name they teach; an operator teaches for the site ("")."""
         return "" if self.operator else self.name
-
-
-def require_operator(person: Person) -> None:
-    if not person.operator:
-        raise NotAllowedError("only operators may do this")
 
 
 # ---- credentials

@@ -92,18 +92,17 @@ class HealthReporter:
 
     async def metrics(self, accept: str) -> Response:
         report = await self._look_at_filter()
-        accounts = None
-        if self._settings.accounts:
-            accounts = read_status(self._settings.state).values()
+        settings = self._settings
+        accounts = read_status(settings.state).values() if settings.accounts else None
         daemon, shared = await self._ask(), self._read_shared()
         return MetricsPage(daemon, report, shared, accounts).encode(accept)
 
-    async def health(self) -> Response:
+    async def health(self, _: str) -> Response:
         """Answer /healthz: whether all processes work."""
         daemon = await self._ask()
         return _health_answer([*daemon.stuck, *daemon.absent], "alive")
 
-    async def ready(self) -> Response:
+    async def ready(self, _: str) -> Response:
         """Answer /readyz: whether mail can be judged and delivered.
 
         It can without the shared log, but for a node that joins it: further lines tell of that.
@@ -209,7 +208,7 @@ class Gauge(NamedTuple):
     about: str
     read: Callable[[Any], Any]
     labels: Sequence[str] = ()
-    kind: type[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily] = GaugeMetricFamily
+    kind: type[Any] = GaugeMetricFamily
 
 
 CounterMetric = partial(Gauge, kind=CounterMetricFamily)
@@ -386,7 +385,7 @@ class MetricsPage(Collector):
         ):
             for name, about, read, labels, kind in declared if source is not None else ():
                 found = read(source)
-                metric: Any = kind(name, about, labels=labels)
+                metric = kind(name, about, labels=labels)
                 for values, number in found if labels else [((), found)]:
                     if isinstance(number, Durations):
                         bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
@@ -418,8 +417,8 @@ MonitorPage = Callable[[str], Awaitable[Response]]
 def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
     return {
         "/metrics": reporter.metrics,
-        "/healthz": lambda _: reporter.health(),
-        "/readyz": lambda _: reporter.ready(),
+        "/healthz": reporter.health,
+        "/readyz": reporter.ready,
     }
 
 

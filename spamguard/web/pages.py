@@ -328,13 +328,10 @@ class Visit:
             return texts
 
     async def render(self, name: str, /, **values: Any) -> HTMLResponse:
-        """Make an answer with a template, and what waits for the person in its navigation.
-
-        error_text: what is wrong with the request (422).
-        """
+        """Make an answer with a template, and what waits for the person in its navigation."""
         if self.visitor is not None:
             values["waiting"] = await self.service.waiting(self.visitor.person)
-        return render_page(self.request, name, 422 if values.get("error_text") else 200, **values)
+        return render_page(self.request, name, 200, **values)
 
     def redirect(self, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""

@@ -389,10 +389,11 @@ class AccessMiddleware:
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
         # Requests being answered, by person, and by address of anonymous clients.
         self._visitors, self._anonymous = Counter[str](), Counter[str]()
+        self._discards = asyncio.Semaphore(MAX_ANONYMOUS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["state"] = state = self._state.copy()
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, receive, send, self._discards)
         try:
             self._admit(scope)
             with self._count_request(state["visitor"], state["context"].client):
@@ -462,12 +463,15 @@ class Exchange:
     """One request and its answer.
 
     The body is limited in size and time; more tightly before somebody logs in. The answer gets
-    security fields and a line in the log. status: of the answer, 0 before it begins.
+    security fields and a line in the log. status: of the answer, 0 before it begins. discards:
+    taken while unread bytes are dropped.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, discards: asyncio.Semaphore
+    ) -> None:
         self._scope, self._receive, self._send = scope, receive, send
-        self._state = scope["state"]
+        self._state, self._discards = scope["state"], discards
         self._size, self._began = 0, time.monotonic()
         self.status = 0
         fields = dict(scope["headers"])
@@ -504,8 +508,8 @@ class Exchange:
                 fields.setdefault(name, value)
             if self._scope["scheme"] == "https":
                 fields.setdefault("strict-transport-security", "max-age=31536000")
-            # The connection of a stranger ends at once, so that there is room for others.
-            if self._state["visitor"] and not self._awaits_continue:
+            # Where many do this, the connection ends at once, so that there is room for others.
+            if not self._awaits_continue and not self._discards.locked():
                 await self._drop_unread()
             if self._more_expected:
                 fields["connection"] = "close"
@@ -513,7 +517,7 @@ class Exchange:
 
     async def _drop_unread(self) -> None:
         with suppress(TimeoutError, ClientDisconnect):
-            async with asyncio.timeout(_DISCARD_SECONDS):
+            async with self._discards, asyncio.timeout(_DISCARD_SECONDS):
                 while self._more_expected:
                     self._count_bytes(await self._receive())
 

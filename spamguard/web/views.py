@@ -44,7 +44,7 @@ from spamguard.proxy.history import fold_text
 from spamguard.storage import Spool
 from spamguard.web import pages
 from spamguard.web.auth import SESSION_SECONDS
-from spamguard.web.models import Judgement, JudgementPage, QuarantinePage
+from spamguard.web.models import Judgement
 from spamguard.web.numbers import judge_health
 from spamguard.web.pages import (
     Notice,
@@ -137,16 +137,12 @@ async def today_page(visit: Visit) -> Response:
 @page("GET", "/history")
 async def history_page(visit: Visit) -> Response:
     """Show the history with its search; 204 if the script has already seen these rows."""
-    person, error_text = visit.person, ""
-    query = visit.query()
+    person, query = visit.person, visit.query()
     if query.verdict_id:
         with suppress(NotThereError, BusyError):  # then it may be part of a subject
             await visit.service.judgement(person, query.verdict_id)
             return redirect(f"/history/{query.verdict_id}")
-    try:
-        rows = await visit.service.history(person, query.to_search())
-    except UsageError as error:
-        rows, error_text = JudgementPage(()), str(error)
+    rows = await visit.service.history(person, query.to_search())
     # It changes with anything that the rows show.
     digest = blake2b(repr(rows).encode("utf-8", "replace"), digest_size=8).hexdigest()
     if visit.parameters.get("seen") == digest:
@@ -154,7 +150,6 @@ async def history_page(visit: Visit) -> Response:
     return await visit.render(
         "history.html",
         query=query,
-        error_text=error_text,
         page=rows,
         rows_digest=digest,
         classes=await visit.service.classes(),
@@ -280,18 +275,13 @@ def _rank(group: MessageGroup) -> tuple[int, float]:
 
 @page("GET", "/queue")
 async def queue_page(visit: Visit) -> Response:
-    query, error_text = visit.query(), ""
-    found = JudgementPage(())
-    try:
-        search = replace(query.to_search(), with_clues=True)
-        found = await visit.service.unsure(visit.person, search)
-    except UsageError as error:
-        error_text = str(error)
+    query = visit.query()
+    search = replace(query.to_search(), with_clues=True)
+    found = await visit.service.unsure(visit.person, search)
     groups = sorted(group_messages(found.rows), key=_rank)
     return await visit.render(
         "queue.html",
         text=query.q,
-        error_text=error_text,
         target=query.ending(),
         days=UNSURE_DAYS,
         groups=groups[:QUEUE_GROUPS],
@@ -338,18 +328,13 @@ async def _for_each(
 
 @page("GET", "/quarantine")
 async def quarantine_page(visit: Visit) -> Response:
-    query, error_text = visit.query(), ""
-    held = QuarantinePage(())
-    try:
-        held = await visit.service.quarantine(visit.person, query.to_search())
-    except UsageError as error:
-        error_text = str(error)
+    query = visit.query()
+    held = await visit.service.quarantine(visit.person, query.to_search())
     return await visit.render(
         "quarantine.html",
         page=held,
         query=query,
         keep=visit.service.settings.quarantine.keep,  # days
-        error_text=error_text,
         all="all" in visit.parameters,
     )
 
