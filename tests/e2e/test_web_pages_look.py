@@ -47,14 +47,14 @@ class Empty(Fixed):
     """Nothing was taught, and nothing has passed today."""
 
     async def today(self, person: Person, hours: int = 24) -> Today:
-        return Today([Hour(NOW - 3600 * n, {}, 0, 0) for n in reversed(range(hours))], 0, 0, ())
+        return Today([Hour(NOW - 3600 * n, {}, 0) for n in reversed(range(hours))], 0, 0, ())
 
     async def model(self, person: Person) -> Model:
-        return Model({}, "", 0, 0, 1, "c3d38961", ())
+        return Model({}, "", 0, ())
 
 
 class Long(Fixed):
-    async def classes(self, person: Person) -> Mapping[str, bool]:
+    async def classes(self) -> Mapping[str, bool]:
         return {"ham": False, "spam": True, "family-and-friends-of-the-house": False}
 
 
@@ -331,7 +331,7 @@ def test_a_lesson_without_an_answer_shows_an_error_on_the_page(
         enter(browser, server)
         browser.get(f"{server.url}/history")
         browser.execute_cdp_cmd("Network.enable", {})
-        browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/teach"]})
+        browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/history"]})
         for _ in range(2):
             press(browser, "Ham")
             shows(
