@@ -117,7 +117,7 @@ class PageSite:
         clients = [node.client(token) for node in self.nodes]
         for client in clients:
             eventually(
-                lambda client=client: client.get("/api/v1/classes").is_success, "it is known"
+                lambda client=client: client.get("/api/v1/model").is_success, "it is known"
             )
         return clients
 
