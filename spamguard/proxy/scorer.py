@@ -30,7 +30,6 @@ from msgspec import MsgspecError, msgpack
 from spamguard import log, process
 from spamguard.engine.policy import SPAM_THRESHOLD
 from spamguard.errors import SpamguardError
-from spamguard.mail.message import remove_subject_prefix
 from spamguard.records import MAX_LINE, MAX_WORD_LENGTH, MAX_WORDS, SENDER_PREFIX, Label, Scan
 from spamguard.storage import LEDGER_FILE
 
@@ -101,6 +100,8 @@ class Scorer:
 
         Raises MemoryError, which must end the process: what it left behind is in no known state.
         """
+        from spamguard.mail.message import remove_subject_prefix  # noqa: PLC0415  as above
+
         spam_filter = self.open(request.options)
         if spam_filter is None:
             return encode_answer("no-model")
