@@ -77,8 +77,8 @@ class Search:
     sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
     or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
     most `models.MAX_ROWS`. words: each matches subject, `from`, `author` or, for operators, a
-    recipient. seconds: after which a page ends, full or not. with_clues:
-    whether rows have a line of the text, and words as of `models.strongest_words`.
+    recipient. seconds: after which a page ends, full or not. with_clues: whether rows have a line
+    of the text, and words as of `models.strongest_words`.
     """
 
     sender: str = ""
@@ -405,7 +405,8 @@ class Reader:
             for entry in self.quarantine.read_entries(names):
                 if self.may_see(person, _recipient_addresses(entry)):
                     held = self._held_message(person, entry, probabilities)
-                    rows += [held] * _matches(held, search)
+                    if _matches(held, search):
+                        rows.append(held)
                 if len(rows) == limit:
                     return rows, entry.id if entry.id != ids[-1] else ""
             return rows, names[-1] if len(names) == MAX_READS else ""

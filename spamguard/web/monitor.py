@@ -63,7 +63,7 @@ Value = TypeVar("Value")
 
 
 class HealthReporter:
-    """Answers monitors, and the API and page about the same. Belongs to one event loop.
+    """Answers monitors, and the page about the same. Belongs to one event loop.
 
     ask: asks the master, may block. tell: tells the master what this process has counted.
     """

@@ -6,8 +6,8 @@ anything in another person's name.
 Blocking work runs in threads, each of which has its files open: two have a `Reader`, and one has a
 `Desk`, a reader with a filter that teaches and explains. A lesson is one piece of work for the
 desk: it finds the message, checks the rights, casts the vote and judges anew. A caller that waits
-too long gets BusyError. Scorer processes read and judge
-uploaded mail; this process never parses mail itself.
+too long gets BusyError. Scorer processes read and judge uploaded mail; this process never parses
+mail itself.
 
 Errors: UsageError for bad input, NotAllowedError for what the person may not do, NotThereError for
 an unknown id or somebody else's (nobody can tell which), BusyError for "try again in a moment".
