@@ -307,9 +307,5 @@ def describe_api() -> dict[str, Any]:
         schema |= {"required": sorted(schema["properties"]), "additionalProperties": False}
         for field in schema["properties"].values():
             field.pop("default", None)
-    for operation in (o for path in document["paths"].values() for o in path.values()):
-        for parameter in operation.get("parameters", ()):
-            if parameter["schema"]["type"] == "string":  # an empty text is an absent one
-                parameter["schema"].pop("default", None)
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {**document, "security": [{"token": []}]}

@@ -59,7 +59,6 @@ from spamguard.web.service import Result, Run, Service
 _log = logging.getLogger("spamguard.web")
 
 _PAGE_SECONDS = 1.0  # for a page of one node: its answer must come within `ASK_SECONDS`
-_GONE_SECONDS = 86_400.0
 _HISTORY, _QUARANTINE = f"{PEER_ROOT}history", f"{PEER_ROOT}quarantine"
 
 Answer = TypeVar("Answer")
@@ -349,5 +348,5 @@ def known_nodes(status: SharedStatus) -> list[PeerNode]:
     return [
         PeerNode(node.node, printable(node.name), node.url)
         for node in status.nodes
-        if node.url and node.seen > newest - _GONE_SECONDS
+        if node.url and node.seen > newest - 86_400  # a day
     ]

@@ -230,7 +230,6 @@ async def say_sender(visit: Visit) -> Response:
 
 QUEUE_GROUPS = 50
 """Groups on the page."""
-_DAY_SECONDS = 86_400
 _ACTION_SECONDS = 30.0  # for all messages of one form; a next hop may be slow
 
 
@@ -270,7 +269,7 @@ def _rank(group: MessageGroup) -> tuple[int, float]:
     A word helps most where the filter knows least, and on mail such as comes now.
     """
     newest = group.messages[0]
-    return int((time.time() - newest.time) // _DAY_SECONDS), abs(newest.probability - 0.5)
+    return int((time.time() - newest.time) // 86_400), abs(newest.probability - 0.5)
 
 
 @page("GET", "/queue")
