@@ -43,7 +43,6 @@ class Counters(Struct):
     next_hop_errors: dict[str, int] = {}
     last_errors: dict[str, tuple[int, str]] = {}  # of each endpoint, with seconds since 1970
     lessons: dict[str, int] = {}
-    seq: int = -1  # the number of the last lesson counted; -1: none was
 
     def count_message(self, verdict: str, action: str, size: int) -> None:
         _count(self.messages, f"{verdict} {action}")
@@ -63,7 +62,6 @@ class Counters(Struct):
 
     def add(self, other: Counters) -> None:
         self.bytes += other.bytes
-        self.seq = max(self.seq, other.seq)
         self.last_errors |= other.last_errors
         for mine, more in (
             (self.messages, other.messages),

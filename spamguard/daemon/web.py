@@ -146,15 +146,14 @@ async def _serve_page(
         closing(CredentialStore.open(settings.state)) as store,
         closing(process.listen(web.listen.host, web.listen.port)) as listening,
     ):
-        ask = partial(status.ask_daemon, settings.state)
         service: Service
         peers, settle = None, channel.request_settling
         if settings.shared is None:
-            service = Service(settings, settle, ask)
+            service = Service(settings, settle)
         else:
             from spamguard.web.nodes import open_nodes  # noqa: PLC0415  for several machines only
 
-            service, peers = open_nodes(settings, settle, ask)
+            service, peers = open_nodes(settings, settle)
         mailer = Mailer(settings, web, service) if web.mail_from else None
         spool = settings.state / SPOOL_DIRECTORY
         app = create_app(web, spool, service, store, reporter, mailer, peers)

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from spamguard.ledger import schema
 from spamguard.ledger.schema import Query
 from spamguard.ledger.votes import (
-    CastVote,
     Change,
     LastVote,
     MessageStanding,
@@ -187,11 +186,6 @@ class UserQueries:
         for hour, label, number in self._query(schema.VOTES_BY_HOUR, (user, since, until)):
             counts[hour] += number if is_class_label(label) else 0
         return dict(counts)
-
-    def latest_votes(self, user: str | None, since: int, until: int, limit: int) -> list[CastVote]:
-        """The latest of these votes, newest first."""
-        rows = self._query(schema.LATEST_VOTES, (user, since, until, limit))
-        return [CastVote(*row) for row in rows if is_class_label(row[2])]
 
     def last_vote_times(self) -> dict[str, int]:
         """When each user last cast a vote, or took one back."""

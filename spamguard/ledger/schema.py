@@ -376,10 +376,6 @@ AND label IS NOT NULL
 VOTES_BY_HOUR = f"""{_WITH_USERS}
 SELECT (events.time - ?2) / 3600, label, count(*) {_VOTES_IN_PERIOD} GROUP BY 1, 2"""
 
-LATEST_VOTES = f"""{_WITH_USERS}
-SELECT digest, events.user, label, events.time {_VOTES_IN_PERIOD}
-ORDER BY events.time DESC LIMIT ?4"""
-
 LAST_TIME_BY_USER = f"""{_WITH_USERS}
 SELECT user, (
     SELECT max(time) FROM events WHERE events.user = names.user AND NOT {_IS_AGEING}) FROM names

@@ -84,15 +84,6 @@ NO_STANDING = MessageStanding(None, None)
 """Of a message on which nobody has voted."""
 
 
-class CastVote(NamedTuple):
-    """A vote that was cast. time: seconds since 1970."""
-
-    digest: bytes
-    user: str
-    label: str
-    time: int
-
-
 def refuse_damaged_lessons(lessons: Iterable[Lesson]) -> None:
     """Raise LedgerError at the first lesson whose features cannot be read; it names the message."""
     for lesson in lessons:

@@ -186,16 +186,6 @@ class HistorySearch(History):
         query = "SELECT id, probability FROM judgements WHERE digest != x'' AND id IN "
         return dict(self._db.query(query + _marks(names), names))
 
-    def find_verdicts(self, digests: Sequence[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
-        """Digest, label, and labels by user where they differ, of these messages' rows.
-
-        Looks at all rows. SQLite takes 32,766 digests at most.
-        """
-        query = "SELECT digest, label, personal FROM judgements WHERE digest IN "
-        rows = self._db.query(query + _marks(digests), digests)
-        with self._db.errors(*DAMAGE):
-            return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
-
     def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
         """Set the classes of messages, for `HistoryFilter.taught`; None for no lesson.
 

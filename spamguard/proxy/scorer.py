@@ -50,12 +50,16 @@ _CHUNK_BYTES = 64 << 10
 
 
 class ScanOptions(NamedTuple):
-    """How to judge (as in `Filter.open`), and how many words to report."""
+    """How to judge (as in `Filter.open`), and how many words to report.
+
+    unmarked: without a prefix that we put before the subject.
+    """
 
     spam_threshold: float = SPAM_THRESHOLD
     authserv_ids: tuple[str, ...] = ()
     results_stripped: bool = False
     words: int = KEPT_WORDS
+    unmarked: bool = False
 
 
 class ScorerRequest(NamedTuple):
@@ -93,12 +97,16 @@ class Scorer:
 
         Raises MemoryError, which must end the process: what it left behind is in no known state.
         """
+        from spamguard.mail.message import remove_subject_prefix  # noqa: PLC0415  as above
+
         raw, on_top, users, options = request
         try:
             spam_filter = self.open(options)
             if spam_filter is None:
                 return encode_answer("no-model")
-            return encode_answer(spam_filter.scan(raw or b"", options.words, on_top, users))
+            raw = raw or b""
+            raw = remove_subject_prefix(raw) if options.unmarked else raw
+            return encode_answer(spam_filter.scan(raw, options.words, on_top, users))
         except MemoryError:
             raise
         except SpamguardError as error:

@@ -1,49 +1,39 @@
 """The HTTP API: an operation of FastAPI for each method and path, and its OpenAPI description.
 
 FastAPI checks parameters and writes answers by the types that an operation declares, and describes
-both from the same types, so the description cannot differ from what the API does. Two things are
+both from the same types, so the description cannot differ from what the API does. One thing is
 checked here, because FastAPI does not: whether a query has parameters that the operation does not
-know, and how long an operation may take.
+know.
 
 An operation does nothing but call the service. `app` turns errors into problems (RFC 9457).
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from spamguard import __version__
-from spamguard.errors import BusyError
-from spamguard.proxy.history import readable
 from spamguard.records import Explanation
 from spamguard.storage import Spool
-from spamguard.times import MAX_TIME, parse_time
 from spamguard.web import models, requests
-from spamguard.web.auth import require_operator
-from spamguard.web.history import Search
+from spamguard.web.history import SEARCH_TERMS, parse_search
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
-from spamguard.web.monitor import HealthReporter
-from spamguard.web.requests import PROBLEM_JSON, RefusalError
+from spamguard.web.requests import PROBLEM_JSON
 from spamguard.web.service import Service
 
 ROOT = "/api/v1"
 MESSAGE_TYPE = "message/rfc822"
-ANSWER_SECONDS = 60.0  # for any operation, after its message has arrived
 _MAX_TEXT = 500  # letters
 
 
@@ -53,47 +43,35 @@ _MAX_TEXT = 500  # letters
 class ApiCall:
     """One call of an operation, by a known person."""
 
-    def __init__(self, request: Request, deadline: asyncio.Timeout) -> None:
-        self._request, self._deadline = request, deadline
+    def __init__(self, request: Request) -> None:
+        """HTTPException: the query has a parameter that is not there."""
         self.person, self.root_path = requests.current_person(request), requests.root_path(request)
+        self._request, expected = request, _parameters(request)
         self.service: Service = request.app.state.service
-        self.monitor: HealthReporter = request.app.state.monitor
+        for name in request.query_params:
+            if name not in expected:
+                there_are = ", ".join(sorted(expected)) or "none"
+                raise HTTPException(
+                    400, f"unknown parameter {name[:60]!a}: there are {there_are} here"
+                )
 
     @asynccontextmanager
     async def message(self) -> AsyncIterator[Spool]:
         """Read the message that was sent. No form of another site can have its media type."""
         fields, limit = self._request.headers, requests.MAX_MESSAGE_BYTES
         if fields.get("content-type", "").partition(";")[0].strip().lower() != MESSAGE_TYPE:
-            raise RefusalError(415, f"send a message as {MESSAGE_TYPE}", Accept=MESSAGE_TYPE)
-        if fields.get("content-encoding", "identity").lower() != "identity":
-            raise RefusalError(415, "send a message without compression")
+            raise HTTPException(415, f"send a message as {MESSAGE_TYPE}", {"Accept": MESSAGE_TYPE})
         with closing(Spool(self._request.scope["state"]["spool"])) as spool:
-            self._deadline.reschedule(None)  # `app` limits the time of a body
             async for piece in self._request.stream():
                 spool.write(piece)
                 if spool.size > limit:
-                    raise RefusalError(413, f"a message has at most {limit:,} bytes")
+                    raise HTTPException(413, f"a message has at most {limit:,} bytes")
             if not spool.size:
-                raise RefusalError(422, "the message is empty")
-            self._deadline.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
+                raise HTTPException(422, "the message is empty")
             yield spool
 
 
-async def _open_call(request: Request) -> AsyncIterator[ApiCall]:
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS) as deadline:
-            call, expected = ApiCall(request, deadline), _parameters(request)
-            for name in request.query_params:
-                if name not in expected:
-                    there_are = ", ".join(sorted(expected)) or "none"
-                    text = f"unknown parameter {name[:60]!a}: there are {there_are} here"
-                    raise RefusalError(400, text)
-            yield call
-    except TimeoutError:
-        raise BusyError("this took too long: try again later") from None
-
-
-Call = Annotated[ApiCall, Depends(_open_call, scope="function")]
+Call = Annotated[ApiCall, Depends(ApiCall)]
 
 
 def _parameters(request: Request) -> dict[str, str]:
@@ -102,59 +80,21 @@ def _parameters(request: Request) -> dict[str, str]:
     return {parameter.alias: parameter.field_info.description for parameter in parameters}
 
 
-def value_refusal(request: Request, error: RequestValidationError) -> RefusalError:
+def value_refusal(request: Request, error: RequestValidationError) -> HTTPException:
     """Say which value FastAPI has refused, and what it should be; first that of the path."""
     fault = min(error.errors(), key=lambda e: (e["loc"][0] != "path", e["type"] != "missing"))
     if fault["loc"][0] == "path":
-        return RefusalError(404, "there is no message with that verdict id")
+        return HTTPException(404, "there is no message with that verdict id")
     name, text = fault["loc"][1], fault["msg"]
     about = _parameters(request)[name]
-    if fault["type"] == "missing":
-        return RefusalError(400, f"the parameter {name} is missing: {about}")
-    return RefusalError(422, f"{name}: {text[:1].lower()}{text[1:]} ({about})")
+    status = 400 if fault["type"] == "missing" else 422
+    return HTTPException(status, f"{name}: {text[:1].lower()}{text[1:]} ({about})")
 
 
 # ---- types of parameters
 
-_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
-# As seconds, 20261117 would be in 1970, and undo would take back everything.
-_COMPACT_DAY = re.compile(r"(?:19|20)[0-9]{6}")
-
-
-def _check_text(text: str) -> str:
-    if text != readable(text, _MAX_TEXT):
-        raise PydanticCustomError("text", "expected printable text")
-    return text
-
-
-def _parse_time(text: str) -> float:
-    if _NUMBER.fullmatch(text) and not _COMPACT_DAY.fullmatch(text):
-        return min(float(text), float(MAX_TIME))
-    try:
-        return parse_time(text, datetime.now(UTC))
-    except ValueError:
-        raise PydanticCustomError(
-            "time",
-            "expected seconds since 1970, a date such as 2026-11-17, or 2026-11-17T08:00:00Z",
-        ) from None
-
-
-def _empty_as(default: object) -> BeforeValidator:
-    return BeforeValidator(lambda text: text or default)
-
 
 _CLASS, _ID = "[a-z][a-z0-9_-]{0,31}", "[0-9a-v]{16}"
-# In annotations below, what stands first is checked last.
-Text = Annotated[str, Field(max_length=_MAX_TEXT), AfterValidator(_check_text)]
-Time = Annotated[float, BeforeValidator(_parse_time), WithJsonSchema({"type": "string"})]
-OptionalTime = Annotated[Time, _empty_as("0")]
-
-
-def _optional(about: str, pattern: str = "", **checks: Any) -> Any:
-    checks |= {"pattern": f"^({pattern})?$"} if pattern else {}
-    return Query(description=about, **checks)
-
-
 VerdictId = Annotated[
     str,
     Path(alias="id", pattern=f"^{_ID}$", description="The verdict id (`id=` in X-Spamguard)"),
@@ -167,11 +107,21 @@ ClassName = Annotated[
         description="What the message is: spam, ham, or a class of your own",
     ),
 ]
-Before = Annotated[str, _optional("Only messages older than this verdict id", _ID)]
+Words = Annotated[
+    str,
+    Query(
+        max_length=_MAX_TEXT,
+        description="Words of sender, recipient or subject, and as the page's search box takes "
+        f"them {', '.join(f'{name}:' for name in SEARCH_TERMS)}",
+    ),
+]
+Before = Annotated[
+    str,
+    Query(pattern=f"^({_ID})?$", description="Only messages older than this verdict id"),
+]
 Limit = Annotated[
     int,
     Query(ge=1, le=MAX_ROWS, description=f"Number of rows, at most {MAX_ROWS}"),
-    _empty_as(50),
 ]
 
 
@@ -185,21 +135,8 @@ class AsciiJson(JSONResponse):
         return json.dumps(content, allow_nan=False).encode("ascii")
 
 
-@dataclass(frozen=True)
-class ProblemDetails:
-    """What went wrong (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-
-
 _PROBLEM: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "What went wrong (RFC 9457)",
-        "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
+    "default": {"description": f"What went wrong (RFC 9457, {PROBLEM_JSON})"}
 }
 _WITH_MESSAGE: dict[str, Any] = {
     "openapi_extra": {
@@ -254,21 +191,9 @@ async def forget(
 
 @router.get("/history", summary="List messages that passed")
 async def history(
-    call: Call,
-    sender: Annotated[
-        Text,
-        _optional("Part of the envelope sender, or of the header's From", alias="from"),
-    ] = "",
-    recipient: Annotated[Text, _optional("Part of a recipient's address", alias="to")] = "",
-    subject: Annotated[Text, _optional("Part of the subject")] = "",
-    label: Annotated[str, _optional("The verdict: a class, unsure or not-scanned", _CLASS)] = "",
-    taught: Annotated[str, _optional("The class that people have taught, or any", _CLASS)] = "",
-    since: Annotated[OptionalTime, _optional("Not older than this time")] = 0.0,
-    until: Annotated[OptionalTime, _optional("Older than this time")] = 0.0,
-    before: Before = "",
-    limit: Limit = 50,
+    call: Call, q: Words = "", before: Before = "", limit: Limit = 50
 ) -> models.JudgementPage:
-    search = Search(sender, recipient, subject, label, taught, since, until, before, limit)
+    search = replace(parse_search(q, before), limit=limit)
     return await call.service.history(call.person, search)
 
 
@@ -313,31 +238,22 @@ async def say_sender(
         Query(alias="class", pattern="^(ham|spam)?$", description="ham or spam; empty: take back"),
     ],
     domain: Annotated[
-        Text, _optional("`domain` of the message: everybody there; empty: its address only")
+        str,
+        Query(
+            max_length=_MAX_TEXT,
+            description="`domain` of the message: everybody there; empty: its address only",
+        ),
     ] = "",
 ) -> models.LessonReceipt:
     return await call.service.say_of_sender(call.person, verdict_id, label, domain)
 
 
-@router.post("/undo", summary="Take back all votes of a user since a time")
-async def undo(
-    call: Call,
-    user: Annotated[
-        Text,
-        Query(description="Whose votes; empty: the site's. Only operators may name other people"),
-    ],
-    since: Annotated[Time, Query(description="Since when")],
-    dry_run: Annotated[
-        bool, Query(description="true: only tell what undo would do"), _empty_as(False)
-    ] = False,
-) -> models.UndoResult:
-    receipts = await call.service.undo(call.person, user, since, dry=dry_run)
-    return models.UndoResult(user, since, dry_run, len(receipts), receipts)
-
-
 @router.get("/quarantine", summary="List held messages")
-async def quarantine(call: Call, before: Before = "", limit: Limit = 50) -> models.QuarantinePage:
-    return await call.service.quarantine(call.person, Search(before=before, limit=limit))
+async def quarantine(
+    call: Call, q: Words = "", before: Before = "", limit: Limit = 50
+) -> models.QuarantinePage:
+    search = replace(parse_search(q, before), limit=limit)
+    return await call.service.quarantine(call.person, search)
 
 
 @router.get("/quarantine/{id}", summary="One of them, with its header section")
@@ -359,9 +275,7 @@ async def release(call: Call, verdict_id: VerdictId) -> models.ReleaseResult:
 @router.get("/today", summary="Numbers of the last hours")
 async def today(
     call: Call,
-    hours: Annotated[
-        int, Query(ge=1, le=MAX_HOURS, description="Number of hours"), _empty_as(24)
-    ] = 24,
+    hours: Annotated[int, Query(ge=1, le=MAX_HOURS, description="Number of hours")] = 24,
 ) -> models.Today:
     return await call.service.today(call.person, hours)
 
@@ -369,35 +283,6 @@ async def today(
 @router.get("/model", summary="What has been learnt")
 async def model(call: Call) -> models.Model:
     return await call.service.model(call.person)
-
-
-@router.get("/classes", summary="The classes that can be taught")
-async def classes(call: Call) -> models.ClassList:
-    return models.ClassList(await call.service.classes(call.person))
-
-
-@router.get(
-    "/status",
-    summary="Status of daemon and filter, as `spamguard status` (operators)",
-)
-async def status(call: Call) -> Mapping[str, Any]:
-    return await call.service.status(call.person)
-
-
-@router.get(
-    "/metrics",
-    summary="Metrics for Prometheus (operators)",
-    response_class=PlainTextResponse,
-)
-async def metrics(call: Call) -> Response:
-    require_operator(call.person)
-    return await call.monitor.metrics()
-
-
-@router.get("/health", summary="Whether all processes work")
-async def health(call: Call) -> models.Health:
-    faults = await call.monitor.find_unwell()
-    return models.Health(not faults, faults if call.person.operator else [])
 
 
 # ---- the description
@@ -418,14 +303,9 @@ def describe_api() -> dict[str, Any]:
         routes=router.routes,
     )
     schemas = document["components"]["schemas"]
-    schemas["Problem"] = TypeAdapter(ProblemDetails).json_schema()
     for schema in schemas.values():  # pydantic cannot know that answers are always whole
         schema |= {"required": sorted(schema["properties"]), "additionalProperties": False}
         for field in schema["properties"].values():
             field.pop("default", None)
-    for operation in (o for path in document["paths"].values() for o in path.values()):
-        for parameter in operation.get("parameters", ()):
-            if parameter["schema"]["type"] == "string":  # an empty text is an absent one
-                parameter["schema"].pop("default", None)
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {**document, "security": [{"token": []}]}

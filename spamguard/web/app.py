@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("spamguard.web")
 
-# These get no page, because the client may not be a browser that we want to serve.
-_JSON_ONLY_STATUSES = (414, 421, 431)
-
 
 def create_app(
     web: Web,
@@ -63,7 +60,7 @@ def create_app(
         redirect_slashes=False,
         openapi_url=None,  # and with it no page of FastAPI's own
     )
-    app.state.service, app.state.monitor = service, monitor
+    app.state.service = service
     return app
 
 
@@ -71,11 +68,12 @@ async def show_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         error = api.value_refusal(request, error)
     problem = problem_from_error(error)
-    if problem.status == 500:
+    if problem.status_code == 500:
         _log.error("a fault in answering %s", log_target(request.scope), exc_info=error)
     elif problem.detail == INTERNAL_DETAIL:
         _log.error("%s", error)
     path = request.url.path
-    if path.startswith(("/api", PEER_ROOT)) or problem.status in _JSON_ONLY_STATUSES:
+    # Of other names we serve no page: the client may not be a browser of ours.
+    if path.startswith(("/api", PEER_ROOT)) or problem.status_code == 421:
         return problem_response(problem)
     return problem_page(request, problem)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from spamguard.database import Database, Schema
-from spamguard.errors import AccessError, NotAllowedError, SpamguardError
+from spamguard.errors import AccessError, SpamguardError
 
 if TYPE_CHECKING:
     from spamguard.web.requests import RequestContext
@@ -54,11 +54,6 @@ class Person(NamedTuple):
         return "" if self.operator else self.name
 
 
-def require_operator(person: Person) -> None:
-    if not person.operator:
-        raise NotAllowedError("only operators may do this")
-
-
 # ---- credentials
 
 CREDENTIALS_FILE = "access.sqlite"
@@ -69,7 +64,6 @@ IDLE_SECONDS = 7 * 86_400  # after which an unused session ends
 SEEN_UPDATE_SECONDS = 300  # between two updates of the time of use
 NEVER = 0  # an expiry time
 
-_MAX_TOKENS = 1000
 CREDENTIALS_SCHEMA = Schema(
     kind="tokens and sessions",
     error=AccessError,
@@ -96,7 +90,8 @@ _FIND = f"SELECT digest, {_COLUMNS} FROM credentials WHERE id = :id AND kind = :
 _LIST = f"SELECT {_COLUMNS} FROM credentials WHERE {_VALID} ORDER BY kind, person, name, created"
 _DELETE_INVALID = f"DELETE FROM credentials WHERE NOT ({_VALID})"
 _DELETE_OLDEST = """DELETE FROM credentials WHERE id IN (
-    SELECT id FROM credentials WHERE {} ORDER BY created DESC, id DESC LIMIT -1 OFFSET ?)"""
+    SELECT id FROM credentials WHERE kind = ? AND person = ?
+    ORDER BY created DESC, id DESC LIMIT -1 OFFSET ?)"""
 
 
 class CredentialKind(StrEnum):
@@ -107,8 +102,8 @@ class CredentialKind(StrEnum):
     SESSION = "session"  # of a browser
 
 
-# Of one person, and in all. Beyond that, the oldest are deleted.
-_MAX_CREDENTIALS = {CredentialKind.LINK: (5, 500), CredentialKind.SESSION: (20, 5000)}
+# Of one person. Beyond that, the oldest are deleted.
+_MAX_CREDENTIALS = {CredentialKind.LINK: 5, CredentialKind.SESSION: 20}
 
 
 class Credential(NamedTuple):
@@ -153,7 +148,7 @@ class CredentialStore:
     ) -> str:
         """Make a new secret, which cannot be shown again.
 
-        AccessError: there is a token of that name, or there are too many tokens.
+        AccessError: there is a token of that name.
         """
         identity = b32hexencode(secrets.token_bytes(10)).decode("ascii").lower()
         secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -162,21 +157,15 @@ class CredentialStore:
         with self._db.transaction():
             self._db.execute(_DELETE_INVALID, _time_parameters(now))
             if kind is CredentialKind.TOKEN:
-                tokens = self._db.execute("SELECT name FROM credentials WHERE kind = 'token'")
-                names = tokens.fetchall()
-                if (name,) in names:
+                same = "SELECT 1 FROM credentials WHERE kind = 'token' AND name = ?"
+                if self._db.execute(same, (name,)).fetchone():
                     raise AccessError(
                         f"there is a token {name!r} already: "
                         "take another name, or revoke that one first"
                     )
-                if len(names) >= _MAX_TOKENS:
-                    text = f"there are {_MAX_TOKENS:,} tokens, the limit: revoke some first"
-                    raise AccessError(text)
             else:
-                per_person, in_all = _MAX_CREDENTIALS[kind]
-                of_person = _DELETE_OLDEST.format("kind = ? AND person = ?")
-                self._db.execute(of_person, (kind, person.name, per_person - 1))
-                self._db.execute(_DELETE_OLDEST.format("kind = ?"), (kind, in_all - 1))
+                most = _MAX_CREDENTIALS[kind]
+                self._db.execute(_DELETE_OLDEST, (kind, person.name, most - 1))
             self._db.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         return f"{identity}.{secret}"
 
@@ -188,11 +177,6 @@ class CredentialStore:
         expected, *columns = rows[0] if rows else (bytes(SECRET_BYTES),)  # compares even then
         same = hmac.compare_digest(_hash_secret(secret), expected)
         return _credential_from_row(columns) if rows and same else None
-
-    def redeem(self, text: str, now: int) -> Credential | None:
-        """Find a link and delete it. Of two callers at once, one gets it."""
-        credential = self.find(CredentialKind.LINK, text, now)
-        return credential if credential is not None and self.delete(credential.id) else None
 
     def note_use(self, credential: Credential, now: int) -> None:
         """Update the time of use, not every time."""
@@ -241,24 +225,16 @@ class UnauthenticatedError(SpamguardError):
     """There is no valid token or session. The text is for the visitor."""
 
 
-class AuthMethod(StrEnum):
-    """How a visitor is known."""
-
-    TOKEN = "token"  # noqa: S105  no password: a program, by `Authorization: Bearer`
-    SESSION = "session"  # a person, by the cookie of a session
-    PROXY = "proxy"  # a person, by the word of a reverse proxy
-    PEER = "peer"  # another node that acts for a person, by its signature
-
-
 class Visitor(NamedTuple):
     """The person or program behind a request.
 
-    credential: the id of the token or session, not its secret.
+    session: the id of a browser's session, not its secret; "" without one. by_token: it is a
+    program, which no page of another site can make send anything.
     """
 
     person: Person
-    auth_method: AuthMethod
-    credential: str = ""
+    session: str = ""
+    by_token: bool = False
 
 
 class SessionManager:
@@ -295,17 +271,19 @@ class SessionManager:
         return person, self._store.create(CredentialKind.SESSION, person, now, expires=expires)
 
     async def _use_up(self, link: str, now: int) -> Credential | None:
-        if self._burn is None:
-            return self._store.redeem(link, now)
         credential = self._store.find(CredentialKind.LINK, link, now)
-        if credential is None or not await asyncio.to_thread(self._burn, credential.id):
+        if credential is None:
             return None
-        self._store.delete(credential.id)  # if the end of it has not come from the others yet
-        return credential
+        if self._burn is not None:
+            is_first = await asyncio.to_thread(self._burn, credential.id)
+            self._store.delete(credential.id)  # if the end of it has not come from others yet
+        else:
+            is_first = self._store.delete(credential.id)
+        return credential if is_first else None
 
     def log_out(self, visitor: Visitor | None) -> None:
-        if visitor is not None and visitor.auth_method is AuthMethod.SESSION:
-            self._store.delete(visitor.credential)
+        if visitor and visitor.session:
+            self._store.delete(visitor.session)
 
     def identify(self, context: RequestContext, now: int) -> Visitor | None:
         """Return the visitor, or None for an anonymous request.
@@ -317,15 +295,15 @@ class SessionManager:
             credential = self._find(CredentialKind.TOKEN, secret.strip(), now)
             if credential is None:
                 raise UnauthenticatedError("this token is wrong, too old or was revoked")
-            return Visitor(credential.person, AuthMethod.TOKEN, credential.id)
+            return Visitor(credential.person, by_token=True)
         if context.user:
             is_operator = context.user in self._operators
-            return Visitor(Person(context.user, is_operator), AuthMethod.PROXY)
+            return Visitor(Person(context.user, is_operator))
         secret = context.session_secret
         credential = self._find(CredentialKind.SESSION, secret, now) if secret else None
         if credential is None:  # a session that has ended is no failed attempt
             return None
-        return Visitor(credential.person, AuthMethod.SESSION, credential.id)
+        return Visitor(credential.person, credential.id)
 
     def _find(self, kind: CredentialKind, secret: str, now: int) -> Credential | None:
         credential = self._store.find(kind, secret, now)

@@ -15,14 +15,15 @@ message that is not theirs, when mail of others came, or unprintable text.
 
 from __future__ import annotations
 
+import re
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
 from math import inf
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from spamguard import keys
 from spamguard.config.options import Action, Settings
@@ -52,6 +53,7 @@ from spamguard.proxy.history_search import (
 )
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE
+from spamguard.times import parse_time
 from spamguard.users import UserResolver
 from spamguard.web import models
 from spamguard.web.auth import Person
@@ -63,7 +65,8 @@ PAGE_SECONDS = 2.0
 # A refresh takes one or two index lookups for each user, 70 ms for 20,000 users.
 _REFRESH_SECONDS = 5.0
 _BATCH_SIZE = 5000  # votes
-MAX_READS = 500  # notes of held messages that one search reads, in about 20 ms
+MAX_READS = 500  # notes of held messages that are read at once, in about 20 ms
+_MAX_KNOWN = 20_000  # held messages whose recipients are kept: these never change
 MAX_TEXT = 1000  # characters of a text of a held message
 
 Row = TypeVar("Row", HistoryRow, HeldMessage)
@@ -75,8 +78,8 @@ class Search:
     sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
     or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
     most `models.MAX_ROWS`. words: each matches subject, `from`, `author` or, for operators, a
-    recipient. seconds: after which a page ends, full or not. with_clues:
-    whether rows have a line of the text, and words as of `models.strongest_words`.
+    recipient. seconds: after which a page ends, full or not. with_clues: whether rows have a line
+    of the text, and words as of `models.strongest_words`.
     """
 
     sender: str = ""
@@ -95,12 +98,52 @@ class Search:
 
 EVERYTHING = Search()
 
+_MAX_WORDS = 20
+SEARCH_TERMS = {
+    "from": "sender",
+    "to": "recipient",
+    "subject": "subject",
+    "verdict": "label",
+    "said": "taught",
+    "since": "since",
+    "until": "until",
+}
+"""What may stand before a colon in a search, and the field of `Search` that it sets."""
+SEARCH_TERM = re.compile(r'(?:([A-Za-z]+):)?(?:"([^"]*)"|(\S+))')
+
+
+def parse_search(text: str, before: str = "") -> Search:
+    """Read a search as the search box takes it.
+
+    UsageError: a day is not a day, or there are too many words.
+
+    >>> parse_search('solar from:"Ann Lee" verdict:spam').sender
+    'Ann Lee'
+    """
+    words: list[str] = []
+    values: dict[str, Any] = {"before": before}
+    for term in SEARCH_TERM.finditer(text):
+        value = (term[2] or term[3] or "").strip()
+        name = SEARCH_TERMS.get((term[1] or "").lower())
+        if name in ("since", "until"):
+            try:
+                values[name] = parse_time(value, datetime.now(UTC), is_end=name == "until")
+            except ValueError:
+                raise UsageError(f"{value} is not a day: write it as in 2026-11-20") from None
+        elif name:
+            values[name] = value
+        elif value:
+            words.append(term[0] if term[1] else value)
+    if len(words) > _MAX_WORDS:
+        raise UsageError(f"these are more than {_MAX_WORDS} words: leave some out")
+    return Search(words=tuple(words), **values)
+
 
 def find_page(
     look: Callable[[str, int], tuple[Sequence[Row], str]],
     start: str,
     limit: int,
-    seconds: float = PAGE_SECONDS,
+    seconds: float,
 ) -> tuple[list[Row], str]:
     """Return the rows of a page, and where the next page begins; "" after the last page.
 
@@ -128,19 +171,17 @@ class Reader:
 
     The history is opened when it is needed, so that what needs only the ledger works without it.
     Its connection knows the class that each message is taught as (`catch_up`).
-
-    held_recipients: of held messages whose notes were read, by id; they never change.
     """
 
     def __init__(self, settings: Settings, ledger: SqliteLedger) -> None:
         self.settings, self.ledger = settings, ledger
         self.quarantine = Quarantine(settings.state / DIRECTORY)
-        self.held_recipients: dict[str, Sequence[str]] = {}
         self._resolver = UserResolver(settings.aliases)
         self._users: frozenset[str] = frozenset()
         self._users_until = 0.0
         self._last_seq = 0
         _, self._log_state = ledger.read_end()
+        self._held_recipients = lru_cache(_MAX_KNOWN)(self._read_held_recipients)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -186,7 +227,7 @@ class Reader:
     def visible_addresses(self, person: Person, addresses: Iterable[str]) -> tuple[str, ...]:
         users = self.users
         return tuple(
-            address
+            printable(address, MAX_TEXT)
             for address in addresses
             if person.operator or self._resolver.could_belong_to(address, person.name, users)
         )
@@ -247,14 +288,8 @@ class Reader:
         self.check_searchable(person, search)
         if search.taught:
             self.catch_up()
-        wanted = HistoryFilter(
-            **{name: text for name, text in vars(search).items() if name in HistoryFilter._fields}
-        )._replace(
-            since=max(0.0, search.since),
-            until=max(0.0, search.until),
-            parts=self.search_parts(person),
-        )
-        last = first_id(wanted.until + 1.0) if wanted.until else AFTER_LAST_ID
+        conditions = {name: getattr(search, name) for name in HistoryFilter._fields[:-2]}
+        wanted = HistoryFilter(**conditions, words=search.words, parts=self.search_parts(person))
         part = fold_text(wanted.recipient)
 
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
@@ -275,7 +310,7 @@ class Reader:
                 rows = [replace(row, words=models.strongest_words(row.words)) for row in rows]
             return rows, page.next_before
 
-        return find_page(look, min(search.before or last, last), search.limit, search.seconds)
+        return find_page(look, search.before, search.limit, search.seconds)
 
     def page(self, person: Person, search: Search) -> models.JudgementPage:
         rows, following = self.find_rows(person, search)
@@ -337,7 +372,7 @@ class Reader:
             judgements.append(judgement)
         return judgements
 
-    def describe(self, person: Person, row: HistoryRow, *, held: bool) -> JudgementDetails:
+    def describe(self, person: Person, row: HistoryRow, held: bool) -> JudgementDetails:
         (details,) = self.judgements(person, [row], [row.id] if held else ())
         settings = self.settings
         is_ours = row.fingerprint == self.ledger.fingerprint and settings.believed_servers
@@ -362,36 +397,27 @@ class Reader:
 
     def held_page(self, person: Person, search: Search) -> models.QuarantinePage:
         """Return a page of the held messages that a search finds; label and taught do not count."""
-        is_theirs = cache(lambda address: self.may_see(person, [address]))
+        lowest = first_id(search.since)
+        ids = sorted((name for name in self.quarantine.ids() if name >= lowest), reverse=True)
 
         def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
-            """Look at the newest ids with a visible recipient, at `MAX_READS` notes at most."""
-            ids = sorted(self.quarantine.ids())
-            known = self.held_recipients
-            if len(known) > 2 * len(ids) + MAX_READS:  # most are gone
-                known.clear()
-            visible: list[str] = []
-            reads, searched_to = 0, ""
-            for at in range(bisect_left(ids, before) - 1, -1, -1):
-                if len(visible) == limit or reads == MAX_READS:
-                    searched_to = ids[at + 1]
-                    break
-                recipients = known.get(ids[at])
-                if recipients is None:
-                    reads += 1
-                    recipients = []  # if it is damaged, or gone meanwhile
-                    for entry in self.quarantine.read_entries([ids[at]]):
-                        recipients = known[ids[at]] = _recipient_addresses(entry)
-                if any(map(is_theirs, recipients)):
-                    visible.append(ids[at])
-            probabilities = self.history.find_probabilities(visible)
-            held = [
-                self._held_message(person, entry, probabilities)
-                for entry in self.quarantine.read_entries(visible)
-            ]
-            return [message for message in held if _matches(message, search)], searched_to
+            names = [name for name in ids if name < before][:MAX_READS]
+            probabilities = self.history.find_probabilities(names)
+            rows: list[HeldMessage] = []
+            theirs = (name for name in names if self.may_see(person, self._held_recipients(name)))
+            for entry in self.quarantine.read_entries(theirs):
+                held = self._held_message(person, entry, probabilities)
+                if _matches(held, search):
+                    rows.append(held)
+                if len(rows) == limit:
+                    return rows, entry.id if entry.id != ids[-1] else ""
+            return rows, names[-1] if len(names) == MAX_READS else ""
 
         return models.QuarantinePage(*find_page(look, search.before, search.limit, search.seconds))
+
+    def _read_held_recipients(self, verdict_id: str) -> list[str]:
+        entries = self.quarantine.read_entries([verdict_id])
+        return [address for entry in entries for address in _recipient_addresses(entry)]
 
     def held_details(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
         entry = self.held_entry(person, verdict_id)
@@ -423,18 +449,13 @@ class Reader:
         self, person: Person, entry: QuarantineEntry, probabilities: Mapping[str, float]
     ) -> HeldMessage:
         header = self._held_header(entry)
-
-        def visible(addresses: Sequence[str]) -> tuple[str, ...]:
-            addresses = self.visible_addresses(person, addresses)
-            return tuple(printable(address, MAX_TEXT) for address in addresses)
-
         return HeldMessage(
             entry.id,
             entry.when,
             printable(entry.envelope.sender.address, MAX_TEXT),
             readable(decode_author(header), MAX_TEXT),
-            visible(_recipient_addresses(entry)),
-            visible(_waiting_addresses(entry)),
+            self.visible_addresses(person, _recipient_addresses(entry)),
+            self.visible_addresses(person, _waiting_addresses(entry)),
             readable(decode_subject(header), MAX_TEXT),
             entry.size,
             printable(entry.reason, MAX_TEXT),
@@ -459,17 +480,17 @@ def _address_parts(address: str) -> list[str]:
 
 
 def _matches(message: HeldMessage, search: Search) -> bool:
-    sender, recipients, subject = (
-        fold_text("\n".join(texts))
-        for texts in ((message.sender, message.author), message.recipients, (message.subject,))
+    senders = fold_text(f"{message.sender}\n{message.author}")
+    recipients = fold_text("\n".join(message.recipients))
+    subject = fold_text(message.subject)
+    found = (
+        (search.sender, senders),
+        (search.recipient, recipients),
+        (search.subject, subject),
+        *((word, f"{senders}\n{recipients}\n{subject}") for word in search.words),
     )
-    return (
-        fold_text(search.sender) in sender
-        and fold_text(search.recipient) in recipients
-        and fold_text(search.subject) in subject
-        and all(fold_text(word) in f"{sender}\n{recipients}\n{subject}" for word in search.words)
-        and search.since <= message.time < (search.until or inf)
-    )
+    is_in_time = search.since <= message.time < (search.until or inf)
+    return is_in_time and all(fold_text(term) in text for term, text in found)
 
 
 def _recipient_addresses(entry: QuarantineEntry) -> list[str]:

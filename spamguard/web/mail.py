@@ -24,15 +24,16 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import localtime, make_msgid
+from math import inf
+from typing import Any
 
-from spamguard.aio import run_in_thread
 from spamguard.config.options import DigestPeriod, Settings, Web
 from spamguard.database import Database, Schema
 from spamguard.delivery.next_hop import deliver
@@ -109,14 +110,10 @@ class Mailer:
         user, mailbox = await self._service.find_user(address, self._mail_from)
         if not user or self._user_rates.take(user, time.monotonic()) > 0:
             return
-
-        def create_link() -> str:
-            now = int(time.time())
-            with closing(CredentialStore.open(self._state)) as store:
-                kind = CredentialKind.LINK
-                return store.create(kind, Person(user), now, expires=now + LINK_SECONDS)
-
-        text = _LINK_TEXT.format(link=login_url(self._page, await run_in_thread(create_link)))
+        now, kind = int(time.time()), CredentialKind.LINK
+        with closing(CredentialStore.open(self._state)) as store:
+            secret = store.create(kind, Person(user), now, expires=now + LINK_SECONDS)
+        text = _LINK_TEXT.format(link=login_url(self._page, secret))
         await self.send(mailbox, _LINK_SUBJECT, text)
 
     async def send(self, mailbox: str, subject: str, text: str) -> Reply:
@@ -221,11 +218,9 @@ class DigestSender:
     async def _find_users(self, hour: float) -> list[tuple[str, str]]:
         """The users who have got such mail, and their mailboxes."""
         since = hour - 3 * self._seconds
-        addresses: set[str] = set()
-        async for held in self._held(_OPERATOR, since):
-            addresses.update(held.waiting)
-        async for judgement in self._unsure(_OPERATOR, since):
-            addresses.update(judgement.recipients)
+        held, unsure = await self._find(_OPERATOR, since, inf)
+        addresses = {address for message in held for address in message.waiting}
+        addresses |= {address for judgement in unsure for address in judgement.recipients}
         find, mail_from = self._service.find_user, self._web.mail_from
         users = {await find(address, mail_from) for address in addresses}
         return sorted((user, mailbox) for user, mailbox in users if user)
@@ -238,15 +233,9 @@ class DigestSender:
         if last >= hour:
             return
         _note(db, row, hour, since)
-        held = [each async for each in self._held(person, since) if each.time <= now]
-        unsure: list[Judgement] = []
-        if not person.operator:  # to decide these is their people's
-            ids = {each.id for each in held}
-            unsure = [
-                each
-                async for each in self._unsure(person, since)
-                if each.time <= now and not each.own and each.id not in ids
-            ]
+        held, unsure = await self._find(person, since, now)
+        # To decide what is unsure is people's own.
+        unsure = [each for each in unsure if not (person.operator or each.own or each.held)]
         if held or unsure:
             count = len(held) + len(unsure)
             subject = f"{count} message{'s' * (count != 1)} held"
@@ -255,31 +244,31 @@ class DigestSender:
             if (await self._mailer.send(mailbox, subject, text)).is_positive:
                 _note(db, row, hour, now)
 
-    async def _held(self, person: Person, since: float) -> AsyncIterator[HeldMessage]:
-        search = Search(limit=MAX_ROWS)
-        while True:
-            page = await Service.quarantine(self._service, person, search)
-            for message in page.messages:
-                if message.time <= since:
-                    return
-                if message.waiting:
-                    yield message
-            if not page.following:
-                return
-            search = replace(search, before=page.following)
+    async def _find(
+        self, person: Person, after: float, upto: float
+    ) -> tuple[list[HeldMessage], list[Judgement]]:
+        """Return what is held and what is unsure of a person's mail."""
+        held = await self._list(Service.quarantine, person, after, upto)
+        unsure: list[Judgement] = []
+        with suppress(NotAllowedError):
+            unsure = await self._list(Service.history, person, after, upto, UNSURE)
+        return [message for message in held if message.waiting], unsure
 
-    async def _unsure(self, person: Person, since: float) -> AsyncIterator[Judgement]:
-        search = Search(label=UNSURE, since=since, limit=MAX_ROWS)
+    async def _list(
+        self,
+        look: Callable[..., Awaitable[Any]],
+        person: Person,
+        after: float,
+        upto: float,
+        label: str = "",
+    ) -> list[Any]:
+        rows: list[Any] = []
+        search = Search(label=label, since=after, limit=MAX_ROWS)
         while True:
-            try:
-                page = await Service.history(self._service, person, search)
-            except NotAllowedError:
-                return
-            for judgement in page.judgements:
-                if judgement.time > since:
-                    yield judgement
+            page = await look(self._service, person, search)
+            rows += [row for row in page.rows if after < row.time <= upto]
             if not page.following:
-                return
+                return rows
             search = replace(search, before=page.following)
 
 

@@ -132,7 +132,7 @@ class JudgementPage:
     absent: names of nodes that did not answer, whose messages are missing.
     """
 
-    judgements: Sequence[Judgement]
+    rows: Annotated[Sequence[Judgement], Field(serialization_alias="judgements")]
     following: str = ""
     absent: Sequence[str] = ()
 
@@ -178,14 +178,11 @@ class LessonReceipt:
 
 @dataclass(frozen=True)
 class Hour:
-    """Numbers of an hour. mail: messages by label. lessons: votes. corrections: votes that
-    contradict the verdict.
-    """
+    """Numbers of an hour. mail: messages by label. lessons: votes."""
 
     start: Moment
     mail: Mapping[str, int]
     lessons: int
-    corrections: int
 
 
 @dataclass(frozen=True)
@@ -239,7 +236,7 @@ class HeldMessageDetails(HeldMessage):
 class QuarantinePage:
     """A page of the quarantine, newest first. following, absent: as of the history."""
 
-    messages: Sequence[HeldMessage]
+    rows: Annotated[Sequence[HeldMessage], Field(serialization_alias="messages")]
     following: str = ""
     absent: Sequence[str] = ()
 
@@ -283,16 +280,13 @@ class User:
 
 @dataclass(frozen=True)
 class Model:
-    """What has been learnt. missing: what leaves much mail unsure, or "". key: its fingerprint.
-    users: all for operators, others see themselves.
+    """What has been learnt. missing: what leaves much mail unsure, or "". users: all for operators,
+    others see themselves.
     """
 
     classes: Mapping[str, Class]
     missing: str
-    events: int
     unsettled: int
-    extractor: int
-    key: str
     users: Sequence[User]
 
 
@@ -365,37 +359,11 @@ class VerdictReasons:
 
 
 @dataclass(frozen=True)
-class UndoResult:
-    """Votes that were taken back; with dry_run they still stand."""
-
-    user: str
-    since: Moment
-    dry_run: bool
-    taken_back: int
-    receipts: Sequence[LessonReceipt]
-
-
-@dataclass(frozen=True)
 class DeleteResult:
     """The message was deleted."""
 
     id: str
     deleted: bool
-
-
-@dataclass(frozen=True)
-class ClassList:
-    """The classes that can be taught, and whether each is unwanted."""
-
-    classes: Mapping[str, bool]
-
-
-@dataclass(frozen=True)
-class Health:
-    """Whether all processes work. wrong: a line for each fault, for operators."""
-
-    alive: bool
-    wrong: Sequence[str]
 
 
 def summarize_explanation(why: Explanation, max_words: int | None = None) -> VerdictExplanation:

@@ -2,11 +2,10 @@
 
 `HealthReporter` answers `/healthz` with what the master says of the processes, `/readyz` from the
 filter and the next hops too, and `/metrics` from what the processes have counted and the filter
-knows. Answers are cached for some seconds (`AsyncTtlCache`), so that asking often costs nothing.
-`FilterProbe` opens the filter each time, which also shows that it is usable.
+knows. `FilterProbe` opens the filter each time, which also shows that it is usable.
 
 `monitor_config` and `page_config` say how uvicorn serves this, and page and API: few connections,
-each for some seconds at most, and no waiting for a header without limit. On loopback these pages
+and no waiting for a header without limit. On loopback these pages
 must be asked by address or as localhost: otherwise a page of another site whose name leads here
 (DNS rebinding) could read the answer in a browser on this machine.
 """
@@ -20,17 +19,16 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import h11
 import uvicorn
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
@@ -46,7 +44,7 @@ from spamguard.config.options import Settings
 from spamguard.counters import BUCKET_BOUNDS, STAGES, Counters, DaemonReport, Durations, pairs
 from spamguard.delivery.smtp import find_unreachable
 from spamguard.engine.filter import Filter
-from spamguard.errors import BusyError, LedgerError, SpamguardError
+from spamguard.errors import LedgerError, SpamguardError
 from spamguard.imap.status import AccountStatus, read_status
 from spamguard.records import Status
 from spamguard.storage import LEDGER_FILE
@@ -58,66 +56,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("spamguard.metrics")
 
-# ---- a cache
-
-Value = TypeVar("Value")
-
-ERROR_TTL_SECONDS = 2.0
-"""The time for which an error is kept, at most."""
-
-
-class AsyncTtlCache(Generic[Value]):
-    """Keeps the result of a slow async call.
-
-    load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
-    good for less. timeout: how many seconds `get` waits. instead: makes a value of an error.
-    """
-
-    def __init__(
-        self,
-        load: Callable[[], Awaitable[Value]],
-        ttl_seconds: float,
-        timeout: float,
-        instead: Callable[[Exception], Value] | None = None,
-    ) -> None:
-        self._load, self._ttl_seconds, self._timeout = load, ttl_seconds, timeout
-        self._instead = instead
-        self._task: asyncio.Future[Value] | None = None
-        self._expires_at = 0.0
-
-    async def get(self) -> Value:
-        """The result, or the error of the call; BusyError: it takes too long."""
-        error: Exception
-        if self._task is None or (self._task.done() and time.monotonic() >= self._expires_at):
-            self._task = asyncio.ensure_future(self._load())
-            self._task.add_done_callback(self._note_end)
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
-        except TimeoutError:
-            error = BusyError("this takes too long now: try again later")
-        except (SpamguardError, OSError) as failure:
-            error = failure
-        if self._instead is None:
-            raise error
-        return self._instead(error)
-
-    def _note_end(self, task: asyncio.Future[Value]) -> None:
-        # `exception` also keeps asyncio from logging an error when nobody waits any more.
-        failed = task.cancelled() or task.exception() is not None
-        limit = ERROR_TTL_SECONDS if failed else self._ttl_seconds
-        self._expires_at = time.monotonic() + min(self._ttl_seconds, limit)
-
-
 # ---- health
 
-_FILTER_CACHE_SECONDS = 5.0
-_DAEMON_CACHE_SECONDS = 0.5
-_HOPS_CACHE_SECONDS = 10.0  # each probe is a session that the next hop may log
 _PROBE_TIMEOUT = 5.0
+Value = TypeVar("Value")
 
 
 class HealthReporter:
-    """Answers monitors, and the API and page about the same. Belongs to one event loop.
+    """Answers monitors, and the page about the same. Belongs to one event loop.
 
     ask: asks the master, may block. tell: tells the master what this process has counted.
     """
@@ -129,41 +75,34 @@ class HealthReporter:
         tell: Callable[[Counters], None],
     ) -> None:
         self._settings = settings
-        hops = [listener.next_hop for listener in settings.listeners]
-        probe = FilterProbe(settings.state, ask, tell)
-        # Threads of its own: monitors are answered while the page keeps all others busy.
-        self._threads = ThreadPoolExecutor(2, "probe")
-        self._filter = AsyncTtlCache[FilterReport | str](
-            lambda: asyncio.get_running_loop().run_in_executor(self._threads, probe.probe),
-            _FILTER_CACHE_SECONDS,
-            _PROBE_TIMEOUT,
-            lambda error: f"state: {error}",
-        )
-        self._daemon = AsyncTtlCache(
-            lambda: asyncio.get_running_loop().run_in_executor(self._threads, ask),
-            _DAEMON_CACHE_SECONDS,
-            _PROBE_TIMEOUT,
-            lambda _: DaemonReport(),
-        )
-        self._hops = AsyncTtlCache(
-            lambda: find_unreachable(hops, log.hostname()),
-            _HOPS_CACHE_SECONDS,
-            _PROBE_TIMEOUT,
-            lambda error: [f"next hops: {error}"],
-        )
+        self._hops = [listener.next_hop for listener in settings.listeners]
+        # Threads of their own: monitors are answered while the page keeps all others busy.
+        self._ask = partial(_run, ThreadPoolExecutor(1, "ask"), ask)
+        probe = FilterProbe(settings.state, tell).probe
+        self._probe = partial(_run, ThreadPoolExecutor(1, "probe"), probe)
 
-    async def metrics(self, accept: str = "") -> Response:
-        report = await self._filter.get()
-        accounts = None
-        if self._settings.accounts:
-            accounts = read_status(self._settings.state).values()
-        daemon, shared = await self._daemon.get(), self._read_shared()
+    async def _look_at_filter(self) -> FilterReport | str:
+        """Return what the filter knows, or what is wrong with it."""
+        try:
+            return await asyncio.wait_for(self._probe(), _PROBE_TIMEOUT)
+        except TimeoutError:
+            return "state: it takes too long to open the filter"
+        except (SpamguardError, OSError) as error:
+            return f"state: {error}"
+
+    async def metrics(self, accept: str) -> Response:
+        report = await self._look_at_filter()
+        settings = self._settings
+        accounts = read_status(settings.state).values() if settings.accounts else None
+        daemon, shared = await self._ask(), self._read_shared()
         return MetricsPage(daemon, report, shared, accounts).encode(accept)
 
-    async def health(self) -> Response:
-        return _health_answer(await self.find_unwell(), "alive")
+    async def health(self, _: str) -> Response:
+        """Answer /healthz: whether all processes work."""
+        daemon = await self._ask()
+        return _health_answer([*daemon.stuck, *daemon.absent], "alive")
 
-    async def ready(self) -> Response:
+    async def ready(self, _: str) -> Response:
         """Answer /readyz: whether mail can be judged and delivered.
 
         It can without the shared log, but for a node that joins it: further lines tell of that.
@@ -184,20 +123,20 @@ class HealthReporter:
 
         return status.read_status(self._settings.state)
 
-    async def find_unwell(self) -> list[str]:
-        """Return the lines of /healthz: one for each process that does not work."""
-        daemon = await self._daemon.get()
-        return [*daemon.stuck, *daemon.absent]
-
     async def look(self) -> DaemonHealth:
         daemon, report, hops = await self._look_everywhere()
-        trouble, last_taught = (report, None) if isinstance(report, str) else ("", report[1])
-        return await asyncio.to_thread(
-            check_daemon, self._settings, daemon, trouble, last_taught, hops
-        )
+        found = [*hops, *([report] if isinstance(report, str) else ())]
+        shared = self._read_shared()
+        found += shared.notes(time.time()) if shared else ()
+        return await asyncio.to_thread(check_daemon, self._settings, daemon, found)
 
     async def _look_everywhere(self) -> tuple[DaemonReport, FilterReport | str, list[str]]:
-        return await asyncio.gather(self._daemon.get(), self._filter.get(), self._hops.get())
+        hops = find_unreachable(self._hops, log.hostname())
+        return await asyncio.gather(self._ask(), self._look_at_filter(), hops)
+
+
+async def _run(threads: Executor, work: Callable[[], Value]) -> Value:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) -> Response:
@@ -227,14 +166,12 @@ class FilterReport(NamedTuple):
 class FilterProbe:
     """Looks at one filter, for one thread at a time, and counts its lessons.
 
-    ask, tell: as of `HealthReporter`. The process before this one has told how far it had counted.
+    tell: as of `HealthReporter`.
     """
 
-    def __init__(
-        self, state: Path, ask: Callable[[], DaemonReport], tell: Callable[[Counters], None]
-    ) -> None:
-        self._state, self._ask, self._tell = state, ask, tell
-        self._counters: Counters | None = None  # None: before the first look
+    def __init__(self, state: Path, tell: Callable[[Counters], None]) -> None:
+        self._state, self._tell = state, tell
+        self._counters, self._seq = Counters(), -1  # the last event that was counted; -1: none
         self._last_taught: int | None = None
 
     def probe(self) -> FilterReport:
@@ -244,20 +181,16 @@ class FilterProbe:
         with Filter.open(self._state) as spam_filter:
             # Count lessons since the last look; the first look counts none.
             users, last = spam_filter.ledger.users, spam_filter.ledger.last_position()
-            if self._counters is None:
-                self._last_taught = users.last_vote_time(PERSON_ORIGINS)
-                self._counters = Counters(seq=self._ask().counters.seq)
-            counters = self._counters
-            if not 0 <= counters.seq <= last:  # never counted, or an older ledger was restored
-                counters.seq = last
-            upto = min(last, counters.seq + _MAX_EVENTS)
-            for label, origin, number, newest in users.votes_by_origin(counters.seq, upto):
+            if not 0 <= self._seq <= last:  # never counted, or an older ledger was restored
+                self._last_taught, self._seq = users.last_vote_time(PERSON_ORIGINS), last
+            upto = min(last, self._seq + _MAX_EVENTS)
+            for label, origin, number, newest in users.votes_by_origin(self._seq, upto):
                 first = origin.partition(" ")[0].strip(",")[:_MAX_ORIGIN_LENGTH]
-                counters.count_lessons(label, first or "other", number)
+                self._counters.count_lessons(label, first or "other", number)
                 if first in PERSON_ORIGINS:
                     self._last_taught = max(self._last_taught or 0, newest)
-            counters.seq = upto
-            self._tell(counters)
+            self._seq = upto
+            self._tell(self._counters)
             return FilterReport(spam_filter.status(), self._last_taught)
 
 
@@ -275,7 +208,7 @@ class Gauge(NamedTuple):
     about: str
     read: Callable[[Any], Any]
     labels: Sequence[str] = ()
-    kind: type[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily] = GaugeMetricFamily
+    kind: type[Any] = GaugeMetricFamily
 
 
 CounterMetric = partial(Gauge, kind=CounterMetricFamily)
@@ -452,7 +385,7 @@ class MetricsPage(Collector):
         ):
             for name, about, read, labels, kind in declared if source is not None else ():
                 found = read(source)
-                metric: Any = kind(name, about, labels=labels)
+                metric = kind(name, about, labels=labels)
                 for values, number in found if labels else [((), found)]:
                     if isinstance(number, Durations):
                         bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
@@ -468,13 +401,8 @@ class MetricsPage(Collector):
 
         "" is Prometheus' text format 0.0.4.
         """
-        registry = CollectorRegistry()
-        registry.register(self)
-        try:
-            encode, kind = choose_encoder(accept)
-        except TypeError:  # the version that the client names is no number
-            encode, kind = choose_encoder("")
-        return Response(encode(registry), headers={"Content-Type": kind})
+        encode, kind = choose_encoder(accept)
+        return Response(encode(self), headers={"Content-Type": kind})
 
 
 # ---- the application
@@ -489,18 +417,17 @@ MonitorPage = Callable[[str], Awaitable[Response]]
 def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
     return {
         "/metrics": reporter.metrics,
-        "/healthz": lambda _: reporter.health(),
-        "/readyz": lambda _: reporter.ready(),
+        "/healthz": reporter.health,
+        "/readyz": reporter.ready,
     }
 
 
 def create_monitor_app(pages: dict[str, MonitorPage], *, on_loopback: bool) -> ASGIApp:
-    listing = PlainTextResponse("".join(f"{path}\n" for path in pages), 404)
     routes = [
         Route(path, partial(_respond, page, on_loopback), methods=["GET"])
         for path, page in pages.items()
     ]
-    return Router(routes, redirect_slashes=False, default=listing)
+    return Router(routes, redirect_slashes=False)
 
 
 async def _respond(page: MonitorPage, on_loopback: bool, request: Request) -> Response:
@@ -516,15 +443,15 @@ async def _respond(page: MonitorPage, on_loopback: bool, request: Request) -> Re
 # ---- how it is served
 
 MAX_CONNECTIONS = 16
-REQUEST_TIMEOUT = 10.0  # seconds, for a request and its answer
 MAX_REQUEST_BYTES = 8192
+HEADER_SECONDS = 10.0  # for a whole header; twice that at most
 
 
 class FewConnections(H11Protocol):
     """One connection of few: others that need its place end it, unless it works on an answer.
 
-    uvicorn's `limit_concurrency` turns away clients that ask, not clients that are silent; and it
-    waits without limit for a header, and for a reader.
+    It also ends when a header takes too long. uvicorn's `limit_concurrency` turns away clients that
+    ask, not clients that are silent; and it waits without limit for a header.
     """
 
     timer: asyncio.TimerHandle
@@ -551,9 +478,13 @@ class FewConnections(H11Protocol):
     def is_silent(self) -> bool:
         return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
 
-    def watch(self, _: object) -> None:
-        """End the connection in time, whatever it does."""
-        self.timer = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
+    def watch(self, last_awaited: object) -> None:
+        """Hang up if the same header was awaited last time. Each request has its own cycle."""
+        awaited = (self.cycle,) if self.is_silent else None
+        if awaited is not None and awaited == last_awaited:
+            self.transport.abort()
+        else:
+            self.timer = self.loop.call_later(HEADER_SECONDS, self.watch, awaited)
 
 
 plain_config = partial(
@@ -586,7 +517,6 @@ def monitor_config(app: ASGIApp) -> uvicorn.Config:
 
 MAX_PAGE_CONNECTIONS = 256
 MAX_EVENT_BYTES = 64 << 10  # of a header; beyond `requests`' own limit, whose answer is a problem
-HEADER_SECONDS = 10.0  # for a whole header; twice that at most
 IDLE_SECONDS = 8  # between two requests
 WRITE_STALL_SECONDS = 30.0  # for a client that does not read its answer
 DRAIN_SECONDS = 1  # to finish answers at the end
@@ -603,7 +533,7 @@ def page_config(
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall)
     config = plain_config(
         app,
-        http=_PageConnection,
+        http=FewConnections,
         limit_concurrency=MAX_PAGE_CONNECTIONS,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=DRAIN_SECONDS,
@@ -612,15 +542,3 @@ def page_config(
     config.load()
     config.ssl = tls  # uvicorn would read files; this one changes when there is a new certificate
     return config
-
-
-class _PageConnection(FewConnections):
-    """One connection, which ends when a header takes too long."""
-
-    def watch(self, last_awaited: object) -> None:
-        """Hang up if the same header was awaited last time. Each request has its own cycle."""
-        awaited = (self.cycle,) if self.is_silent else None
-        if awaited is not None and awaited == last_awaited:
-            self.transport.abort()
-        else:
-            self.timer = self.loop.call_later(HEADER_SECONDS, self.watch, awaited)

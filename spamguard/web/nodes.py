@@ -49,17 +49,16 @@ from spamguard.shared.status import SharedStatus, read_status
 from spamguard.smtp.envelope import client_prefix
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
-from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
+from spamguard.web.auth import Person, UnauthenticatedError, Visitor
 from spamguard.web.history import EVERYTHING, Reader, Search
-from spamguard.web.models import HeldMessage, HeldMessageDetails
+from spamguard.web.models import HeldMessageDetails
 from spamguard.web.pages import path_id
 from spamguard.web.requests import PEER_ROOT, RequestContext, current_person
-from spamguard.web.service import Result, Service
+from spamguard.web.service import Result, Run, Service
 
 _log = logging.getLogger("spamguard.web")
 
 _PAGE_SECONDS = 1.0  # for a page of one node: its answer must come within `ASK_SECONDS`
-_GONE_SECONDS = 86_400.0
 _HISTORY, _QUARANTINE = f"{PEER_ROOT}history", f"{PEER_ROOT}quarantine"
 
 Answer = TypeVar("Answer")
@@ -90,8 +89,6 @@ class PeerPage:
     following: str
 
 
-Item = TypeVar("Item", PeerRow, HeldMessage)
-
 # What reads such JSON as a value of a type. ValueError: it is something else.
 _read_row = TypeAdapter(PeerRow).validate_json
 _read_page = TypeAdapter(PeerPage).validate_json
@@ -103,14 +100,14 @@ _read_nothing = TypeAdapter(None).validate_json
 _read_search = TypeAdapter(Search).validate_json
 
 
-def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tuple[list[Item], str]:
-    """Return the newest items of all pages, and where the next page begins.
+def merge_pages(pages: Sequence[Any], limit: int) -> tuple[list[Any], str]:
+    """Return the newest rows of all nodes' pages, and where the next page begins.
 
-    pages: the items of each node, and the id down to which it has looked; "" for everything. Older
-    items of other nodes wait for the next page, since that node may have newer ones.
+    Rows that are older than the last of another page wait for the next page, since that node may
+    have newer ones.
     """
-    end = max(following for _, following in pages)
-    by_id = {item.id: item for items, _ in pages for item in items if item.id >= end}
+    end = max(page.following for page in pages)
+    by_id = {row.id: row for page in pages for row in page.rows if row.id >= end}
     newest = [by_id[name] for name in sorted(by_id, reverse=True)]
     return (newest[:limit], newest[limit - 1].id) if len(newest) > limit else (newest, end)
 
@@ -120,82 +117,79 @@ def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tupl
 
 def _query(person: Person, search: Search | None = None) -> dict[str, str]:
     query = {"person": person.name, "operator": str(int(person.operator))}
-    if search is None:
-        return query
-    values = asdict(replace(search, seconds=_PAGE_SECONDS))
-    return query | {"search": json.dumps(values, ensure_ascii=False)}
+    if search is not None:
+        query["search"] = json.dumps(asdict(replace(search, seconds=_PAGE_SECONDS)))
+    return query
 
 
 class NodeService(Service):
     """The service of a node, which knows what passed other nodes too. peers: asks them."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        settle: Callable[[], object],
-        ask_daemon: Callable[[], object],
-        peers: PeerClient,
-    ) -> None:
-        super().__init__(settings, settle, ask_daemon)
+    def __init__(self, settings: Settings, settle: Callable[[], object], peers: PeerClient) -> None:
+        super().__init__(settings, settle)
         self._peers = peers
 
     async def close(self) -> None:
         await super().close()
         await self._peers.close()
 
-    async def history(self, person: Person, search: Search) -> models.JudgementPage:
+    async def _ask_all(
+        self,
+        here: Awaitable[Answer],
+        path: str,
+        person: Person,
+        search: Search,
+        decode: Callable[[bytes], Answer],
+    ) -> tuple[list[Any], str, Sequence[str]]:
+        """Return the rows of one page of all nodes, where the next begins, and who is absent."""
         mine, theirs = await asyncio.gather(
-            self.rows_here(person, search),
-            self._peers.ask_all(_HISTORY, _query(person, search), _read_page),
+            here, self._peers.ask_all(path, _query(person, search), decode)
         )
         pages = [*(page for _, page in theirs.answers), mine]
-        merged, following = merge_pages(
-            [(page.rows, page.following) for page in pages], search.limit
-        )
-        rows, held = [passed.row for passed in merged], {row.id for row in merged if row.held}
+        return *merge_pages(pages, search.limit), theirs.absent
+
+    async def history(self, person: Person, search: Search) -> models.JudgementPage:
+        here = self.rows_here(person, search)
+        passed, following, absent = await self._ask_all(here, _HISTORY, person, search, _read_page)
+        rows, held = [each.row for each in passed], {each.id for each in passed if each.held}
         judgements = await self._read(lambda reader: reader.judgements(person, rows, held))
-        return models.JudgementPage(judgements, following, theirs.absent)
+        return models.JudgementPage(judgements, following, absent)
 
     async def quarantine(
         self, person: Person, search: Search = EVERYTHING
     ) -> models.QuarantinePage:
-        mine, theirs = await asyncio.gather(
-            super().quarantine(person, search),
-            self._peers.ask_all(_QUARANTINE, _query(person, search), _read_held_page),
-        )
-        pages = [*(page for _, page in theirs.answers), mine]
-        merged = merge_pages([(page.messages, page.following) for page in pages], search.limit)
-        return models.QuarantinePage(*merged, theirs.absent)
+        here = super().quarantine(person, search)
+        found = await self._ask_all(here, _QUARANTINE, person, search, _read_held_page)
+        return models.QuarantinePage(*found)
 
     async def rows_here(self, person: Person, search: Search) -> PeerPage:
         def look(reader: Reader) -> PeerPage:
             rows, following = reader.find_rows(person, search)
-            peer_rows = [
-                PeerRow(reader.as_seen(person, row), reader.is_waiting(row)) for row in rows
-            ]
-            return PeerPage(peer_rows, following)
+            seen = [PeerRow(reader.as_seen(person, row), reader.is_waiting(row)) for row in rows]
+            return PeerPage(seen, following)
 
         return await self._read(look)
 
     async def row_here(self, person: Person, verdict_id: str) -> PeerRow:
-
-        def look(reader: Reader, row: HistoryRow, held: bool) -> PeerRow:
-            return PeerRow(reader.as_seen(person, row), held)
-
-        return await super()._on_row(self._read, person, verdict_id, look)
+        return await super()._on_row(
+            self._read,
+            person,
+            verdict_id,
+            lambda reader, person, row, held: PeerRow(reader.as_seen(person, row), held),
+        )
 
     async def _on_row(
         self,
-        run: Callable[[Callable[[Any], Result]], Awaitable[Result]],
+        run: Run[Result],
         person: Person,
         verdict_id: str,
-        act: Callable[[Any, HistoryRow, bool], Result],
+        act: Callable[[Any, Person, HistoryRow, bool], Result],
     ) -> Result:
         try:
             return await super()._on_row(run, person, verdict_id, act)
         except NotThereError:
             _, passed = await self._find(person, verdict_id, _HISTORY, _read_row)
-        return await run(lambda reader: act(reader, passed.row, passed.held))
+        return await run(lambda reader: act(reader, person, passed.row, passed.held))
 
     async def held(self, person: Person, verdict_id: str) -> HeldMessageDetails:
         try:
@@ -213,9 +207,7 @@ class NodeService(Service):
         try:
             return await super().release(person, verdict_id)
         except NotThereError:
-            result = await self._act(person, verdict_id, "POST", "/release", _read_release)
-        self._clear_cache()
-        return result
+            return await self._act(person, verdict_id, "POST", "/release", _read_release)
 
     async def delete(self, person: Person, verdict_id: str) -> None:
         try:
@@ -297,7 +289,7 @@ class PeerDoor:
             raise UnauthenticatedError(str(error)) from error
         self._refused.clear(prefix)
         person = Person(values.get("person", ""), values.get("operator") == "1")
-        return Visitor(person, AuthMethod.PEER)
+        return Visitor(person)
 
     def routes(self) -> list[Route]:
         """Return all that nodes may ask. Each is answered from this machine alone."""
@@ -339,9 +331,7 @@ def _search(request: Request) -> Search:
 # ---- both
 
 
-def open_nodes(
-    settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
-) -> tuple[NodeService, PeerDoor]:
+def open_nodes(settings: Settings, settle: Callable[[], object]) -> tuple[NodeService, PeerDoor]:
     """Make the service of this node, and what other nodes may ask of it. LedgerError."""
     state, shared = settings.state, settings.shared
     installation_key = load_key(state / KEY_FILE, create=False)
@@ -349,7 +339,7 @@ def open_nodes(
         node = ledger.node
     key, ca = peer_key(installation_key), shared.tls.ca if shared else None
     client = PeerClient(key, node, lambda: known_nodes(read_status(state)), ca)
-    service = NodeService(settings, settle, ask_daemon, client)
+    service = NodeService(settings, settle, client)
     return service, PeerDoor(PeerGate(key, node), service, partial(burn, state))
 
 
@@ -358,5 +348,5 @@ def known_nodes(status: SharedStatus) -> list[PeerNode]:
     return [
         PeerNode(node.node, printable(node.name), node.url)
         for node in status.nodes
-        if node.url and node.seen > newest - _GONE_SECONDS
+        if node.url and node.seen > newest - 86_400  # a day
     ]

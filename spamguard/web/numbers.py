@@ -1,31 +1,26 @@
 """Numbers for the page: the last hours, the model, and whether all is well, in words.
 
 Counts come from indexes of history and ledger; reading features, or all of the ledger, only to
-count would take too long. `check_daemon` looks at the listeners, the other processes, folders and
-disk, and at the latency of messages; what it is told of filter and next hops comes from
-`HealthReporter`, which asks them. `judge_health` puts the problems of these parts beside what the
-model lacks.
+count would take too long. `check_daemon` looks at processes, folders, accounts and disk; what it is
+told of filter and next hops comes from `HealthReporter`, which asks them. `judge_health` puts these
+problems beside what the model lacks.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from itertools import accumulate
-from math import inf
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from spamguard import __version__
 from spamguard.config.options import ACCOUNTS_SIGHTINGS, Settings
-from spamguard.counters import BUCKET_BOUNDS, STAGES, DaemonReport
+from spamguard.counters import DaemonReport
 from spamguard.engine import snapshot
-from spamguard.engine.policy import UNSURE, missing_lessons
+from spamguard.engine.policy import missing_lessons
 from spamguard.imap.status import read_status
 from spamguard.learning.status_files import read_watcher_status
-from spamguard.proxy.history import NOT_SCANNED
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import Explanation, Status
 from spamguard.storage import describe_disk
@@ -34,7 +29,6 @@ from spamguard.web.auth import Person
 from spamguard.web.history import EVERYTHING, Reader
 
 _HOUR_SECONDS = 3600
-_MAX_VOTES = 20_000  # the latest votes that are compared with verdicts
 
 
 def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
@@ -53,9 +47,8 @@ def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
             confusion[label, lesson] += number
     user, end = None if person.operator else person.voter, start + hours * _HOUR_SECONDS
     lessons = reader.ledger.users.count_by_hour(user, start, end)
-    corrections = _count_corrections(reader, user, start, end)
     rows = [
-        models.Hour(start + at * _HOUR_SECONDS, dict(mail[at]), lessons.get(at, 0), corrections[at])
+        models.Hour(start + at * _HOUR_SECONDS, dict(mail[at]), lessons.get(at, 0))
         for at in range(hours)
     ]
     passed = sum(counts.total() for counts in mail.values())
@@ -65,68 +58,26 @@ def summarize_hours(reader: Reader, person: Person, hours: int) -> models.Today:
     return models.Today(rows, passed, sum(row.lessons for row in rows), mistakes)
 
 
-def _count_corrections(reader: Reader, user: str | None, start: int, end: int) -> Counter[int]:
-    votes = reader.ledger.users.latest_votes(user, start, end, _MAX_VOTES)
-    verdicts: defaultdict[bytes, list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
-    digests = [vote.digest for vote in votes]
-    for digest, label, personal in reader.history.find_verdicts(digests):
-        verdicts[digest].append((label, personal))
-    return Counter(
-        (vote.time - start) // _HOUR_SECONDS
-        for vote in votes
-        if any(
-            personal.get(vote.user, label) not in (UNSURE, NOT_SCANNED, vote.label)
-            for label, personal in verdicts[vote.digest]
-        )
-    )
-
-
 # ---- the model
 
 
-def summarize_users(reader: Reader) -> Sequence[models.User]:
-    users = reader.ledger.users
-    last, lessons = users.last_vote_times(), users.count_lessons()
-    return [
-        models.User(user, lessons[user], last.get(user))
-        for user in sorted(lessons, key=lambda user: -last.get(user, 0))
+def summarize_model(reader: Reader, status: Status, person: Person) -> models.Model:
+    votes = reader.ledger.users
+    last = votes.last_vote_times()
+    users = [
+        models.User(user, lessons, last.get(user))
+        for user, lessons in votes.count_lessons().items()
+        if person.operator or user == person.voter
     ]
-
-
-def summarize_model(status: Status, users: Sequence[models.User], person: Person) -> models.Model:
     return models.Model(
-        summarize_classes(status),
-        missing_lessons(status.classes, status.unwanted, status.stayed),
-        status.events,
-        status.unsettled,
-        status.extractor,
-        status.fingerprint,
-        [row for row in users if person.operator or row.user == person.voter],
-    )
-
-
-def summarize_classes(status: Status) -> Mapping[str, models.Class]:
-    return {
-        name: models.Class(number, name in status.unwanted)
-        for name, number in status.classes.items()
-    }
-
-
-def filter_status(status: Status) -> dict[str, Any]:
-    """Under the names of `spamguard status --json`."""
-    return {
-        "key": status.fingerprint,
-        "versions": {"program": __version__, "extractor": status.extractor},
-        "classes": {name: asdict(row) for name, row in summarize_classes(status).items()},
-        "events": status.events,
-        "unsettled": status.unsettled,
-        "buckets": status.buckets,
-        "tables": {
-            name: {"used": status.vocabulary.get(name, 0), "load": load}
-            for name, load in status.used.items()
+        {
+            name: models.Class(number, name in status.unwanted)
+            for name, number in status.classes.items()
         },
-        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
-    }
+        missing_lessons(status.classes, status.unwanted, status.stayed),
+        status.unsettled,
+        sorted(users, key=lambda user: -(user.last or 0)),
+    )
 
 
 MIN_LESSONS = 5
@@ -148,137 +99,45 @@ def mask_rare_words(why: Explanation) -> Explanation:
 # ---- the daemon
 
 _LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
-_STAGE_NAMES = {"receive": "received", "judge": "judged", "hand_on": "delivered"}
-
-
-class PartHealth(NamedTuple):
-    """A part of the daemon, and how it is. time: when that was, seconds since 1970; None: now.
-
-    problems: a line for each; without any the part is well.
-    """
-
-    name: str
-    detail: str
-    problems: Sequence[str] = ()
-    time: float | None = None
-
-
-class StageTimes(NamedTuple):
-    """How long a stage of a message takes: half of all messages, and 95 of 100, take no longer.
-
-    Seconds; upper bounds of buckets.
-    """
-
-    name: str
-    half: float
-    most: float
 
 
 class DaemonHealth(NamedTuple):
     """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
-    began. stages: empty before the first message.
+    began. problems: a line for each.
     """
 
     looked_at: float
     began: int
     messages: int
-    parts: Sequence[PartHealth]
-    stages: Sequence[StageTimes]
-
-    @property
-    def problems(self) -> list[str]:
-        return [line for part in self.parts for line in part.problems]
+    problems: Sequence[str]
 
 
-def check_daemon(
-    settings: Settings,
-    report: DaemonReport,
-    filter_trouble: str,
-    last_taught: int | None,
-    unreachable: Sequence[str],
-) -> DaemonHealth:
-    listening = [*(each.listen for each in settings.listeners)]
-    listening += [each.listen for each in settings.scanners]
-    hops = dict.fromkeys(str(each.next_hop.to) for each in settings.listeners)
-    filter_detail = "the ledger can be read" + (", a person last taught" if last_taught else "")
+def check_daemon(settings: Settings, report: DaemonReport, found: Sequence[str]) -> DaemonHealth:
+    """Look at the daemon. found: what is wrong with filter, next hops and the shared log."""
+    now = time.time()
+    problems = [*report.stuck, *report.missing_scorers, *report.absent]
+    if settings.watch:
+        problems += _folder_problems(settings.state, now)
+    if settings.accounts:
+        problems += _folder_problems(settings.state / ACCOUNTS_SIGHTINGS, now)
+        accounts = read_status(settings.state).items()
+        problems += [f"account {name}: {one.trouble}" for name, one in accounts if one.trouble]
+    problems += found
     try:
         disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
     except OSError as error:
         disk, remedy = f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
-    parts = [
-        PartHealth(
-            "Listeners",
-            ", ".join(map(str, listening)),
-            [*report.stuck, *report.missing_scorers],
-        ),
-        PartHealth("Other processes", "all have been heard lately", report.absent),
-        *([_check_folders(settings.state)] if settings.watch else ()),
-        *([_check_folders(settings.state / ACCOUNTS_SIGHTINGS)] if settings.accounts else ()),
-        *_check_accounts(settings),
-        *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
-        PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
-        *([_check_shared(settings)] if settings.shared else ()),
-        PartHealth("Disk", disk, [f"disk: {disk}: {remedy}"] * bool(remedy)),
-    ]
-    return DaemonHealth(
-        time.time(),
-        report.began,
-        sum(report.counters.messages.values()),
-        parts,
-        [
-            StageTimes(_STAGE_NAMES[name], quantile(buckets, 0.5), quantile(buckets, 0.95))
-            for name, durations in zip(STAGES, report.counters.stages, strict=True)
-            if any(buckets := durations.buckets)
-        ],
-    )
+    problems += [f"disk: {disk}: {remedy}"] * bool(remedy)
+    return DaemonHealth(now, report.began, sum(report.counters.messages.values()), problems)
 
 
-def _check_folders(place: Path) -> PartHealth:
-    status, now = read_watcher_status(place), time.time()
-    if status is None:
-        return PartHealth("Folders", "no watcher has been seen yet")
-    lasting = [
+def _folder_problems(place: Path, now: float) -> list[str]:
+    status = read_watcher_status(place)
+    return [
         f"folders: {f'{trouble.user}: ' if trouble.user else ''}{trouble.text}"
-        for trouble in status.troubles
+        for trouble in (status.troubles if status else ())
         if now - trouble.since >= _LASTING_SECONDS
     ]
-    detail = f"mailboxes watched: {status.mailboxes:,}, last"
-    return PartHealth("Folders", detail, lasting, status.seen)
-
-
-def _check_accounts(settings: Settings) -> Iterator[PartHealth]:
-    statuses = read_status(settings.state) if settings.accounts else {}
-    for account in settings.accounts:
-        if status := statuses.get(account.name):
-            trouble = [f"account {account.name}: {status.trouble}"] * bool(status.trouble)
-            yield PartHealth(f"Account {account.name}", status.text, trouble)
-        else:
-            yield PartHealth(f"Account {account.name}", f"{account.mode}, not looked at yet")
-
-
-def _check_shared(settings: Settings) -> PartHealth:
-    from spamguard.shared.status import read_status  # noqa: PLC0415  on such nodes only
-
-    status, now = read_status(settings.state), time.time()
-    others = max(0, len(status.nodes) - 1)
-    waiting = f", {status.waiting:,} lessons to be sent" if status.waiting else ""
-    detail = f"other nodes: {others}, {status.position:,} events{waiting}, last read"
-    return PartHealth("Shared log", detail, list(status.notes(now)), status.contact or None)
-
-
-def quantile(counts: Sequence[int], share: float) -> float:
-    """The upper bound of the bucket in which that share of all durations ends, in seconds."""
-    needed = share * sum(counts)
-    bounds = (*BUCKET_BOUNDS, inf)
-    return next(
-        bound for bound, so_far in zip(bounds, accumulate(counts), strict=True) if so_far >= needed
-    )
-
-
-# ---- what is wrong
-
-_SETTLE_LATE = 0.2  # of all lessons: twice what makes settling due
-_MIN_UNSETTLED = 20
 
 
 def judge_health(daemon: DaemonHealth | None, model: models.Model) -> list[str]:
@@ -286,13 +145,7 @@ def judge_health(daemon: DaemonHealth | None, model: models.Model) -> list[str]:
 
     daemon: None for people who are not operators.
     """
-    worries = daemon.problems if daemon else []
+    worries = [*daemon.problems] if daemon else []
     if model.missing:
         worries.append(f"{model.missing[0].upper()}{model.missing[1:]}.")
-    lessons = sum(row.messages for row in model.classes.values())
-    if lessons and model.unsettled > max(_MIN_UNSETTLED, _SETTLE_LATE * lessons):
-        worries.append(
-            f"{model.unsettled:,} lessons wait for settling, more than is usual. If the number "
-            "does not fall within an hour, see the log of the daemon."
-        )
     return worries

@@ -20,15 +20,13 @@ import secrets
 import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from http import HTTPStatus
 from importlib.resources import files
-from math import floor, inf, log10
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -38,27 +36,27 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from spamguard.engine import explain_text
+from spamguard.engine.explain_text import ExplainedFeature, GroupPart
 from spamguard.engine.policy import UNSURE
-from spamguard.errors import NotThereError, UsageError
+from spamguard.errors import NotThereError
 from spamguard.keys import is_id
 from spamguard.ledger.senders import label_class
 from spamguard.mail import headers
 from spamguard.records import Explanation
-from spamguard.times import parse_time, utc_datetime
-from spamguard.web.auth import AuthMethod, Person, SessionManager
-from spamguard.web.history import Search
+from spamguard.times import utc_datetime
+from spamguard.web.auth import Person, SessionManager
+from spamguard.web.history import SEARCH_TERM, Search, parse_search
 from spamguard.web.mail import Mailer
 from spamguard.web.models import (
     ConfusionCell,
     Hour,
     JudgementDetails,
     LessonReceipt,
-    ReleaseResult,
+    RecipientReply,
     Waiting,
 )
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import (
-    Problem,
     current_person,
     current_visitor,
     read_form_with_file,
@@ -71,13 +69,6 @@ from spamguard.web.service import Service
 # Not printable for Unicode, but harmless: line ends, tabs, and the joiners that Persian, Hindi and
 # emoji need.
 _HARMLESS = frozenset("\n\t\u200c\u200d")
-_ACTIONS = {
-    "tag": "tagged",
-    "quarantine": "held back",
-    "redirect": "redirected",
-    "defer": "deferred",
-    "reject": "refused",
-}
 _TONES = {"unsure": "unsure", "not-scanned": "none"}
 UNDECIDED = list(_TONES)
 """Labels that are not classes."""
@@ -106,10 +97,6 @@ def label_text(label: str) -> str:
     return "not scanned" if label == "not-scanned" else label
 
 
-def action_text(action: str) -> str:
-    return _ACTIONS.get(action, action)
-
-
 def tone(label: str, unwanted: Mapping[str, bool]) -> str:
     """Return one of `TONES` for a label; each has a colour and a sign. unwanted: of each class."""
     return _TONES.get(label) or ("unwanted" if unwanted.get(label, label == "spam") else "wanted")
@@ -134,12 +121,6 @@ def percent(share: float) -> str:
     if 0.9995 <= share < 1:
         return "> 99.9 %"
     return f"{share:.0%}".replace("%", " %") if share in (0, 1) else f"{share * 100:.1f} %"
-
-
-def time_bound(seconds: float) -> str:
-    if seconds < 1:
-        return f"up to {seconds * 1000:g} ms"
-    return f"up to {seconds:g} s" if seconds < inf else "longer than ten minutes"
 
 
 def signed(part: float) -> str:
@@ -170,7 +151,6 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 398, 10, 154
 TONES = ("wanted", "unsure", "unwanted", "none")
 """The parts of a bar, from bottom to top."""
 _MAX_LABELS = 5  # on an axis of time
-_MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
 
 
 class Chart(NamedTuple):
@@ -181,7 +161,9 @@ class Chart(NamedTuple):
 
     @property
     def top(self) -> int:
-        return axis_top(max((sum(column.values()) for column in self.columns), default=0))
+        """The end of the axis, which has a whole number in its middle."""
+        most = max(sum(column.values()) for column in self.columns)
+        return max(2, most + most % 2)
 
     @property
     def labelled(self) -> range:
@@ -192,42 +174,14 @@ class Chart(NamedTuple):
         return range(every // 2, number, every)
 
 
-def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
-    """Leave out the hours before the first message or lesson, so that a new page is no blank area.
-
-    At least the last `_MIN_COLUMNS` stay, and three days where there is more than one, so that no
-    label stands there twice; or all hours if none has anything.
-    """
-    first = next(
-        (at for at, hour in enumerate(hours) if hour.lessons or any(hour.mail.values())), 0
-    )
-    number = max(len(hours) - first, _MIN_COLUMNS)
-    return hours[-72:] if 24 < number < 72 else hours[-number:]
-
-
-def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
-    columns = []
-    for hour in hours:
-        columns.append(column := Counter[str]())
+def draw_hours(hours: Sequence[Hour], tones: Mapping[str, str]) -> tuple[Chart, Chart]:
+    """Make the charts of mail and of lessons. tones: of each label."""
+    mail = [Counter[str]() for _ in hours]
+    for column, hour in zip(mail, hours, strict=True):
         for label, count in hour.mail.items():
             column[tones.get(label, "none")] += count
-    return Chart([hour.start for hour in hours], columns)
-
-
-def lessons_chart(hours: Sequence[Hour]) -> Chart:
-    columns = [
-        Counter(wanted=max(0, hour.lessons - hour.corrections), unwanted=hour.corrections)
-        for hour in hours
-    ]
-    return Chart([hour.start for hour in hours], columns)
-
-
-def axis_top(maximum: float) -> int:
-    if maximum <= 2:
-        return 2
-    power = int(10 ** floor(log10(maximum)))
-    multiples = (step * power for step in (1, 2, 4, 6, 8, 10, 20))
-    return next(top for top in multiples if top >= maximum and top % 2 == 0)
+    starts = [hour.start for hour in hours]
+    return Chart(starts, mail), Chart(starts, [Counter(wanted=hour.lessons) for hour in hours])
 
 
 # ---- mistakes
@@ -256,100 +210,56 @@ def count_mistakes(cells: Sequence[ConfusionCell]) -> Mistakes:
 
 # ---- explanations
 
-_PAGE_FEATURES = 100  # on every page of features but the first
 _WORD_MARK = "\x00"  # on both sides of a stranger's word in a sentence, which is printable
-
-
-class ExplanationRow(NamedTuple):
-    """One part of the log-odds, rounded so that all parts add up.
-
-    kind: a key of `explain_text.KINDS`, or "". counts: as of `ExplainedFeature`. then: what the
-    word added when the message passed; None if it was not among the strongest words. is_sum: it
-    stands for several features, so that its bar would dwarf all others: it has none.
-    """
-
-    name: str
-    part: float
-    kind: str = ""
-    remark: str = ""
-    counts: Mapping[str, int] | None = None
-    then: float | None = None
-    is_sum: bool = False
+Part = TypeVar("Part", GroupPart, ExplainedFeature)
 
 
 class ExplanationView(NamedTuple):
     """An explanation as a sentence and tables, each of which sums to the log-odds.
 
     sentence: every second part is a word of the message. question: of what it gives the log-odds.
-    features: one page of them, strongest first, and a row for those on other pages.
+    features: the strongest, and a row for all others, or all of them (more: there are others).
+    before: what words added when the message passed.
     """
 
     why: Explanation
     sentence: Sequence[str]
     question: str
-    groups: Sequence[ExplanationRow]
-    features: Sequence[ExplanationRow]
-    page: int
-    pages: int
+    groups: Sequence[GroupPart]
+    features: Sequence[ExplainedFeature]
+    before: Mapping[str, float]
+    more: bool
 
 
 def build_explanation(
-    why: Explanation, then: JudgementDetails | None, page: int = 1
+    why: Explanation, then: JudgementDetails | None, *, everything: bool
 ) -> ExplanationView:
     """Arrange an explanation in tables.
 
-    then: the verdict when the message passed. page: of the features. What the first page leaves out
-    holds a third of the log-odds at most.
+    then: the verdict when the message passed. everything: show all features. Else those that are
+    left out hold a third of the log-odds at most.
     """
     features = explain_text.list_features(why)
-    groups = explain_text.sum_groups(features)
-    # What rounds to nothing is on no page.
-    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
-    first = explain_text.count_first([feature.part for feature in features], why.log_odds)
-    first = min(first, len(listed))
-    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
-    page = min(max(page, 1), pages)
-    start = first + (page - 2) * _PAGE_FEATURES
-    on_page = listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]
-    before = {word.text: word.part for word in then.words} if then else {}
-    rows = [
-        ExplanationRow(
-            feature.name,
-            feature.part,
-            feature.kind,
-            count_noun(feature.tokens, "feature") if feature.tokens > 1 else "",
-            feature.counts,
-            before.get(feature.text) if feature.text else None,
-            is_sum=feature.tokens > 1,
-        )
-        for feature in on_page
-    ]
-    rest = ExplanationRow(
-        "all other features",
-        why.log_odds - sum(feature.part for feature in on_page),
-        remark=count_noun(len(features) - len(on_page), "feature"),
-        is_sum=True,
+    sentence = explain_text.describe_verdict(
+        why, features, label_text, f"{_WORD_MARK}{{}}{_WORD_MARK}".format
     )
+    number = explain_text.count_first([feature.part for feature in features], why.log_odds)
+    others = [] if everything else features[number:]
+    rest = sum(feature.part for feature in others)
+    other = ExplainedFeature("all other features", "", rest, len(others))
+    shown = features[: len(features) - len(others)]
     return ExplanationView(
         why,
-        sentence=explain_text.describe_verdict(
-            why, features, label_text, f"{_WORD_MARK}{{}}{_WORD_MARK}".format
-        ).split(_WORD_MARK),
-        question=explain_text.describe_odds(why, label_text),
-        groups=_make_rows(
-            [
-                ExplanationRow(group.title, group.part, remark=f"{group.features:,}")
-                for group in groups
-            ],
-            why.log_odds,
-        ),
-        features=_make_rows([*rows, rest], why.log_odds),
-        page=page,
-        pages=pages,
+        sentence.split(_WORD_MARK),
+        explain_text.describe_odds(why, label_text),
+        _round(explain_text.sum_groups(features), why.log_odds),
+        _round([*shown, other], why.log_odds),
+        {word.text: word.part for word in then.words} if then else {},
+        bool(others),
     )
 
 
-def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[ExplanationRow]:
+def _round(rows: Sequence[Part], total: float) -> list[Part]:
     """Round the parts so that they add up; rows that round to nothing go."""
     steps = explain_text.round_parts([row.part for row in rows], total)
     return [
@@ -410,12 +320,6 @@ class Visit:
     def verdict_id(self) -> str:
         return path_id(self.request)
 
-    @property
-    def page_number(self) -> int:
-        """The page in a list that the address names (page=), 1 if it names none."""
-        text = self.parameters.get("page", "")
-        return int(text) if re.fullmatch("[0-9]{1,6}", text) else 1
-
     def query(self) -> SearchQuery:
         return SearchQuery.from_parameters(self.parameters)
 
@@ -424,32 +328,15 @@ class Visit:
             return texts
 
     async def render(self, name: str, /, **values: Any) -> HTMLResponse:
-        """Make an answer with a template, and what waits for the person in its navigation.
-
-        error_text: what is wrong with the request (422).
-        """
+        """Make an answer with a template, and what waits for the person in its navigation."""
         if self.visitor is not None:
             values["waiting"] = await self.service.waiting(self.visitor.person)
-        return render_page(self.request, name, 422 if values.get("error_text") else 200, **values)
+        return render_page(self.request, name, 200, **values)
 
     def redirect(self, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""
         name = self.context.keep_notice(self.person, notice)
         return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
-
-
-def choose_language(accepted: str) -> str:
-    """The language of the help that a browser likes best (RFC 9110, section 12.5.4); English where
-    it likes none. A file more in the templates is a language more.
-    """
-    liked: dict[str, float] = {}
-    for item in accepted[:500].lower().split(","):
-        tag, _, quality = item.replace(" ", "").partition(";q=")
-        with suppress(ValueError):
-            liked.setdefault(tag.partition("-")[0], float(quality or 1))
-    languages: list[str] = templates().globals["languages"]  # type: ignore[assignment]
-    best = max(languages, key=lambda name: liked.get(name, 0.0))
-    return best if liked.get(best, 0.0) > 0 else "en"
 
 
 def redirect(path: str) -> Response:
@@ -470,109 +357,59 @@ def path_id(request: Request) -> str:
 class Notice(NamedTuple):
     """What a click has done; `notice.html` says it.
 
-    text: where neither a receipt nor a release tells it. undo: address of the form that takes it
-    back, or "". undo_ids: verdict ids of messages, if that form names some. held: verdict id of a
-    held message that was just taught as a wanted class, or "".
+    text: where no receipt tells it. undo: address of the form that takes it back, or "". undo_ids:
+    verdict ids of messages, if that form names some. held: verdict id of a held message that was
+    just taught as a wanted class, or "". replies: of a next hop that has not taken a message.
     """
 
     text: str = ""
     receipt: LessonReceipt | None = None
-    released: ReleaseResult | None = None
     undo: str = ""
     held: str = ""
-    undo_ids: tuple[str, ...] = ()
-
-
-def learnt_notice(receipt: LessonReceipt, undo: str, verdict_id: str = "") -> Notice:
-    held = verdict_id if receipt.held else ""
-    return Notice(receipt=receipt, undo=undo if receipt.changed else "", held=held)
+    undo_ids: Sequence[str] = ()
+    replies: Sequence[RecipientReply] = ()
 
 
 # ---- addresses
 
-_MAX_FIELD = 200  # characters
-HISTORY_ROWS = 50
-_MAX_WORDS = 20
-SEARCH_TERMS = {
-    "from": "sender",
-    "to": "recipient",
-    "subject": "subject",
-    "verdict": "label",
-    "said": "taught",
-    "since": "since",
-    "until": "until",
-}
-"""What may stand before a colon in the search box, and the field of `SearchQuery` that it sets."""
-_SEARCH_TERM = re.compile(r'(?:([A-Za-z]+):)?(?:"([^"]*)"|(\S+))')
+_MAX_LENGTH = 200  # characters of a search
 _VERDICT_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
 
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """A search of the history as an address or a form has it, as texts.
-
-    Addresses are built from these fields alone, never from what a client sent. q: the words of the
-    search box; terms of `SEARCH_TERMS` in it become the fields that they name. since, until: days
-    such as 2026-11-20 in UTC, both included.
+    """A search as an address or a form has it. q: the text of the search box. before: a verdict id,
+    for the next page.
     """
 
     q: str = ""
-    subject: str = ""
-    sender: str = ""
-    recipient: str = ""
-    label: str = ""
-    taught: str = ""
-    since: str = ""
-    until: str = ""
     before: str = ""
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str]) -> SearchQuery:
-        names = [field.name for field in fields(cls)]
-        values = {name: parameters.get(name, "")[:_MAX_FIELD].strip() for name in names}
-        words = []
-        for term in _SEARCH_TERM.finditer(values["q"]):
-            if name := SEARCH_TERMS.get((term[1] or "").lower()):
-                values[name] = (term[2] or term[3] or "").strip()
-            else:
-                words.append(term[0])
-        return cls(**values | {"q": " ".join(words)[:_MAX_FIELD].strip()})
+        q, before = parameters.get("q", ""), parameters.get("before", "")
+        return cls(q[:_MAX_LENGTH].strip(), before if is_id(before) else "")
 
     def to_search(self) -> Search:
-        """Make the search for the service. UsageError: a day is not a day, or too many words."""
-        terms = _SEARCH_TERM.finditer(self.q)
-        words = [term[0] if term[1] else (term[2] or term[3] or "").strip() for term in terms]
-        if len(words) > _MAX_WORDS:
-            raise UsageError(f"these are more than {_MAX_WORDS} words: leave some out")
-        return Search(
-            self.sender,
-            self.recipient,
-            self.subject,
-            self.label,
-            self.taught,
-            _parse_day(self.since) if self.since else 0.0,
-            _parse_day(self.until, is_end=True) if self.until else 0.0,
-            self.before if is_id(self.before) else "",
-            HISTORY_ROWS,
-            tuple(filter(None, words)),
-        )
+        return parse_search(self.q, self.before)
 
-    @property
-    def text(self) -> str:
-        """The whole search as the search box takes it.
+    def term(self, name: str) -> str:
+        """Return what stands behind a name of `SEARCH_TERMS`, or "".
 
-        >>> SearchQuery("solar", sender="Ann Lee", label="spam").text
-        'solar from:"Ann Lee" verdict:spam'
+        >>> SearchQuery('solar from:"Ann Lee"').term("from")
+        'Ann Lee'
         """
-        terms = [
-            (term, str(getattr(self, name)).replace('"', "")) for term, name in SEARCH_TERMS.items()
-        ]
-        texts = [
-            f'{term}:"{text}"' if text.split() != [text] else f"{term}:{text}"
-            for term, text in terms
-            if text
-        ]
-        return " ".join(filter(None, [self.q, *texts]))
+        terms = SEARCH_TERM.finditer(self.q)
+        return next((term[2] or term[3] or "" for term in terms if term[1] == name), "")
+
+    def narrowed(self, name: str, text: str) -> SearchQuery:
+        """Make the search with another text behind a name; "" for none.
+
+        >>> SearchQuery("solar verdict:ham").narrowed("verdict", "spam").q
+        'solar verdict:spam'
+        """
+        terms = [term[0] for term in SEARCH_TERM.finditer(self.q) if term[1] != name]
+        return SearchQuery(" ".join([*terms, f"{name}:{text}"] if text else terms))
 
     @property
     def verdict_id(self) -> str:
@@ -583,19 +420,12 @@ class SearchQuery:
     def ending(self, **changes: str) -> str:
         """Return the query part of an address with its question mark, or "".
 
-        >>> SearchQuery(label="spam").ending(sender="ann")
-        '?sender=ann&label=spam'
+        >>> SearchQuery("verdict:spam").ending(before="06gvk961gretkbe9")
+        '?q=verdict%3Aspam&before=06gvk961gretkbe9'
         """
-        values = asdict(replace(self, **changes))
+        values = vars(self) | changes
         encoded = urlencode({name: value for name, value in values.items() if value})
         return f"?{encoded}" if encoded else ""
-
-
-def _parse_day(day: str, *, is_end: bool = False) -> float:
-    try:
-        return parse_time(day, datetime.now(UTC), is_end=is_end)
-    except ValueError:
-        raise UsageError(f"{day} is not a day: write it as in 2026-11-20") from None
 
 
 # ---- rendering
@@ -629,7 +459,7 @@ def render_page(request: Request, name: str, /, status: int, **values: Any) -> H
     visitor = current_visitor(request)
     common = {
         "person": visitor.person if visitor else None,
-        "can_log_out": visitor is not None and visitor.auth_method is AuthMethod.SESSION,
+        "can_log_out": visitor is not None and bool(visitor.session),
         "root": root_path(request),
         "here": request.url.path,
         "offers_links": request.scope["state"].get("offers_links", False),
@@ -639,12 +469,13 @@ def render_page(request: Request, name: str, /, status: int, **values: Any) -> H
     return HTMLResponse(templates().get_template(name).render(common | values), status)
 
 
-def problem_page(request: Request, problem: Problem) -> Response:
+def problem_page(request: Request, problem: HTTPException) -> Response:
+    status = problem.status_code
     # Who is logged in already has used a link twice.
-    status = 422 if problem.status == 401 and current_visitor(request) else problem.status
-    heading = _TITLES.get(status, problem.title)
-    answer = render_page(request, "failed.html", problem.status, problem=problem, heading=heading)
-    answer.headers.update(problem.headers)
+    heading = _TITLES.get(422 if status == 401 and current_visitor(request) else status)
+    heading = heading or HTTPStatus(status).phrase
+    answer = render_page(request, "failed.html", status, problem=problem, heading=heading)
+    answer.headers.update(problem.headers or {})
     return answer
 
 
@@ -664,7 +495,6 @@ def _assets() -> dict[str, bytes]:
 
 
 _TEMPLATE_FUNCTIONS = (
-    action_text,
     clock,
     count_noun,
     day,
@@ -676,7 +506,6 @@ _TEMPLATE_FUNCTIONS = (
     percent,
     plural,
     signed,
-    time_bound,
     tone,
 )
 _TEMPLATE_VALUES = {
@@ -709,10 +538,6 @@ def templates() -> Environment:
     environment.globals |= _TEMPLATE_VALUES | {
         "version": blake2b(b"".join(sorted(_assets().values())), digest_size=6).hexdigest(),
     }
-    names = environment.list_templates()
-    environment.globals["languages"] = [
-        name.split(".")[1] for name in names if name.startswith("help.")
-    ]
-    for name in names:
+    for name in environment.list_templates():
         environment.get_template(name)
     return environment

@@ -11,9 +11,8 @@ back what was ended, and never let the row of another node stop all others.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from spamguard.database import Database
@@ -22,14 +21,10 @@ from spamguard.shared.postgres import CredentialRow, SharedDatabase
 from spamguard.web.auth import (
     CREDENTIALS_FILE,
     CREDENTIALS_SCHEMA,
-    SECRET_BYTES,
-    CredentialKind,
-    CredentialStore,
 )
 
 _SEEN_SECONDS = 3600  # between two times of use that are sent
 _MAX_ROWS = 20_000  # more than the store keeps
-_ID = re.compile(r"[0-9a-v]{16}")
 _NOTES = """
 CREATE TABLE IF NOT EXISTS replicated (id TEXT PRIMARY KEY, seen INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS replication (one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -40,6 +35,7 @@ _MADE = """SELECT id, kind, digest, name, person, operator, created, expires, se
         SELECT 1 FROM replicated r WHERE r.id = c.id AND r.seen > c.seen - ?) LIMIT ?"""
 _ENDED = """SELECT id FROM replicated WHERE id NOT IN (SELECT id FROM credentials) LIMIT ?"""
 _INSERT = "INSERT OR IGNORE INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_FORGET = "DELETE FROM replicated WHERE id = ?"
 _NOTE = "INSERT INTO replicated VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET seen = excluded.seen"
 
 
@@ -47,8 +43,6 @@ class CredentialReplica:
     """The file of credentials, as the courier sees it. It belongs to one thread. AccessError."""
 
     def __init__(self, state: Path) -> None:
-        with closing(CredentialStore.open(state)):  # makes it when there is none
-            pass
         self._db = Database.open(state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA)
         with self._db.transaction():
             for statement in filter(str.strip, _NOTES.split(";")):
@@ -79,26 +73,16 @@ class CredentialReplica:
     def list_ended(self) -> list[str]:
         return [identity for (identity,) in self._db.query(_ENDED, (_MAX_ROWS,))]
 
-    def note_sent(self, identity: str, seen: int) -> None:
+    def note(self, statement: str, *values: object) -> None:
         with self._db.transaction():
-            self._db.execute(_NOTE, (identity, seen))
-
-    def note_ended(self, identity: str) -> None:
-        with self._db.transaction():
-            self._db.execute("DELETE FROM replicated WHERE id = ?", (identity,))
+            self._db.execute(statement, values)
 
     def take_in(self, rows: Sequence[CredentialRow]) -> None:
         with self._db.transaction():
             for row in filter(lambda row: row.is_ours, rows):
-                is_sound = (
-                    _ID.fullmatch(row.id)
-                    and row.kind in tuple(CredentialKind)
-                    and len(row.digest) == SECRET_BYTES
-                    and max(len(row.name), len(row.person)) <= 1000
-                )
-                if row.ended or not is_sound:
+                if row.ended:
                     self._db.execute("DELETE FROM credentials WHERE id = ?", (row.id,))
-                    self._db.execute("DELETE FROM replicated WHERE id = ?", (row.id,))
+                    self._db.execute(_FORGET, (row.id,))
                     continue
                 if self._db.execute("SELECT 1 FROM replicated WHERE id = ?", (row.id,)).fetchone():
                     update = "UPDATE credentials SET seen = max(seen, ?) WHERE id = ?"
@@ -121,10 +105,10 @@ async def replicate(database: SharedDatabase, replica: CredentialReplica) -> Non
     for row in replica.list_made():
         with suppress(RefusedValueError):  # it would be refused again; it stays valid here
             await database.put_credential(row)
-        replica.note_sent(row.id, row.seen)
+        replica.note(_NOTE, row.id, row.seen)
     for identity in replica.list_ended():
         await database.end_credential(identity)
-        replica.note_ended(identity)
+        replica.note(_FORGET, identity)
     while rows := await database.changed_credentials(changes):
         replica.take_in(rows)
         changes = rows[-1].changed

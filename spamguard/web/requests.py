@@ -6,8 +6,8 @@ believes no more of it than it can check. Every answer gets security fields and 
 No request from another site may change anything: browsers say by `Sec-Fetch-Site` or `Origin` which
 site has made them send it, so forms need no secret of their own.
 
-`app` turns every error into a `Problem` (RFC 9457). A problem must never tell anything about the
-inside of the program: file names, SQL, tracebacks.
+`app` turns every error into a problem (RFC 9457), which is an HTTPException on its way. A problem
+must never tell anything about the inside of the program: file names, SQL, tracebacks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import asyncio
 import logging
 import re
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -34,7 +33,7 @@ from spamguard import errors
 from spamguard.config.options import Web, WebProxy
 from spamguard.errors import SpamguardError
 from spamguard.smtp.envelope import Networks, client_prefix, normalise_address
-from spamguard.web.auth import AuthMethod, Person, SessionManager, UnauthenticatedError, Visitor
+from spamguard.web.auth import Person, SessionManager, UnauthenticatedError, Visitor
 
 if TYPE_CHECKING:
     from spamguard.web.nodes import PeerDoor
@@ -48,41 +47,18 @@ _RETRY = {"Retry-After": "2"}
 MAX_MESSAGE_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What went wrong, for the visitor (RFC 9457). headers: for the answer."""
-
-    status: int
-    detail: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def title(self) -> str:
-        return HTTPStatus(self.status).phrase
-
-
-class RefusalError(Exception):
-    """Ends the handling of a request with a problem. headers: with _ in place of -."""
-
-    def __init__(self, status: int, detail: str, **headers: str) -> None:
-        super().__init__(detail)
-        fields = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.problem = Problem(status, detail, fields)
-
-
-def problem_from_error(error: BaseException) -> Problem:
+def problem_from_error(error: BaseException) -> HTTPException:
     """Make the problem that tells of an error; with its text only if that is for the visitor."""
-    if isinstance(error, RefusalError):
-        return error.problem
     if isinstance(error, HTTPException):
-        detail = _STATUS_DETAILS.get(error.status_code, "")
-        return Problem(error.status_code, detail, dict(error.headers or {}))
+        if error.detail == HTTPStatus(error.status_code).phrase:  # of the framework
+            error.detail = _STATUS_DETAILS.get(error.status_code, "")
+        return error
     for error_type, status, headers in _ERROR_STATUSES:
         if isinstance(error, error_type):
-            return Problem(status, str(error), dict(headers))
+            return HTTPException(status, str(error), headers)
     if isinstance(error, SpamguardError | OSError):
-        return Problem(503, INTERNAL_DETAIL, dict(_RETRY))
-    return Problem(500, "an error in the program: see its log")
+        return HTTPException(503, INTERNAL_DETAIL, _RETRY)
+    return HTTPException(500, "an error in the program: see its log")
 
 
 INTERNAL_DETAIL = "the filter has a problem of its own: see its log"
@@ -98,57 +74,52 @@ _ERROR_STATUSES: tuple[tuple[type[SpamguardError], int, dict[str, str]], ...] = 
     (errors.NotAllowedError, 403, {}),
     (errors.NotThereError, 404, {}),
     (errors.UsageError, 422, {}),
-    (errors.UnknownClassError, 422, {}),
     (errors.BusyError, 503, _RETRY),
 )
 
 
-def problem_response(problem: Problem) -> JSONResponse:
+def problem_response(problem: HTTPException) -> JSONResponse:
     members = {
         "type": "about:blank",
-        "title": problem.title,
-        "status": problem.status,
+        "title": HTTPStatus(problem.status_code).phrase,
+        "status": problem.status_code,
         "detail": problem.detail,
     }
-    return JSONResponse(members, problem.status, problem.headers, PROBLEM_JSON)
+    return JSONResponse(members, problem.status_code, problem.headers, PROBLEM_JSON)
 
 
 # ---- rates
 
-_MAX_BUCKETS = 10_000
+_MAX_KEYS = 10_000
 
 
 class RateLimiter:
-    """A token bucket for each key, refilled steadily.
+    """Counts what each key takes in a period; all begin anew with the next, or beyond 10,000 keys.
 
-    Keys may use all tokens of a period at once. Beyond 10,000 buckets, the one that was unused for
-    longest is dropped; it is full when its key comes back. It is written by hand because slowapi's
-    limits grow with the number of clients.
+    It is written by hand because slowapi's limits grow with the number of clients.
     """
 
     def __init__(self, per_period: int, period_seconds: float = 60.0) -> None:
-        self._capacity, self._period = float(per_period), period_seconds
-        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+        self._limit, self._seconds = per_period, period_seconds
+        self._taken = Counter[Hashable]()
+        self._ends_at = 0.0
 
     def take(self, key: Hashable, now: float) -> float:
-        """Take a token and return 0, or return the seconds until there is one.
+        """Return 0, or the seconds until the key may take more.
 
         now: seconds of a monotonic clock.
         """
-        tokens, then = self._buckets.get(key, (self._capacity, now))
-        refill = (now - then) * self._capacity / self._period
-        tokens = min(self._capacity, tokens + refill)
-        self._buckets[key] = (max(tokens - 1, 0.0) if tokens >= 1 else tokens, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > _MAX_BUCKETS:
-            self._buckets.popitem(last=False)
-        return 0.0 if tokens >= 1 else (1 - tokens) * self._period / self._capacity
+        if now >= self._ends_at or len(self._taken) > _MAX_KEYS:
+            self._taken.clear()
+            self._ends_at = now + self._seconds
+        self._taken[key] += 1
+        return 0.0 if self._taken[key] <= self._limit else self._ends_at - now
 
 
 def check_rate(wait_seconds: float, source: str) -> None:
     if wait_seconds > 0:
         text = f"too many requests {source}: wait a little"
-        raise RefusalError(429, text, Retry_After=str(int(wait_seconds) + 1))
+        raise HTTPException(429, text, {"Retry-After": str(int(wait_seconds) + 1)})
 
 
 # ---- a request that was admitted
@@ -169,9 +140,13 @@ def current_person(request: Request) -> Person:
     return visitor.person
 
 
+def current_context(request: Request) -> RequestContext:
+    return cast("RequestContext", request.scope["state"]["context"])
+
+
 def root_path(request: Request) -> str:
     """Return the part of the path that a reverse proxy takes off, such as "/spam"; or ""."""
-    return cast("str", request.scope["state"].get("root", ""))
+    return current_context(request).root_path
 
 
 # ---- forms
@@ -218,7 +193,7 @@ SUBPATH_COOKIE = "__Secure-spamguard"
 
 def set_session_cookie(request: Request, answer: Response, value: str, seconds: int) -> None:
     """SameSite is Lax so that links in mail lead to the logged-in page; forms need more anyway."""
-    secure, root = bool(request.scope["state"].get("secure")), root_path(request)
+    secure, root = current_context(request).secure, root_path(request)
     answer.set_cookie(
         _cookie_name(root, secure=secure),
         value,
@@ -239,8 +214,6 @@ def _cookie_name(root: str, *, secure: bool) -> str:
 # ---- the head of a request
 
 MAX_HEADER_BYTES = 16 << 10
-MAX_HEADER_FIELDS = 100
-MAX_TARGET_BYTES = 8 << 10  # path and query
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 _LOOPBACK_NETWORKS = Networks(("127.0.0.0/8", "::1/128"))
 _MAX_FORWARDED = 20  # addresses of X-Forwarded-For
@@ -252,6 +225,7 @@ _SINGLE_FIELDS = (
     b"origin",
     b"sec-fetch-site",
 )
+_CLOSE = {"Connection": "close"}
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]{1,253})(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(rb"(https?)://([^/]+)")
 
@@ -291,7 +265,7 @@ class RequestReader:
     def read(self, scope: Scope) -> RequestContext:
         """Read the head of a request.
 
-        RefusalError: for another host (421), too long (414, 431), contradictory (400), or past the
+        HTTPException: for another host (421), too long (431), contradictory (400), or past the
         reverse proxy (403).
         """
         raw_fields = scope["headers"]
@@ -299,25 +273,24 @@ class RequestReader:
         hosts = [value for name, value in raw_fields if name == b"host"]
         match = _HOST.fullmatch(hosts[0].decode("latin-1").lower()) if len(hosts) == 1 else None
         if match is None or match[1].strip("[]").rstrip(".") not in self._hosts:
-            raise RefusalError(
+            raise HTTPException(
                 421,
                 "this server has other names: `web: {hosts: […]}` in the configuration lists them",
             )
-        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
-            raise RefusalError(414, f"an address has at most {MAX_TARGET_BYTES >> 10} KiB")
-        size = sum(len(name) + len(value) + 4 for name, value in raw_fields)
-        if len(raw_fields) > MAX_HEADER_FIELDS or size > MAX_HEADER_BYTES:
-            text = f"{MAX_HEADER_FIELDS} fields or {MAX_HEADER_BYTES >> 10} KiB"
-            raise RefusalError(431, f"the header has more than {text}")
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in raw_fields)
+        if size > MAX_HEADER_BYTES:
+            raise HTTPException(
+                431, f"address and header have more than {MAX_HEADER_BYTES:,} bytes"
+            )
         # A server in front of us may read these differently than we do, and may also see another
         # end of the request: nothing that follows on the connection is read (RFC 9112, 6.1).
         names = [name for name, _ in raw_fields]
         for name in _SINGLE_FIELDS:
             if names.count(name) > 1:
-                text = f"the field {name.decode()} is there twice"
-                raise RefusalError(400, text, Connection="close")
+                raise HTTPException(400, f"the field {name.decode()} is there twice", _CLOSE)
         if b"transfer-encoding" in names and b"content-length" in names:
-            raise RefusalError(400, "a length and chunks contradict each other", Connection="close")
+            raise HTTPException(400, "a length and chunks contradict each other", _CLOSE)
         fields: dict[bytes, bytes] = {}
         for name, value in raw_fields:
             separator = b"; " if name == b"cookie" else b", "
@@ -325,7 +298,7 @@ class RequestReader:
         peer = _plain_address((scope.get("client") or ("",))[0])
         proxied = bool(peer) and peer in self._proxies
         if not (proxied or self._is_open or (peer and peer in _LOOPBACK_NETWORKS)):
-            raise RefusalError(403, "use the address of the reverse proxy")
+            raise HTTPException(403, "use the address of the reverse proxy")
         secure, user, client = scope["scheme"] == "https", "", peer
         if proxied:
             secure = secure or fields.get(b"x-forwarded-proto", b"").lower() == b"https"
@@ -352,7 +325,7 @@ class RequestReader:
         field = fields.get(self._proxy.user_header.lower().encode(), b"")
         name = field.decode("utf-8", "surrogateescape")  # which is not printable
         if not name.isprintable() or len(name) > 255 or "," in name:
-            raise RefusalError(400, "the reverse proxy sent an impossible user name")
+            raise HTTPException(400, "the reverse proxy sent an impossible user name")
         return name
 
     def _client_address(self, peer: str, forwarded: bytes) -> str:
@@ -375,11 +348,9 @@ def _plain_address(text: str) -> str:
 
 # ---- access
 
-MAX_ADDRESS_REQUESTS_PER_MINUTE = 6000
-MAX_REQUESTS = 64  # at once, of visitors
-MAX_REQUESTS_PER_PERSON = 16  # at once, of a person who is not an operator
-MAX_ANONYMOUS = 16  # at once, of clients that are not logged in
-MAX_ANONYMOUS_PER_ADDRESS = 8
+# At once; of them one person, or one address, may have a quarter.
+MAX_REQUESTS = 64  # of visitors
+MAX_ANONYMOUS = 32  # of clients that are not logged in
 MAX_FAILURES_PER_MINUTE = 20  # wrong tokens from one address; then none is tried
 FORM_OVERHEAD_BYTES = 256 << 10  # of a form, beside the message in it
 _MAX_LOGIN_BYTES = 16 << 10  # of an anonymous request, which can only be a login
@@ -412,15 +383,12 @@ class AccessMiddleware:
         self._state: dict[str, Any] = {
             "spool": spool,
             "visitor": None,
-            "client": "",
-            "secure": False,
-            "root": "",
+            "context": RequestContext("", "", False, None, "", {}),
             "offers_links": bool(web.mail_from),
         }
-        self._address_rates = RateLimiter(MAX_ADDRESS_REQUESTS_PER_MINUTE)
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
-        # Requests being answered, by person, or by address for anonymous clients.
-        self._running = Counter[Person | str]()
+        # Requests being answered, by person, and by address of anonymous clients.
+        self._visitors, self._anonymous = Counter[str](), Counter[str]()
         self._discards = asyncio.Semaphore(MAX_ANONYMOUS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -428,7 +396,7 @@ class AccessMiddleware:
         exchange = Exchange(scope, receive, send, self._discards)
         try:
             self._admit(scope)
-            with self._count_request(state["visitor"], state["client"]):
+            with self._count_request(state["visitor"], state["context"].client):
                 # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
                 await self._app({**scope, "method": method}, exchange.receive, exchange.send)
@@ -444,15 +412,13 @@ class AccessMiddleware:
     def _admit(self, scope: Scope) -> None:
         context = self._reader.read(scope)
         state = scope["state"]
-        state["client"] = context.client
-        state["secure"], state["root"] = context.secure, context.root_path
+        state["context"] = context
         now, prefix = time.monotonic(), client_prefix(context.client)
         try:
             if self._peers is not None and scope["path"].startswith(PEER_ROOT):
                 # Nodes act for many people, whose rates the other node limits.
                 state["visitor"] = self._peers.identify(scope, context)
                 return
-            check_rate(self._address_rates.take(prefix, now), "from this address")
             state["visitor"] = visitor = self._sessions.identify(context, int(time.time()))
         except UnauthenticatedError:
             # Only wrong tokens count: nobody can lock out others, and 256 bits cannot be guessed.
@@ -466,36 +432,30 @@ class AccessMiddleware:
             refused = visitor is not None and context.same_origin is False and not navigates
         else:
             refused = not context.same_origin if visitor else context.same_origin is False
-        if refused and (visitor is None or visitor.auth_method is not AuthMethod.TOKEN):
-            raise RefusalError(403, "this was not sent by a page of this server")
+        if refused and not (visitor and visitor.by_token):
+            raise HTTPException(403, "this was not sent by a page of this server")
 
     @contextmanager
     def _count_request(self, visitor: Visitor | None, client: str) -> Iterator[None]:
-        """Keep room for visitors beside anonymous clients, and for each visitor beside others.
+        """Keep room for visitors beside anonymous clients, and for each beside others.
 
-        RefusalError: there are too many requests at once.
+        HTTPException: there are too many requests at once.
         """
-        key = visitor.person if visitor is not None else client_prefix(client)
-        anonymous = sum(n for other, n in self._running.items() if isinstance(other, str))
-        if isinstance(key, str):
-            per_address = self._running[key] >= MAX_ANONYMOUS_PER_ADDRESS
-            full = anonymous >= MAX_ANONYMOUS or per_address
+        if visitor:
+            key, running, most = visitor.person.name, self._visitors, MAX_REQUESTS
         else:
-            per_person = not key.operator and self._running[key] >= MAX_REQUESTS_PER_PERSON
-            full = self._running.total() - anonymous >= MAX_REQUESTS or per_person
-        if full:
-            raise RefusalError(503, "too many requests at once", Retry_After="1")
-        self._running[key] += 1
+            key, running, most = client_prefix(client), self._anonymous, MAX_ANONYMOUS
+        if running.total() >= most or running[key] >= most / 4:
+            raise HTTPException(503, "too many requests at once", _RETRY)
+        running[key] += 1
         try:
             yield
         finally:
-            self._running -= Counter((key,))  # and no key with a count of zero remains
+            running -= Counter((key,))  # and no key with a count of zero remains
 
 
-CHUNK_SECONDS = 20.0  # between two chunks of a body
 BODY_SECONDS = 300.0  # for a whole body
 # Unread bytes are read and dropped, because the peer's kernel would lose the answer otherwise.
-_MAX_DISCARD_BYTES = 8 << 20
 _DISCARD_SECONDS = 2.0
 
 
@@ -504,8 +464,7 @@ class Exchange:
 
     The body is limited in size and time; more tightly before somebody logs in. The answer gets
     security fields and a line in the log. status: of the answer, 0 before it begins. discards:
-    taken while unread bytes of an anonymous client are dropped. Without a free one its connection
-    ends at once, so that those who are refused leave room for others.
+    taken while unread bytes are dropped.
     """
 
     def __init__(
@@ -521,23 +480,23 @@ class Exchange:
         self._more_expected = b"transfer-encoding" in fields or self._declared > 0
 
     async def receive(self) -> Message:
-        """Receive a message (ASGI). RefusalError: the body is too large (413) or slow (408)."""
+        """Receive a message (ASGI). HTTPException: the body is too large (413) or slow (408)."""
         anonymous = self._state["visitor"] is None
         limit = _MAX_LOGIN_BYTES if anonymous else MAX_MESSAGE_BYTES + FORM_OVERHEAD_BYTES
         if self._declared > limit:  # however slowly they would come
-            raise RefusalError(413, f"more than {limit:,} bytes")
+            raise HTTPException(413, f"more than {limit:,} bytes")
         self._awaits_continue = False
         if not self._more_expected:  # only the end of the connection can follow, at any time
             return await self._receive()
         deadline = self._began + (_LOGIN_SECONDS if anonymous else BODY_SECONDS)
-        wait = min(CHUNK_SECONDS, deadline - time.monotonic())
         try:
-            message = await asyncio.wait_for(self._receive(), max(wait, 0.0))
+            wait = max(deadline - time.monotonic(), 0.0)
+            message = await asyncio.wait_for(self._receive(), wait)
         except TimeoutError:
-            raise RefusalError(408, "the request did not arrive in time") from None
+            raise HTTPException(408, "the request did not arrive in time") from None
         self._size += self._count_bytes(message)
         if self._size > limit:
-            raise RefusalError(413, f"more than {limit:,} bytes")
+            raise HTTPException(413, f"more than {limit:,} bytes")
         return message
 
     async def send(self, message: Message) -> None:
@@ -549,21 +508,18 @@ class Exchange:
                 fields.setdefault(name, value)
             if self._scope["scheme"] == "https":
                 fields.setdefault("strict-transport-security", "max-age=31536000")
-            if not self._awaits_continue:
+            # Where many do this, the connection ends at once, so that there is room for others.
+            if not self._awaits_continue and not self._discards.locked():
                 await self._drop_unread()
             if self._more_expected:
                 fields["connection"] = "close"
         await self._send(message)
 
     async def _drop_unread(self) -> None:
-        anonymous, dropped = self._state["visitor"] is None, 0
-        if anonymous and self._discards.locked():
-            return
         with suppress(TimeoutError, ClientDisconnect):
-            async with self._discards if anonymous else nullcontext():
-                async with asyncio.timeout(_DISCARD_SECONDS):
-                    while self._more_expected and dropped <= _MAX_DISCARD_BYTES:
-                        dropped += self._count_bytes(await self._receive())
+            async with self._discards, asyncio.timeout(_DISCARD_SECONDS):
+                while self._more_expected:
+                    self._count_bytes(await self._receive())
 
     def _count_bytes(self, message: Message) -> int:
         self._more_expected = message["type"] == "http.request" and message.get("more_body", False)
@@ -573,7 +529,7 @@ class Exchange:
         """Log one line without the query; 204 for debugging only, as open pages poll."""
         level = logging.DEBUG if self.status == 204 else logging.INFO
         duration = (time.monotonic() - self._began) * 1000
-        client, visitor = self._state["client"] or "-", self._state["visitor"]
+        client, visitor = self._state["context"].client or "-", self._state["visitor"]
         user = (visitor.person.name if visitor else "") or "-"
         target = log_target(self._scope)
         _log.log(level, "%s %s %s %d %.0f ms", client, user, target, self.status, duration)

@@ -5,9 +5,9 @@ anything in another person's name.
 
 Blocking work runs in threads, each of which has its files open: two have a `Reader`, and one has a
 `Desk`, a reader with a filter that teaches and explains. A lesson is one piece of work for the
-desk: it finds the message, checks the rights, casts the vote and judges anew. A thread takes few
-pieces of work, and a caller that waits too long gets BusyError. Scorer processes read and judge
-uploaded mail; this process never parses mail itself.
+desk: it finds the message, checks the rights, casts the vote and judges anew. A caller that waits
+too long gets BusyError. Scorer processes read and judge uploaded mail; this process never parses
+mail itself.
 
 Errors: UsageError for bad input, NotAllowedError for what the person may not do, NotThereError for
 an unknown id or somebody else's (nobody can tell which), BusyError for "try again in a moment".
@@ -20,7 +20,6 @@ import logging
 import re
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -44,6 +43,7 @@ from spamguard.errors import (
     HistoryError,
     LedgerError,
     NotAllowedError,
+    NotThereError,
     QuarantineError,
     SpamguardError,
     TableError,
@@ -51,45 +51,40 @@ from spamguard.errors import (
     UsageError,
 )
 from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
-from spamguard.learning.undo import VoteSelection, undo_votes
 from spamguard.ledger.senders import make_sender_vote, split_sender
 from spamguard.ledger.votes import NO_STANDING
-from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
 from spamguard.process import start_process
 from spamguard.proxy.history import HistoryRow, printable
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.proxy.scorer import NotScanned, ScanOptions
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import EXTRACTOR, MAX_WORDS, Explanation, Scan, Verdict, Vote, Word
-from spamguard.storage import BATCH_SIZE, SPOOL_DIRECTORY, Spool
+from spamguard.storage import Spool
 from spamguard.users import SENDER_NATS, Origin
 from spamguard.web import models, numbers
-from spamguard.web.auth import Person, require_operator
+from spamguard.web.auth import Person
 from spamguard.web.history import EVERYTHING, MAX_TEXT, Reader, Search, ensure_filter
 from spamguard.web.models import JudgementDetails, LessonReceipt
-from spamguard.web.monitor import AsyncTtlCache
 
 _log = logging.getLogger("spamguard.web")
 
 UNSURE_DAYS = 14
-_MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
 _MAX_COUNT_SECONDS = 0.2  # for a number of the navigation: a history may be long
 _MAX_WAIT_SECONDS = 0.5  # of a page for these numbers
 _READ_THREADS = 2
 _MAX_WORDS = 60  # told with a verdict
-_UNDO_BATCH = 4 * BATCH_SIZE  # messages
 _PREVIEW_SECONDS = 5.0  # for the process that reads a message
 _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
 
 # ---- threads
 
-MAX_WAITING = 64  # pieces of work for one thread
 WAIT_SECONDS = 20.0
 # After these errors the resource is opened anew: somebody may have mended or restored a file.
 _BROKEN_ERRORS = (HistoryError, LedgerError, TableError)
 
 ResourceT = TypeVar("ResourceT")
 Result = TypeVar("Result")
+Run = Callable[[Callable[[Any], Result]], Awaitable[Result]]
 
 
 class ResourceThread(Generic[ResourceT]):
@@ -109,10 +104,8 @@ class ResourceThread(Generic[ResourceT]):
     ) -> Result:
         """Return or raise what the work does in the thread.
 
-        BusyError: too much waits, or the time is up. Work that has begun may still finish.
+        BusyError: the time is up. Work that has begun may still finish.
         """
-        if self.waiting > MAX_WAITING:
-            raise BusyError("too many requests at once: try again in a moment")
         self.waiting += 1
         try:
             running = asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
@@ -147,75 +140,8 @@ class ResourceThread(Generic[ResourceT]):
 
 # ---- uploaded messages
 
-_MAX_MESSAGES = 32  # judged at once
-_MAX_MESSAGES_PER_PERSON = 8  # judged at once for a person who is not an operator
-_NEW_FILTER_SECONDS = 5.0  # within which scorers find a filter that has just been created
-_RETRY_SECONDS = 0.2
 # Reasons of `NotScanned` that may be gone when the person tries again.
 _TEMPORARY_REASONS = ("busy", "stopping", "no-model", "unreadable", "crashed", "timeout")
-
-
-class UploadScanner:
-    """Judges uploaded messages in a scorer pool of its own, whose scorers start with the first one.
-
-    spam_threshold: as in `Policy`. settle: called when lessons wait for settling, or when there are
-    no usable tables.
-    """
-
-    def __init__(
-        self, settings: Settings, spam_threshold: float, settle: Callable[[], object]
-    ) -> None:
-        self._pool = ScorerPool(settings.state, settings.scoring)
-        self._options = ScanOptions(spam_threshold, settings.authserv_ids, words=MAX_WORDS)
-        self._settle = settle
-        self._settings = settings
-        self._running = Counter[Person]()
-        self.close = self._pool.close
-
-    async def scan(self, message: Spool, person: Person, users: tuple[str, ...] = ()) -> Scan:
-        """Judge a message as its sender wrote it, without a prefix that we put before its subject.
-
-        UsageError: the message cannot be judged. BusyError: the message cannot be judged now.
-        """
-        max_messages = _MAX_MESSAGES if person.operator else _MAX_MESSAGES_PER_PERSON
-        if self._running.total() >= _MAX_MESSAGES or self._running[person] >= max_messages:
-            raise BusyError("too many messages are being judged: try again in a moment")
-        self._running[person] += 1
-        try:
-            head = message.read_start(PREFIX_SEARCH_BYTES)
-            original_head = remove_subject_prefix(head)
-            if original_head is head:
-                return await self._scan(message, users)
-            with closing(Spool(self._settings.state / SPOOL_DIRECTORY)) as copy:
-
-                def copy_message() -> None:
-                    copy.write(original_head)
-                    for chunk in message.chunks(len(head)):
-                        copy.write(chunk)
-
-                await run_in_thread(copy_message)
-                return await self._scan(copy, users)
-        except OSError as error:
-            raise BusyError(f"the message cannot be stored: {error.strerror}") from error
-        finally:
-            self._running -= Counter((person,))  # and no person with a count of zero remains
-
-    async def _scan(self, message: Spool, users: tuple[str, ...]) -> Scan:
-        await run_in_thread(ensure_filter, self._settings)
-        deadline = time.monotonic() + _NEW_FILTER_SECONDS
-        while True:
-            result = await self._pool.judge(message, users=users, options=self._options)
-            no_model = isinstance(result, NotScanned) and result.reason == "no-model"
-            if not no_model or time.monotonic() > deadline:
-                break
-            await asyncio.sleep(_RETRY_SECONDS)
-        if result.settle:
-            self._settle()
-        if not isinstance(result, NotScanned):
-            return result
-        if result.reason in _TEMPORARY_REASONS:
-            raise BusyError(f"messages cannot be judged now ({result.reason}): try again soon")
-        raise UsageError(f"this message cannot be judged ({result.reason})")
 
 
 def example_from_scan(scan: Scan) -> Example:
@@ -287,6 +213,21 @@ class Desk(Reader):
             held=held and label not in self.filter.unwanted,
         )
 
+    def teach_row(
+        self,
+        person: Person,
+        row: HistoryRow,
+        held: bool,
+        *,
+        label: str,
+        origin: str = Origin.HISTORY,
+    ) -> LessonReceipt:
+        example, sender = example_from_row(self.filter, row), row.sender_digest
+        return self.teach(person, example, label, origin, sender, held=held)
+
+    def take_back_row(self, person: Person, row: HistoryRow, _: bool) -> LessonReceipt:
+        return self.take_back(person, row_digest(self.filter, row), Origin.HISTORY)
+
     def take_back(self, person: Person, digest: bytes, origin: str) -> LessonReceipt:
         vote = self.ledger.get_vote(digest, person.voter)
         (changed,) = self.lessons.retract([digest], person.voter, origin, _label(vote))
@@ -297,12 +238,13 @@ class Desk(Reader):
         return LessonReceipt(digest.hex(), "", changed, _label(vote), verdict)
 
     def say_of_sender(
-        self, person: Person, message: JudgementDetails, sender: bytes, label: str, domain: str
+        self, person: Person, row: HistoryRow, held: bool, *, label: str, domain: str
     ) -> LessonReceipt:
         """Keep what the person says of a sender, or of everybody at its domain, by the digest."""
+        message = self.describe(person, row, held)
         if not message.authenticated:
             raise UsageError("nobody has authenticated this sender, so no word about it counts")
-        digest, *of_domain = split_sender(sender)
+        digest, *of_domain = split_sender(row.sender_digest)
         if domain:
             digest = self.filter.senders.digest(domain)
             if digest not in of_domain:
@@ -312,19 +254,6 @@ class Desk(Reader):
         outcome = self.lessons.submit_vote(vote, self._max_lessons if label else 0)
         was = message.domain_word if domain else message.sender_word
         return LessonReceipt(digest.hex(), label, self._was_learnt(outcome), was)
-
-    def undo(
-        self, digests: Sequence[bytes], chosen: VoteSelection, *, dry: bool
-    ) -> list[LessonReceipt]:
-        batches = undo_votes(self.filter, digests, chosen, dry_run=dry)
-        votes = [vote for undone in batches for vote in undone]
-        if votes and not dry:
-            self.lessons.changed += len(votes)
-            _log.info("undo user=%s messages=%d", log.quote_value(chosen.user), len(votes))
-        return [
-            LessonReceipt(vote.digest.hex(), vote.new_label or "", True, vote.old_label or "")
-            for vote in votes
-        ]
 
     def _was_learnt(self, outcome: LessonOutcome) -> bool:
         """Whether a lesson has changed anything. NotAllowedError: one too many for today."""
@@ -354,29 +283,28 @@ def _label(vote: Vote | None) -> str:
 class Service:
     """The service of one process. Any number of tasks may use it at once.
 
-    settle: tells the master that lessons wait for settling. ask_daemon: returns the status of the
-    daemon, or None; may block.
+    settle: tells the master that lessons wait for settling.
     """
 
-    def __init__(
-        self, settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
-    ) -> None:
+    def __init__(self, settings: Settings, settle: Callable[[], object]) -> None:
         threshold = (settings.listeners[0] if settings.listeners else Policy()).spam_threshold
         self.settings = settings
-        self._ask_daemon = ask_daemon
         self._desk = ResourceThread("desk", partial(Desk, settings, threshold, settle))
         self._readers = [
             ResourceThread("reader", partial(Reader.open, settings)) for _ in range(_READ_THREADS)
         ]
-        self._scanner = UploadScanner(settings, threshold, settle)
+        self._settle = settle
+        self._scorers = ScorerPool(settings.state, settings.scoring)
+        self._scan_options = ScanOptions(
+            threshold, settings.authserv_ids, words=MAX_WORDS, unmarked=True
+        )
         self._text_previews = asyncio.Semaphore(2)
         self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
-        self._clear_cache()
 
     async def close(self) -> None:
         if self._releases:
             await asyncio.wait(self._releases, timeout=_DRAIN_SECONDS)
-        await self._scanner.close()
+        await self._scorers.close()
         threads: Sequence[ResourceThread[Any]] = (self._desk, *self._readers)
         tasks = [asyncio.create_task(thread.close()) for thread in threads]
         await asyncio.wait(tasks, timeout=_DRAIN_SECONDS)
@@ -390,9 +318,7 @@ class Service:
             desk.lessons.request_settling()
             return result
 
-        result = await self._desk.run(change)
-        self._clear_cache()
-        return result
+        return await self._desk.run(change)
 
     # ---- uploaded messages
 
@@ -439,8 +365,20 @@ class Service:
         )
 
     async def _scan(self, person: Person, message: Spool) -> Scan:
-        is_personal = self.settings.personal and not person.operator
-        return await self._scanner.scan(message, person, (person.name,) if is_personal else ())
+        """Judge a message as its sender wrote it, without a prefix that we put before its subject.
+
+        UsageError: the message cannot be judged. BusyError: the message cannot be judged now.
+        """
+        await run_in_thread(ensure_filter, self.settings)
+        users = (person.name,) if self.settings.personal and not person.operator else ()
+        result = await self._scorers.judge(message, users=users, options=self._scan_options)
+        if result.settle:  # lessons wait, or there are no usable tables
+            self._settle()
+        if not isinstance(result, NotScanned):
+            return result
+        if result.reason in _TEMPORARY_REASONS:
+            raise BusyError(f"messages cannot be judged now ({result.reason}): try again soon")
+        raise UsageError(f"this message cannot be judged ({result.reason})")
 
     # ---- messages that passed
 
@@ -451,17 +389,14 @@ class Service:
         since = search.since or time.time() - UNSURE_DAYS * 86_400
         search = replace(search, label=UNSURE, since=since, limit=models.MAX_ROWS)
         page = await self.history(person, search)
-        rows = [row for row in page.judgements if row.can_teach and not row.taught]
-        return replace(page, judgements=rows)
+        rows = [row for row in page.rows if row.can_teach and not row.taught]
+        return replace(page, rows=rows)
 
     async def find_user(self, address: str, mail_from: str) -> tuple[str, str]:
         return await self._read(lambda reader: reader.find_user(address, mail_from))
 
     async def judgement(self, person: Person, verdict_id: str) -> JudgementDetails:
-        def describe(reader: Reader, row: HistoryRow, held: bool) -> JudgementDetails:
-            return reader.describe(person, row, held=held)
-
-        return await self._on_row(self._read, person, verdict_id, describe)
+        return await self._on_row(self._read, person, verdict_id, Reader.describe)
 
     async def why(self, person: Person, verdict_id: str) -> tuple[JudgementDetails, Explanation]:
         """Return a message that passed, and why it would get its verdict now."""
@@ -473,7 +408,7 @@ class Service:
                 entry = await self._read(lambda reader: reader.held_entry(person, verdict_id))
                 held = await self._scan_held(person, entry)
 
-        def explain(desk: Desk, row: HistoryRow, _: bool) -> Explanation:
+        def explain(desk: Desk, person: Person, row: HistoryRow, _: bool) -> Explanation:
             if held and not judgement.can_teach:
                 example = example_from_scan(held)
             else:
@@ -484,17 +419,11 @@ class Service:
         return judgement, await self._on_row(self._desk.run, person, verdict_id, explain)
 
     async def learn_passed(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
-        def teach(desk: Desk, row: HistoryRow, held: bool) -> LessonReceipt:
-            example, sender = example_from_row(desk.filter, row), row.sender_digest
-            return desk.teach(person, example, label, Origin.HISTORY, sender, held=held)
-
+        teach = partial(Desk.teach_row, label=label)
         return await self._on_row(self._change, person, verdict_id, teach)
 
     async def forget_passed(self, person: Person, verdict_id: str) -> LessonReceipt:
-        def take_back(desk: Desk, row: HistoryRow, _: bool) -> LessonReceipt:
-            return desk.take_back(person, row_digest(desk.filter, row), Origin.HISTORY)
-
-        return await self._on_row(self._change, person, verdict_id, take_back)
+        return await self._on_row(self._change, person, verdict_id, Desk.take_back_row)
 
     async def say_of_sender(
         self, person: Person, verdict_id: str, label: str, domain: str = ""
@@ -503,84 +432,49 @@ class Service:
 
         domain: the sender's, if it is said of everybody there.
         """
-
-        def say(desk: Desk, row: HistoryRow, held: bool) -> LessonReceipt:
-            message = desk.describe(person, row, held=held)
-            return desk.say_of_sender(person, message, row.sender_digest, label, domain)
-
+        say = partial(Desk.say_of_sender, label=label, domain=domain)
         return await self._on_row(self._change, person, verdict_id, say)
 
     async def _on_row(
         self,
-        run: Callable[[Callable[[Any], Result]], Awaitable[Result]],
+        run: Run[Result],
         person: Person,
         verdict_id: str,
-        act: Callable[[Any, HistoryRow, bool], Result],
+        act: Callable[[Any, Person, HistoryRow, bool], Result],
     ) -> Result:
         """Find a message that passed, and do something with it, in one thread.
 
-        run: runs work with a reader or the desk. act: gets that, the message, and whether the
-        message waits in the quarantine.
+        run: runs work with a reader or the desk. act: gets that, the person, the message, and
+        whether the message waits in the quarantine.
         """
 
         def work(reader: Reader) -> Result:
             row = reader.row(person, verdict_id)
-            return act(reader, row, reader.is_waiting(row))
+            return act(reader, person, row, reader.is_waiting(row))
 
         return await run(work)
 
-    async def undo(
-        self, person: Person, user: str, since: float, *, dry: bool = False
-    ) -> Sequence[LessonReceipt]:
-        """Take back all votes of a user since a time; only operators may name another user."""
-        if not person.operator and user != person.name:
-            raise NotAllowedError("only operators may take back lessons of other people")
-        chosen = VoteSelection(user, int(since))
-        digests = await self._read(
-            lambda reader: reader.ledger.users.voted_digests(chosen.user, chosen.since)
-        )
-        receipts: list[LessonReceipt] = []
-        for start in range(0, len(digests), _UNDO_BATCH):  # other work waits for each batch
-            batch = digests[start : start + _UNDO_BATCH]
-            receipts += await self._change(
-                partial(Desk.undo, digests=batch, chosen=chosen, dry=dry)
-            )
-        return receipts
-
-    async def classes(
-        self,
-        person: Person,  # noqa: ARG002  every method of the API has it
-    ) -> Mapping[str, bool]:
+    async def classes(self) -> Mapping[str, bool]:
         return await self._read(known_classes)
 
     # ---- numbers
-
-    def _clear_cache(self) -> None:
-        """Drop the numbers of the ledger, so that a lesson shows at once."""
-        self._users = AsyncTtlCache(
-            lambda: self._read(numbers.summarize_users), _MODEL_SECONDS, WAIT_SECONDS
-        )
 
     async def today(self, person: Person, hours: int = 24) -> models.Today:
         return await self._read(lambda reader: numbers.summarize_hours(reader, person, hours))
 
     async def waiting(self, person: Person) -> models.Waiting:
-        unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
-        counts = asyncio.gather(_count_page(unsure), _count_page(self.quarantine(person)))
+        short = Search(seconds=_MAX_COUNT_SECONDS)
+        unsure, held = self.unsure(person, short), self.quarantine(person, short)
+        counts = asyncio.gather(_count_page(unsure), _count_page(held))
         try:
             return models.Waiting(*await asyncio.wait_for(counts, _MAX_WAIT_SECONDS))
         except TimeoutError:
             return models.Waiting()
 
     async def model(self, person: Person) -> models.Model:
-        users = await self._users.get()
-        status = await self._desk.run(lambda desk: desk.filter.status())
-        return numbers.summarize_model(status, users, person)
-
-    async def status(self, person: Person) -> Mapping[str, Any]:
-        require_operator(person)
-        status = await self._desk.run(lambda desk: desk.filter.status())
-        return numbers.filter_status(status) | {"daemon": await run_in_thread(self._ask_daemon)}
+        return await self._desk.run(
+            lambda desk: numbers.summarize_model(desk, desk.filter.status(), person)
+        )
 
     # ---- quarantine
 
@@ -594,11 +488,9 @@ class Service:
 
     async def preview_held(self, person: Person, verdict_id: str) -> str:
         """Return its text as a reader sees it, bounded; "" if there is none."""
-
-        def find_file(reader: Reader) -> Path:
-            return reader.quarantine.file(reader.held_entry(person, verdict_id).id)
-
-        file = await self._read(find_file)
+        file = await self._read(
+            lambda reader: reader.quarantine.file(reader.held_entry(person, verdict_id).id)
+        )
         async with self._text_previews:
             return await run_in_thread(_preview, file)
 
@@ -632,12 +524,10 @@ class Service:
         by, waiting = log.quote_value(person.name), len(now.waiting)
         text = "quarantine id=%s by=%s: released to %d, %d wait"
         _log.info(text, entry.id, by, len(replies), waiting)
-        recipients = []
-        for recipient, reply in replies:
-            lines = b" ".join(reply.lines).decode("utf-8", "replace")
-            reply_text = printable(f"{reply.code} {lines}", MAX_TEXT)
-            address = printable(recipient.address, MAX_TEXT)
-            recipients.append(models.RecipientReply(address, reply_text))
+        recipients = [
+            models.RecipientReply(printable(to.address, MAX_TEXT), printable(str(reply), MAX_TEXT))
+            for to, reply in replies
+        ]
         taught = False
         try:
             taught = bool(now.delivered) and await self._learn_held(person, now)
@@ -647,20 +537,15 @@ class Service:
 
     async def _learn_held(self, person: Person, entry: QuarantineEntry) -> bool:
         """Learn a message as ham, from its features in the history or by judging it again."""
-
-        def find_row(reader: Reader) -> HistoryRow | None:
-            row = reader.history.find(entry.id)
-            return row if row and reader.can_teach(row) else None
-
-        row = await self._read(find_row)
-        if row is None:
-            scanned = example_from_scan(await self._scan_held(person, entry))
-
-        def teach(desk: Desk) -> LessonReceipt:
-            example = example_from_row(desk.filter, row) if row else scanned
-            return desk.teach(person, example, "ham", Origin.RELEASE)
-
-        return (await self._change(teach)).changed
+        teach = partial(Desk.teach_row, label="ham", origin=Origin.RELEASE)
+        try:
+            receipt = await Service._on_row(self, self._change, person, entry.id, teach)
+        except (NotThereError, NotAllowedError, UsageError):
+            example = example_from_scan(await self._scan_held(person, entry))
+            receipt = await self._change(
+                lambda desk: desk.teach(person, example, "ham", Origin.RELEASE)
+            )
+        return receipt.changed
 
     async def _scan_held(self, person: Person, entry: QuarantineEntry) -> Scan:
         held = Quarantine(self.settings.state / DIRECTORY)
@@ -674,7 +559,8 @@ class Service:
                 reader.quarantine.delete(entry.id)
             _log.info("quarantine id=%s by=%s: deleted", verdict_id, log.quote_value(person.name))
 
-        require_operator(person)
+        if not person.operator:
+            raise NotAllowedError("only operators may do this")
         await self._read(delete)
 
 
@@ -704,8 +590,5 @@ async def _count_page(look: Awaitable[models.JudgementPage | models.QuarantinePa
         page = await look
     except (SpamguardError, OSError):  # the list of this mail tells of it
         return ""
-    if isinstance(page, models.QuarantinePage):
-        number = sum(not message.released for message in page.messages)
-    else:
-        number = len(page.judgements)
+    number = sum(not getattr(row, "released", False) for row in page.rows)
     return f"{number:,}{'+' if page.following or page.absent else ''}" if number else ""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -25,6 +25,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -43,7 +44,7 @@ from spamguard.proxy.history import fold_text
 from spamguard.storage import Spool
 from spamguard.web import pages
 from spamguard.web.auth import SESSION_SECONDS
-from spamguard.web.models import MAX_ROWS, Judgement, JudgementPage, QuarantinePage
+from spamguard.web.models import Judgement
 from spamguard.web.numbers import judge_health
 from spamguard.web.pages import (
     Notice,
@@ -56,7 +57,7 @@ from spamguard.web.pages import (
     redirect,
 )
 from spamguard.web.requests import (
-    RefusalError,
+    current_context,
     problem_from_error,
     read_form_with_file,
     root_path,
@@ -105,13 +106,12 @@ async def today_page(visit: Visit) -> Response:
     person, service, span = visit.person, visit.service, visit.parameters.get("hours", "")
     hours = int(span) if span in map(str, TODAY_SPANS) else next(iter(TODAY_SPANS))
     today = await service.today(person, hours)
-    by_label: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for hour in today.hours:
-        by_label.update(hour.mail)
-    totals = dict(by_label.most_common())
-    classes = await service.classes(person)
+        totals.update(hour.mail)
+    classes = await service.classes()
     tones = {label: pages.tone(label, classes) for label in totals}
-    charted = pages.hours_with_data(today.hours)
+    mail, lessons = pages.draw_hours(today.hours, tones)
     health = await visit.context.monitor.look() if person.operator else None
     model = await service.model(person)
     return await visit.render(
@@ -119,12 +119,12 @@ async def today_page(visit: Visit) -> Response:
         today=today,
         hours=hours,
         spans=TODAY_SPANS,
-        totals=totals,
-        mail=pages.mail_chart(charted, tones),
-        lessons=pages.lessons_chart(charted),
+        totals=dict(totals.most_common()),
+        mail=mail,
+        lessons=lessons,
         mistakes=pages.count_mistakes(today.wrong),
         classes=classes,
-        since=SearchQuery(since=pages.day(today.hours[0].start)),
+        since=SearchQuery(f"since:{pages.day(today.hours[0].start)}"),
         model=model,
         health=health,
         worries=judge_health(health, model) if health or list(totals) == [UNSURE] else (),
@@ -133,38 +133,26 @@ async def today_page(visit: Visit) -> Response:
 
 # ---- history
 
-_MESSAGE_PAGE = "?back=message"  # ends the address of forms on the page of one message
-
 
 @page("GET", "/history")
 async def history_page(visit: Visit) -> Response:
     """Show the history with its search; 204 if the script has already seen these rows."""
-    person, error_text = visit.person, ""
-    query = visit.query()
+    person, query = visit.person, visit.query()
     if query.verdict_id:
         with suppress(NotThereError, BusyError):  # then it may be part of a subject
             await visit.service.judgement(person, query.verdict_id)
             return redirect(f"/history/{query.verdict_id}")
-    try:
-        rows = await visit.service.history(person, query.to_search())
-    except UsageError as error:
-        rows, error_text = JudgementPage(()), str(error)
+    rows = await visit.service.history(person, query.to_search())
     # It changes with anything that the rows show.
-    text = "".join(
-        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n"
-        for row in rows.judgements
-    )
-    shown = f"{text}{rows.absent}".encode("utf-8", "replace")
-    digest = blake2b(shown, digest_size=8).hexdigest()
+    digest = blake2b(repr(rows).encode("utf-8", "replace"), digest_size=8).hexdigest()
     if visit.parameters.get("seen") == digest:
         return Response(status_code=204)
     return await visit.render(
         "history.html",
         query=query,
-        error_text=error_text,
         page=rows,
         rows_digest=digest,
-        classes=await visit.service.classes(person),
+        classes=await visit.service.classes(),
     )
 
 
@@ -174,7 +162,7 @@ async def message_page(visit: Visit) -> Response:
     explained, unexplained = None, ""
     try:
         message, why = await visit.service.why(person, verdict_id)
-        explained = build_explanation(why, message, visit.page_number)
+        explained = build_explanation(why, message, everything="all" in visit.parameters)
     except UsageError as error:
         message, unexplained = await visit.service.judgement(person, verdict_id), str(error)
     return await visit.render(
@@ -182,36 +170,42 @@ async def message_page(visit: Visit) -> Response:
         message=message,
         explained=explained,
         unexplained=unexplained,
-        classes=await visit.service.classes(person),
+        classes=await visit.service.classes(),
     )
 
 
-@page("POST", "/history/{name}/teach")
-async def teach_passed(visit: Visit) -> Response:
-    person, verdict_id = visit.person, visit.verdict_id
-    label = (await visit.form()).get("class", "")
-    receipt = await visit.service.learn_passed(person, verdict_id, label)
-    undo = f"/history/{verdict_id}/forget{_form_origin(visit)}"
-    return _redirect_back(visit, pages.learnt_notice(receipt, undo, verdict_id))
-
-
-@page("POST", "/history/{name}/forget")
-async def forget_passed(visit: Visit) -> Response:
-    receipt = await visit.service.forget_passed(visit.person, visit.verdict_id)
-    return _redirect_back(visit, Notice(receipt=receipt))
-
-
-def _redirect_back(visit: Visit, notice: Notice) -> Response:
-    origin = _form_origin(visit)
-    if origin == _MESSAGE_PAGE:
-        return visit.redirect(f"/history/{visit.verdict_id}", notice)
-    return visit.redirect(f"/history{origin}", notice, f"m-{visit.verdict_id}")
-
-
-def _form_origin(visit: Visit) -> str:
-    if visit.parameters.get("back") == "message":
-        return _MESSAGE_PAGE
-    return visit.query().ending()
+@page("POST", "/history")
+@page("POST", "/queue")
+async def teach_listed(visit: Visit) -> Response:
+    """Teach the messages that a form names, or take back what was said of them (class "")."""
+    person, service, form = visit.person, visit.service, await visit.form()
+    if "class" not in form:
+        raise UsageError("choose what it is")
+    label, _, named = form["class"].partition(" ")  # a button beside a message has its id
+    ids = _verdict_ids(form, named)
+    receipts, trouble = await _for_each(
+        ids,
+        lambda name: (
+            service.learn_passed(person, name, label)
+            if label
+            else service.forget_passed(person, name)
+        ),
+    )
+    changed = [name for name, receipt in receipts if receipt.changed]
+    is_alone = visit.parameters.get("back") == "message"
+    ending = "?back=message" if is_alone else visit.query().ending()
+    address = f"{visit.request.url.path}{ending}"
+    notice = Notice(undo=address if label and changed else "", undo_ids=changed)
+    if len(ids) == 1:
+        receipt = receipts[0][1]
+        notice = notice._replace(receipt=receipt, held=ids[0] if receipt.held else "")
+    else:
+        done = f"Learnt as {label_text(label)}" if label else "Taken back"
+        text = f"{done}: {count_noun(len(changed), 'message')}.{trouble}"
+        notice = notice._replace(text=text)
+    if is_alone:
+        return visit.redirect(f"/history/{ids[0]}", notice)
+    return visit.redirect(address, notice, f"m-{ids[0]}")
 
 
 _SIDES = {"ham": "wanted", "spam": "unwanted"}
@@ -225,11 +219,8 @@ async def say_sender(visit: Visit) -> Response:
         raise UsageError("choose what mail of this sender is: there is no such choice")
     receipt = await visit.service.say_of_sender(person, visit.verdict_id, label, domain)
     whom = f"everybody at {domain}" if domain else "this sender"
-    if not label:
-        text = f"Taken back: what you had said of {whom} counts no more."
-    elif not receipt.changed:
-        text = f"You had already said that mail of {whom} is {_SIDES[label]}."
-    else:
+    text = f"Taken back: what you had said of {whom} counts no more."
+    if label:
         text = f"Mail of {whom} is {_SIDES[label]}. That counts where it is authenticated."
     undo = f"{path}/sender" + (domain and f"?domain={quote(domain)}")
     return visit.redirect(path, Notice(text, undo=undo if label and receipt.changed else ""))
@@ -239,8 +230,6 @@ async def say_sender(visit: Visit) -> Response:
 
 QUEUE_GROUPS = 50
 """Groups on the page."""
-_DAY_SECONDS = 86_400
-_WORDS = ("spam", "ham")
 _ACTION_SECONDS = 30.0  # for all messages of one form; a next hop may be slow
 
 
@@ -274,33 +263,24 @@ def group_messages(messages: Sequence[Judgement]) -> list[MessageGroup]:
     return groups
 
 
-def order_groups(groups: Sequence[MessageGroup], now: float) -> list[MessageGroup]:
-    """Sort by day, counted back from now, and then by distance from even odds.
+def _rank(group: MessageGroup) -> tuple[int, float]:
+    """The day, counted back from now, and then the distance from even odds.
 
     A word helps most where the filter knows least, and on mail such as comes now.
     """
-
-    def rank(group: MessageGroup) -> tuple[int, float]:
-        newest = group.messages[0]
-        return int((now - newest.time) // _DAY_SECONDS), abs(newest.probability - 0.5)
-
-    return sorted(groups, key=rank)
+    newest = group.messages[0]
+    return int((time.time() - newest.time) // 86_400), abs(newest.probability - 0.5)
 
 
 @page("GET", "/queue")
 async def queue_page(visit: Visit) -> Response:
-    now, query, error_text = time.time(), _queue_query(visit), ""
-    found = JudgementPage(())
-    try:
-        search = replace(query.to_search(), with_clues=True)
-        found = await visit.service.unsure(visit.person, search)
-    except UsageError as error:
-        error_text = str(error)
-    groups = order_groups(group_messages(found.judgements), now)
+    query = visit.query()
+    search = replace(query.to_search(), with_clues=True)
+    found = await visit.service.unsure(visit.person, search)
+    groups = sorted(group_messages(found.rows), key=_rank)
     return await visit.render(
         "queue.html",
-        text=query.text,
-        error_text=error_text,
+        text=query.q,
         target=query.ending(),
         days=UNSURE_DAYS,
         groups=groups[:QUEUE_GROUPS],
@@ -310,48 +290,12 @@ async def queue_page(visit: Visit) -> Response:
     )
 
 
-@page("POST", "/queue")
-async def teach_queue(visit: Visit) -> Response:
-    person, form = visit.person, await visit.form()
-    label = next((word for word in _WORDS if word in form), form.get("class", ""))
-    if label not in _WORDS:
-        raise UsageError("choose spam or ham")
-    boxes = [form[label]] if label in form else [form[name] for name in form if is_id(name)]
-    receipts, trouble = await _for_each(
-        _verdict_ids(boxes), lambda name: visit.service.learn_passed(person, name, label)
-    )
-    changed = tuple(name for name, receipt in receipts if receipt.changed)
-    ending = _queue_query(visit).ending()
-    notice = Notice(
-        f"Learnt as {label_text(label)}: {count_noun(len(changed), 'message')}.{trouble}",
-        undo=f"/queue/undo{ending}" if changed else "",
-        undo_ids=changed,
-    )
-    return visit.redirect(f"/queue{ending}", notice)
-
-
-@page("POST", "/queue/undo")
-async def undo_queue(visit: Visit) -> Response:
-    person, form = visit.person, await visit.form()
-    receipts, trouble = await _for_each(
-        _verdict_ids([form.get("ids", "")]),
-        lambda name: visit.service.forget_passed(person, name),
-    )
-    changed = sum(receipt.changed for _, receipt in receipts)
-    notice = Notice(f"Taken back: {count_noun(changed, 'lesson')}.{trouble}")
-    return visit.redirect(f"/queue{_queue_query(visit).ending()}", notice)
-
-
-def _queue_query(visit: Visit) -> SearchQuery:
-    return replace(visit.query(), label="", taught="", before="")
-
-
-def _verdict_ids(boxes: Sequence[str]) -> list[str]:
+def _verdict_ids(form: Mapping[str, str], named: str = "") -> list[str]:
+    """Return the ids that a button names, or else those of the boxes that are ticked."""
+    boxes = [named] if named else [form[name] for name in form if is_id(name)]
     ids = [name for name in " ".join(boxes).split() if is_id(name)]
     if not ids:
         raise UsageError("nothing is selected: go back and tick the box of each message")
-    if len(ids) > MAX_ROWS:
-        raise UsageError(f"these are more than {MAX_ROWS} messages: select fewer")
     return ids
 
 
@@ -383,18 +327,13 @@ async def _for_each(
 
 @page("GET", "/quarantine")
 async def quarantine_page(visit: Visit) -> Response:
-    query, error_text = replace(visit.query(), label="", taught=""), ""
-    held = QuarantinePage(())
-    try:
-        held = await visit.service.quarantine(visit.person, query.to_search())
-    except UsageError as error:
-        error_text = str(error)
+    query = visit.query()
+    held = await visit.service.quarantine(visit.person, query.to_search())
     return await visit.render(
         "quarantine.html",
         page=held,
         query=query,
         keep=visit.service.settings.quarantine.keep,  # days
-        error_text=error_text,
         all="all" in visit.parameters,
     )
 
@@ -402,22 +341,22 @@ async def quarantine_page(visit: Visit) -> Response:
 @page("POST", "/quarantine")
 async def act_on_held(visit: Visit) -> Response:
     person, service, form = visit.person, visit.service, await visit.form()
-    action, ids = form.get("do", ""), _verdict_ids([form[name] for name in form if is_id(name)])
+    action, ids = form.get("do", ""), _verdict_ids(form)
     if action == "ask":
-        return await visit.render("delete.html", ids=ids)
+        message = await service.held(person, ids[0]) if len(ids) == 1 else None
+        return await visit.render("delete.html", ids=ids, message=message)
     if action == "delete":
         deleted, trouble = await _for_each(ids, lambda name: service.delete(person, name))
-        text = f"Deleted: {count_noun(len(deleted), 'message')}, gone for good.{trouble}"
+        notice = Notice(f"Deleted: {count_noun(len(deleted), 'message')}, gone for good.{trouble}")
     elif action == "release":
         results, trouble = await _for_each(ids, lambda name: service.release(person, name))
-        released = [result for _, result in results if result.released]
-        text = f"Released: {count_noun(len(released), 'message')}.{trouble}"
-        if len(released) < len(results):
-            failed = count_noun(len(results) - len(released), "message")
-            text += f" The next hop has not taken {failed} for everybody: look at what is left."
+        left = [result for _, result in results if not result.released]
+        text = f"Released: {count_noun(len(results) - len(left), 'message')}, learnt as ham: "
+        text += f"{sum(result.taught for _, result in results)}.{trouble}"
+        notice = Notice(text, replies=[reply for result in left for reply in result.recipients])
     else:
         raise UsageError("choose what to do: release or delete")
-    return visit.redirect("/quarantine", Notice(text))
+    return visit.redirect("/quarantine", notice, f"m-{ids[0]}")
 
 
 @page("GET", "/quarantine/{name}")
@@ -429,32 +368,10 @@ async def held_page(visit: Visit) -> Response:
     # It may be held for longer than it is remembered.
     with suppress(UsageError, NotAllowedError, NotThereError, BusyError):
         then, why = await visit.service.why(person, verdict_id)
-        explained = build_explanation(why, then, visit.page_number)
+        explained = build_explanation(why, then, everything="all" in visit.parameters)
     return await visit.render(
         "held.html", message=held, text=text, explained=explained, message_then=then
     )
-
-
-@page("POST", "/quarantine/{name}/release")
-async def release_held(visit: Visit) -> Response:
-    verdict_id = visit.verdict_id
-    released = await visit.service.release(visit.person, verdict_id)
-    notice = Notice(released=released)
-    if not released.released:
-        return visit.redirect(f"/quarantine/{verdict_id}", notice)
-    return visit.redirect("/quarantine", notice, f"m-{verdict_id}")
-
-
-@page("GET", "/quarantine/{name}/delete")
-async def confirm_delete_page(visit: Visit) -> Response:
-    held = await visit.service.held(visit.person, visit.verdict_id)
-    return await visit.render("delete.html", message=held, ids=())
-
-
-@page("POST", "/quarantine/{name}/delete")
-async def delete_held(visit: Visit) -> Response:
-    await visit.service.delete(visit.person, visit.verdict_id)
-    return visit.redirect("/quarantine", Notice("Deleted. The message is gone for good."))
 
 
 # ---- teaching a message
@@ -464,7 +381,8 @@ _CHUNK_BYTES = 256 << 10
 
 @page("GET", "/teach")
 async def teach_page(visit: Visit) -> Response:
-    return await visit.render("teach.html", classes=await visit.service.classes(visit.person))
+    _ = visit.person  # all pages need a login
+    return await visit.render("teach.html", classes=await visit.service.classes())
 
 
 @page("POST", "/teach")
@@ -478,18 +396,14 @@ async def upload_message(visit: Visit) -> Response:
             else:
                 source = form.get("source", "").strip("\r\n\ufeff")
                 message.write(source.encode("utf-8", "replace"))
-            if not message.size:
-                raise UsageError(
-                    "there is no message: choose a file, or paste the source of a message"
-                )
             if b":" not in message.read_start(4096):
                 raise UsageError(
-                    "this is not a message, because it has no header. "
-                    "Mail programs call what is needed “source” or “original”"
+                    "this is not a message, because it has no header: choose a file, or paste what "
+                    "mail programs call “source” or “original”"
                 )
         receipt = await visit.service.learn(person, message, form.get("class", ""))
     undo = f"/teach/forget?digest={receipt.digest}"
-    return visit.redirect("/teach", pages.learnt_notice(receipt, undo))
+    return visit.redirect("/teach", Notice(receipt=receipt, undo=undo if receipt.changed else ""))
 
 
 @page("POST", "/teach/forget")
@@ -500,12 +414,15 @@ async def forget_digest(visit: Visit) -> Response:
 
 # ---- help
 
+HELP_LANGUAGES = ("de", "en")
+"""For each there is a template; a browser gets the first language that it names, or English."""
+
 
 @page("GET", "/help")
 async def help_page(visit: Visit) -> Response:
     _ = visit.person  # all pages need a login
-    accepted = visit.request.headers.get("accept-language", "")
-    return await visit.render(f"help.{pages.choose_language(accepted)}.html")
+    first = visit.request.headers.get("accept-language", "")[:2].lower()
+    return await visit.render(f"help.{first if first in HELP_LANGUAGES else 'en'}.html")
 
 
 # ---- login
@@ -526,7 +443,7 @@ async def log_in(visit: Visit) -> Response:
         person, secret = await visit.context.sessions.log_in(link, visit.visitor)
     except SharedError as error:
         text = "a link cannot be used while the database of all nodes is away: try again later"
-        raise RefusalError(410, text) from error
+        raise HTTPException(410, text) from error
     answer = redirect("/" if person.operator else "/history")
     set_session_cookie(visit.request, answer, secret, SESSION_SECONDS)
     return answer
@@ -538,7 +455,7 @@ async def mail_link(visit: Visit) -> Response:
     form, mailer = await visit.form(), visit.context.mailer
     if mailer is None:
         raise NotThereError("this filter sends no links by mail")
-    mailer.check_client(visit.request.scope["state"]["client"])
+    mailer.check_client(current_context(visit.request).client)
     answer = redirect("/login?asked")
     answer.background = BackgroundTask(mailer.request_link, form.get("address", ""))
     return answer

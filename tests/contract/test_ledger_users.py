@@ -268,7 +268,7 @@ def test_what_has_changed(crowded):
 
 
 @pytest.mark.parametrize("user", [None, "anna", "ben", "nobody"])
-def test_by_hour_and_one_by_one(crowded, user):
+def test_by_hour(crowded, user):
     since, until = 100_000, 400_000
     expected = [
         vote
@@ -278,12 +278,6 @@ def test_by_hour_and_one_by_one(crowded, user):
     assert crowded.users.count_by_hour(user, since, until) == dict(
         Counter((vote.time - since) // 3600 for vote in expected)
     )
-    found = crowded.users.latest_votes(user, since, until, 1000)
-    assert sorted(found) == sorted(
-        (vote.digest, vote.user, vote.label, vote.time) for vote in expected
-    )
-    assert [one.time for one in found] == sorted((one.time for one in found), reverse=True)
-    assert crowded.users.latest_votes(user, since, until, 5) == found[:5]
 
 
 def test_by_day_those_in_force(crowded):
@@ -334,5 +328,4 @@ def test_when_everybody_last_said_anything(crowded):
 def test_nobody_has_said_anything(ledger):
     users = ledger.users
     assert users.changed_labels(0, 0) == users.count_by_hour(None, 0, 9) == {}
-    assert users.latest_votes(None, 0, 9, 9) == []
     assert users.count_by_day() == users.last_vote_times() == {}

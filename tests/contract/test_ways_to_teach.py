@@ -26,7 +26,7 @@ from spamguard.config.options import (
 )
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.errors import NotAllowedError, SpamguardError, UsageError
+from spamguard.errors import NotAllowedError, NotThereError, SpamguardError, UsageError
 from spamguard.folders import scan
 from spamguard.learning import client
 from spamguard.learning.lessons import Learner, TrainingIntake, TrainingOutcome, unknown_class
@@ -231,7 +231,7 @@ class OnPage(Way):
     """The page and the API, which share one service."""
 
     name, origin, makes_classes = "page", "web", False
-    reply_without_right = NotAllowedError
+    reply_without_right = NotThereError
 
     def say(self, lessons: Sequence[Said]) -> list[object]:
         configuration = office.settings(
@@ -256,10 +256,14 @@ class OnPage(Way):
             return str(error)
 
     def say_without_right(self) -> object:
+        """Of a message that came to anna."""
+        with opened(self.state) as spam_filter:
+            office.remember(self.state, [office.passed(spam_filter, 0, MAIL[0])])
+
         async def run() -> object:
             async with office.serving(office.settings(self.state)) as service:
                 try:
-                    return await service.undo(Person("ben"), "anna", 0.0)
+                    return await service.learn_passed(Person("ben"), office.name(0), "spam")
                 except SpamguardError as error:
                     return type(error)
 

@@ -116,9 +116,7 @@ class PageSite:
         token = self.nodes[0].secret(CredentialKind.TOKEN, OPERATOR, "everywhere")
         clients = [node.client(token) for node in self.nodes]
         for client in clients:
-            eventually(
-                lambda client=client: client.get("/api/v1/classes").is_success, "it is known"
-            )
+            eventually(lambda client=client: client.get("/api/v1/model").is_success, "it is known")
         return clients
 
     def reaches(self, position: int) -> None:

@@ -170,7 +170,7 @@ def test_everybody_sees_their_own_mail(
     assert anna.get(f"/history/{both['id']}").json()["to"] == ["anna@example.net"]
     for path in ("", "/why"):
         assert ben.get(f"/history/{annas[0]['id']}{path}").status_code == 404
-    assert ben.get("/history", params={"to": "anna"}).json()["judgements"] == []
+    assert ben.get("/history", params={"q": "to:anna"}).json()["judgements"] == []
 
 
 # ---- quarantine
@@ -244,7 +244,7 @@ def test_https_and_a_new_certificate(tmp_path: Path) -> None:
         olga = site.client(
             "--operator", url=url, verify=ssl.create_default_context(cafile=str(pem))
         )
-        response = olga.get("/classes")
+        response = olga.get("/model")
         assert response.status_code == 200
         assert response.headers["strict-transport-security"]
         assert site.command("login-link", "--operator").startswith(url)

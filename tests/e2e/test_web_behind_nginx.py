@@ -166,7 +166,7 @@ def test_people_come_in_teach_take_back_and_release(
     press(browser, "Quarantine", "header")
     browser.find_element("css selector", ".mail .subject").click()
     press(browser, "Release as ham")
-    shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
+    shows(browser, "Released: 1 message, learnt as ham: 1.", "#notice")
     assert browser.current_url.startswith(f"{behind.url}/quarantine?told=")
     _all_is_ours(behind, browser)
 

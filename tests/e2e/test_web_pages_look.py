@@ -47,14 +47,14 @@ class Empty(Fixed):
     """Nothing was taught, and nothing has passed today."""
 
     async def today(self, person: Person, hours: int = 24) -> Today:
-        return Today([Hour(NOW - 3600 * n, {}, 0, 0) for n in reversed(range(hours))], 0, 0, ())
+        return Today([Hour(NOW - 3600 * n, {}, 0) for n in reversed(range(hours))], 0, 0, ())
 
     async def model(self, person: Person) -> Model:
-        return Model({}, "", 0, 0, 1, "c3d38961", ())
+        return Model({}, "", 0, ())
 
 
 class Long(Fixed):
-    async def classes(self, person: Person) -> Mapping[str, bool]:
+    async def classes(self) -> Mapping[str, bool]:
         return {"ham": False, "spam": True, "family-and-friends-of-the-house": False}
 
 
@@ -73,7 +73,7 @@ def enter(driver: Chrome, server: Served, person: Person = OPERATOR) -> None:
 
 def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
     """Every page, one after the other, with those that forms lead to."""
-    others = ["/history?subject=nothing&since=2026-01-01", "/nowhere"]
+    others = ["/history?q=subject:nothing+since:2026-01-01", "/nowhere"]
     for path in [*PAGES, *others]:
         driver.get(server.url + path)
         driver.execute_script(
@@ -211,7 +211,7 @@ def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: i
     ) as server:
         enter(browser, server)
         for path in [
-            "/history?subject=Solar",
+            "/history?q=subject:Solar",
             f"/history/{NAME}",
             "/quarantine",
             f"/quarantine/{NAME}",
@@ -331,7 +331,7 @@ def test_a_lesson_without_an_answer_shows_an_error_on_the_page(
         enter(browser, server)
         browser.get(f"{server.url}/history")
         browser.execute_cdp_cmd("Network.enable", {})
-        browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/teach"]})
+        browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/history"]})
         for _ in range(2):
             press(browser, "Ham")
             shows(
@@ -361,7 +361,7 @@ def test_a_double_click_is_one_click(tmp_path: Path, browser: Chrome) -> None:
         browser.get(f"{server.url}/quarantine/{NAME}")
         button = browser.find_element("css selector", ".buttons button")
         ActionChains(browser).click(button).pause(0.2).click().perform()
-        shows(browser, "Released to", "#notice")
+        shows(browser, "Released: 1 message", "#notice")
         assert [call[0] for call in service.calls] == ["release"]
 
 
@@ -398,7 +398,7 @@ def test_a_list_that_takes_long_to_find_is_looked_for_less_often(
 
     with served(tmp_path, service=Slow()) as server:
         enter(browser, server)
-        browser.get(f"{server.url}/history?subject=rare")
+        browser.get(f"{server.url}/history?q=subject:rare")
         browser.execute_script("window.setTimeout = (work, wait) => { document.title = wait }")
         eventually(
             lambda: (

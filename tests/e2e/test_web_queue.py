@@ -95,7 +95,7 @@ def test_keys(site: Site) -> None:
         keys(browser, "jjk")
         assert focused(browser) == second
         keys(browser, "s")
-        shows(browser, "Learnt as spam: ", "#notice")
+        shows(browser, "Learnt as spam", "#notice")
         assert counted(browser, "Unsure") == (5 if second == "alike" else 7)
         has(browser, [first, third, fourth, *rest])
         assert focused(browser) == third
@@ -105,7 +105,7 @@ def test_keys(site: Site) -> None:
         assert focused(browser) == second
         keys(browser, " jj ")  # second and fourth
         keys(browser, "h")
-        shows(browser, "Learnt as ham: ", "#notice")
+        shows(browser, "Learnt as ham", "#notice")
         has(browser, [first, third, *rest])
         keys(browser, "u")
         has(browser, [first, second, third, fourth, *rest])
@@ -113,7 +113,7 @@ def test_keys(site: Site) -> None:
         assert focused(browser) == first
         keys(browser, "ssh")  # faster than the filter learns
         has(browser, [fourth, *rest])
-        shows(browser, "Learnt as ham: ", "#notice")
+        shows(browser, "Learnt as ham", "#notice")
         browser.get(f"{site.url}/history?q=said:any")
         said = [line for line in texts(browser, ".mail .own") if line]
         assert sorted(set(said)) == ["You said: ham", "You said: spam"]
@@ -135,9 +135,9 @@ def test_without_scripts(site: Site) -> None:
         search(browser, f'subject:"{subject(8)}"')
         has(browser, [subject(8)])
         press(browser, "Ham", ".mail li")
-        shows(browser, "Learnt as ham: 1 message.", "#notice")
+        shows(browser, "Learnt as ham.", "#notice")
         press(browser, "Undo", "#notice")
-        shows(browser, "Taken back: 1 lesson.", "#notice")
+        shows(browser, "Taken back: you had said ham.", "#notice")
         press(browser, "Clear")
         has(browser, subjects)
         press(browser, "Select all")
@@ -145,7 +145,7 @@ def test_without_scripts(site: Site) -> None:
         assert all(box.is_selected() for box in boxes)
         boxes[0].click()
         press(browser, "Spam", ".several")
-        shows(browser, "Learnt as spam: ", "#notice")
+        shows(browser, "Learnt as spam", "#notice")
         has(browser, subjects[:1])
         assert complaints(browser) == []
 
@@ -175,7 +175,7 @@ def test_keys_in_history_and_quarantine(site: Site) -> None:
         assert listed("/quarantine") == 2
         assert counted(browser, "Quarantine") == 2
         keys(browser, "jr")
-        shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
+        shows(browser, "Released: 1 message, learnt as ham: 1.", "#notice")
         shows(browser, "released", ".mail li")
         assert counted(browser, "Quarantine") == 1
         keys(browser, "jkr")  # it has nothing to release any more

@@ -47,10 +47,10 @@
     if (answer.redirected && !answer.ok) { location.assign(answer.url); return; } // it is done; only the next page failed
     if (!answer.ok) throw new Error(String(answer.status));
     const page = read(await answer.text());
-    const row = form.closest("[id^='m-']") || $(`m-${new URL(form.action).pathname.split("/").at(-2)}`); // the second: of "Undo" in a notice
+    const row = form.closest("[id^='m-']") || $(`m-${form.elements.class?.value?.trim()}`); // the second: of "Undo" in a notice
     const next = row && $(row.id, page);
     const notice = $("notice", page);
-    if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }
+    if (!notice || (row && !next) || document.querySelector(".verdicts")) { location.assign(answer.url); return; }
     $("notice").replaceChildren(...notice.childNodes);
     if (row) { row.replaceWith(next); go(next); }
     else if (queue && $("queue", page) && !sending) renew(page, true);

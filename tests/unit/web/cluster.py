@@ -94,7 +94,7 @@ def _node(
 
     @asynccontextmanager
     async def app(store: CredentialStore) -> AsyncIterator[ASGIApp]:
-        served.service = service = NodeService(settings, lambda: None, dict, client)
+        served.service = service = NodeService(settings, lambda: None, client)
         store.key = bytes(32)
         door = PeerDoor(PeerGate(key, peers[at].node), service, burn)
         try:

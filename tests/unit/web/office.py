@@ -5,7 +5,6 @@ users.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -109,7 +108,6 @@ async def serving(
     service = Service(
         configuration,
         lambda: settled.append(1) if settled is not None else None,
-        lambda: {"pid": os.getpid()},
     )
     try:
         yield service

@@ -4,7 +4,6 @@ are no others.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NamedTuple
 
 import httpx
@@ -12,7 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 
-from spamguard.web import api, requests
+from spamguard.web import requests
 from spamguard.web.api import router
 from tests.unit.web.fixed import DIGEST, NAME
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, served
@@ -95,19 +94,17 @@ def test_everything_answers_as_described(
     ("query", "status"),
     [
         ("nonsense=1", 400),
-        ("subject=%00", 422),
-        ("subject=a%0ab", 422),
-        ("subject=" + "x" * 501, 422),
-        ("subject=" + "x" * 5000, 422),
+        ("q=" + "x" * 501, 422),
+        ("q=" + "x" * 5000, 422),
+        ("q=" + "x+" * 100, 422),
         ("limit=0", 422),
         ("limit=501", 422),
         ("limit=1.5", 422),
         ("limit=%D9%A1", 422),
         ("before=../../etc", 422),
-        ("since=never", 422),
-        ("since=1e400", 422),
-        ("since=nan", 422),
-        ("label=A", 422),
+        ("q=since:never", 422),
+        ("q=since:1e400", 422),
+        ("q=until:nan", 422),
     ],
 )
 def test_a_wrong_query_is_refused(server: Served, query: str, status: int) -> None:
@@ -116,14 +113,15 @@ def test_a_wrong_query_is_refused(server: Served, query: str, status: int) -> No
     assert len(server.service.searches) == before
 
 
-@pytest.mark.parametrize(
-    "since", ["999999999999", "9999-12-31", "0001-01-01", "2026-11-17 08:00", "20261117"]
-)
+@pytest.mark.parametrize("since", ["9999-12-31", "0001-01-01", "2026-11-17 08:00", "20261117"])
 def test_odd_times_are_times(server: Served, since: str) -> None:
-    assert server.client(ANNA).get(f"{ROOT}/history", params={"since": since}).status_code == 200
+    assert (
+        server.client(ANNA).get(f"{ROOT}/history", params={"q": f'since:"{since}"'}).status_code
+        == 200
+    )
 
 
-@pytest.mark.parametrize("path", ["/judge?class=spam", "/undo?user=anna", "/learn", "/forget"])
+@pytest.mark.parametrize("path", ["/judge?class=spam", "/learn", "/forget"])
 def test_missing_and_unknown_arguments(server: Served, path: str) -> None:
     answer = server.client(ANNA).post(ROOT + path, content=LETTER, headers=MESSAGE)
     assert problem(answer) == 400
@@ -143,7 +141,6 @@ def test_an_id_that_cannot_be_is_not_there(server: Served, name: str) -> None:
         ({}, LETTER, 415),
         ({"Content-Type": "text/plain"}, LETTER, 415),
         ({"Content-Type": "multipart/form-data; boundary=x"}, LETTER, 415),
-        (MESSAGE | {"Content-Encoding": "gzip"}, LETTER, 415),
         (MESSAGE, b"", 422),
         ({"Content-Type": "Message/RFC822; charset=utf-8"}, LETTER, 200),
         (MESSAGE, b"\0\xff" * 1000, 200),
@@ -194,26 +191,12 @@ def test_the_pages_of_fastapi_are_off(server: Served, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/history?nonsense=1", ["'nonsense'", "before, from, label, limit"]),
+        ("/history?nonsense=1", ["'nonsense'", "before, limit, q"]),
         ("/history?limit=501", ["limit: ", "500"]),
-        ("/history?since=never", ["since: expected", "2026-11-17"]),
-        ("/history?label=A", ["label: ", "[a-z]", "unsure or not-scanned"]),
-        ("/classes?x=1", ["'x'", "none here"]),
+        ("/history?q=since:never", ["never is not a day", "2026-11-20"]),
+        ("/model?x=1", ["'x'", "none here"]),
     ],
 )
 def test_a_refusal_names_parameter_and_remedy(server: Served, path: str, words: list[str]) -> None:
     detail = server.client(ANNA).get(f"{ROOT}{path}").json()["detail"]
     assert [word for word in words if word not in detail] == [], detail
-
-
-def test_what_takes_too_long_is_ended(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def endless(*_: object) -> dict[str, bool]:
-        await asyncio.Event().wait()
-        return {}
-
-    monkeypatch.setattr(api, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(server.service, "classes", endless)
-    assert problem(server.client(ANNA).get(f"{ROOT}/classes")) == 503
-    monkeypatch.setattr(server.service, "judge", endless)
-    response = server.client(ANNA, **MESSAGE).post(f"{ROOT}/judge", content=LETTER)
-    assert problem(response) == 503

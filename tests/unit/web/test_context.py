@@ -12,17 +12,15 @@ from starlette.requests import Request
 
 from spamguard.errors import UsageError
 from spamguard.web import pages
-from spamguard.web.auth import AuthMethod, Person, Visitor
+from spamguard.web.auth import Person, Visitor
 from spamguard.web.pages import Notice, PageContext, SearchQuery
 
 # ---- searches
 
-FIELDS = ("q", "subject", "sender", "recipient", "label", "taught", "since", "until", "before")
-
 
 @given(
     st.dictionaries(
-        st.sampled_from([*FIELDS, "next", "told"]),
+        st.sampled_from(["q", "before", "next", "told"]),
         st.text(st.characters(codec="utf-8"), max_size=300),
     )
 )
@@ -37,7 +35,7 @@ def test_a_query_survives_its_address(given_values: dict[str, str]) -> None:
 @pytest.mark.parametrize("day", ["never", "2026-13-01", "9999-12-31", "0000-00-00"])
 def test_an_invalid_day_gets_an_error(day: str) -> None:
     with pytest.raises(UsageError, match="is not a day"):
-        SearchQuery.from_parameters({"until": day}).to_search()
+        SearchQuery(f"until:{day}").to_search()
 
 
 # ---- state between two requests
@@ -46,7 +44,7 @@ ANNA, BEN = Person("anna"), Person("ben")
 
 
 def told(context: PageContext, person: Person, name: str) -> Notice | None:
-    state = {"visitor": Visitor(person, AuthMethod.SESSION)}
+    state = {"visitor": Visitor(person, "x")}
     query = f"told={name}".encode()
     return context.requested_notice(
         Request({"type": "http", "query_string": query, "state": state})

@@ -15,7 +15,7 @@ from tests.unit.web.served import ANNA, ROOT, Served, served
 
 pytestmark = pytest.mark.slow
 
-CLASSES = f"{ROOT}/classes"
+CLASSES = f"{ROOT}/model"
 LOGIN = (
     b"POST /login HTTP/1.1\r\nHost: localhost\r\n"
     b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 999\r\n\r\nlink="

@@ -20,7 +20,7 @@ from tests.unit.web.served import ANNA, ROOT, Served, served
 pytestmark = pytest.mark.slow  # waits for seconds
 
 HOST = b"Host: localhost\r\n"
-CLASSES = ROOT.encode() + b"/classes"
+CLASSES = ROOT.encode() + b"/model"
 
 
 def status(answer: bytes) -> int:
@@ -55,17 +55,14 @@ def refused_in_the_end(connected: socket.socket, piece: bytes) -> bool:
     return False
 
 
-def test_many_fields(server: Served) -> None:
-    assert status(server.raw(close(b"GET /", *[b"X: y"] * 150))) == 431
-
-
 @pytest.mark.parametrize(
-    "target", [b"/history?" + b"a=b&" * 20_000, b"/" + b"a" * 60_000, CLASSES + b"?" + b"a" * 9000]
+    "target",
+    [b"/history?" + b"a=b&" * 20_000, b"/" + b"a" * 60_000, CLASSES + b"?" + b"a" * 20_000],
 )
 def test_a_huge_address(server: Served, target: bytes) -> None:
     token = b"Authorization: Bearer " + server.secret(CredentialKind.TOKEN, ANNA).encode()
     answer = server.raw(close(b"GET " + target, token))
-    assert not answer or status(answer) in (414, 431, 400 if len(target) > 64 << 10 else 414)
+    assert not answer or status(answer) in (400, 431)
 
 
 def test_slow_clients_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +81,7 @@ def test_slow_clients_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_body_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "CHUNK_SECONDS", 0.5)
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.5)
     with served(tmp_path) as running:
         token = running.secret(CredentialKind.TOKEN, ANNA).encode()
         fields = (

@@ -150,8 +150,8 @@ def test_every_page_is_harmless(tmp_path: Path) -> None:
         for name in ("subject", "label", "taught", "since"):
             pages.append(await client.get("/history", params={name: WORDS.replace("\ud800", "")}))
         pages.append(await client.get("/login", params={"link": WORDS.replace("\ud800", "")}))
-        pages.append(await client.post(f"/history/{NAME}/teach", data={"class": "spam"}))
-        pages.append(await client.post(f"/quarantine/{NAME}/release", data={}))
+        pages.append(await client.post("/history", data={"class": f"spam {NAME}"}))
+        pages.append(await client.post("/quarantine", data={NAME: NAME, "do": "release"}))
         pages.append(
             await client.post("/teach", data={"class": "spam"}, files={"file": ("<b>", MAIL)})
         )

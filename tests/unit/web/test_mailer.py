@@ -94,7 +94,7 @@ def test_links_for_users_alone_and_few_of_them(state: Path) -> None:
     text = parsed(hop.messages[-1].data).get_content()
     secret = text.partition("/login?link=")[2].split()[0]
     store = CredentialStore.open(state)
-    link = store.redeem(secret, int(time.time()))
+    link = store.find(CredentialKind.LINK, secret, int(time.time()))
     store.close()
     assert link is not None
     assert (link.kind, link.person.name, link.person.operator) == (

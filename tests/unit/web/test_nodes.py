@@ -20,7 +20,7 @@ from spamguard.shared import peers
 from spamguard.shared.peers import PEER_FIELD, PeerNode
 from spamguard.shared.status import NodeStatus, SharedStatus
 from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind
-from spamguard.web.models import HeldMessage
+from spamguard.web.models import HeldMessage, QuarantinePage
 from spamguard.web.nodes import known_nodes, merge_pages
 from tests.support.waiting import PATIENCE
 from tests.unit.web import office
@@ -63,7 +63,7 @@ def pages(client: httpx.Client, path: str, **query: Any) -> list[dict[str, Any]]
 
 def test_search_of_all_nodes(three: Cluster) -> None:
     client = three.nodes[1].client(OPERATOR)
-    rows = pages(client, "history", subject="Subject 2", limit=2)
+    rows = pages(client, "history", q='subject:"Subject 2"', limit=2)
     wanted = [at for at in range(len(PASSED)) if f"Subject {at}".startswith("Subject 2")]
     assert [row["id"] for row in rows] == [name(at) for at in wanted]
     query = {"q": 'from:"sender29" subject:"Subject 29"'}
@@ -202,7 +202,8 @@ def test_pages_of_nodes_become_one_list(
         for ids in nodes:
             rows = [held(at) for at in sorted(ids) if name(at) < before]
             cut = data.draw(st.integers(1, limit))
-            answers.append((rows[:cut], rows[cut - 1].id if len(rows) > cut else ""))
+            end = rows[cut - 1].id if len(rows) > cut else ""
+            answers.append(QuarantinePage(rows[:cut], end))
         found, before = merge_pages(answers, limit)
         assert len(found) <= limit
         seen += [row.id for row in found]

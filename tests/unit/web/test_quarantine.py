@@ -65,7 +65,7 @@ def test_a_long_list_is_looked_through_in_pieces(
 ) -> None:
     monkeypatch.setattr(history, "MAX_READS", 1)
     assert [
-        message.id for message in asked(held, lambda service: service.quarantine(BEN)).messages
+        message.id for message in asked(held, lambda service: service.quarantine(BEN)).rows
     ] == [
         name(1),
         name(2),
@@ -204,7 +204,7 @@ def test_mail_under_release_is_not_deleted(held: Path) -> None:
 def test_held_mail_is_found_by_what_the_person_may_see(held: Path) -> None:
     def found(person: Person, **search: Any) -> list[str]:
         page = asked(held, lambda service: service.quarantine(person, Search(**search)))
-        return [message.id for message in page.messages]
+        return [message.id for message in page.rows]
 
     everything = found(OPERATOR)
     assert found(OPERATOR, sender="A@EXAMPLE") == found(OPERATOR, words=("a@ex",)) == everything
@@ -213,7 +213,7 @@ def test_held_mail_is_found_by_what_the_person_may_see(held: Path) -> None:
     theirs = found(OPERATOR, recipient="ben@")
     assert 0 < len(theirs) < len(everything)
     assert found(ANNA, recipient="ben@") == found(ANNA, words=("ben@",)) == []
-    messages = asked(held, lambda service: service.quarantine(OPERATOR)).messages
+    messages = asked(held, lambda service: service.quarantine(OPERATOR)).rows
     assert all(0 <= message.probability <= 1 for message in messages)
 
 

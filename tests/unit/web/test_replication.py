@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.shared.postgres import CredentialRow, SharedDatabase
+from spamguard.shared.postgres import SharedDatabase
 from spamguard.web.auth import CredentialKind, CredentialStore, Person
 from spamguard.web.replication import CredentialReplica, replicate
 from tests.support.postgres import (
@@ -88,20 +88,3 @@ def test_two_tokens_of_one_name_are_both_valid(nodes):
         for secret in secrets:
             assert node.find(TOKEN, secret)
         assert len(set(node.names())) == 2
-
-
-def test_rows_that_no_store_may_hold_are_left_out(tmp_path):
-    (tmp_path / "key").write_bytes(b"k" * 32)
-    with closing(CredentialReplica(tmp_path)) as replica:
-        good = CredentialRow("0" * 16, "token", b"d" * 32, "n", "p", False, 1, 0, 1, 0, 7)
-        odd = [
-            good._replace(id="../../etc"),
-            good._replace(id="1" * 16, kind="root"),
-            good._replace(id="2" * 16, digest=b""),
-            good._replace(id="3" * 16, person="p" * 2000),
-        ]
-        replica.take_in([*odd, good])
-        assert replica.list_made() == []
-        assert replica.begin("", 7) == 7
-    with closing(CredentialStore.open(tmp_path)) as store:
-        assert [each.id for each in store.list_valid(2)] == ["0" * 16]

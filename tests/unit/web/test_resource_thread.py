@@ -1,6 +1,4 @@
-"""Resource threads: work runs in order on threads of their own, the queue is bounded, and a broken
-resource is opened again.
-"""
+"""Resource threads: work is waited for so long, and a broken resource is opened again."""
 
 from __future__ import annotations
 
@@ -11,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from spamguard.errors import BusyError, LedgerError
-from spamguard.web import service
 from spamguard.web.service import ResourceThread
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE
 
 
 class Tool:
@@ -57,27 +54,6 @@ def test_a_failed_open_is_retried() -> None:
                 await trying.run(lambda _: 1)
         assert await trying.run(lambda _: 1) == 1
         await trying.close()
-
-    asyncio.run(run())
-
-
-def test_no_more_waits_than_may(
-    thread: ResourceThread[Tool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def run() -> None:
-        go_on = threading.Event()
-        first = asyncio.create_task(thread.run(lambda _: go_on.wait(PATIENCE)))
-        await until(lambda: Tool.opened)
-        waiting = [
-            asyncio.create_task(thread.run(lambda _, number=number: number))
-            for number in range(service.MAX_WAITING)
-        ]
-        await asyncio.sleep(0)
-        with pytest.raises(BusyError, match="too many"):
-            await thread.run(lambda _: None)
-        go_on.set()
-        assert await first
-        assert await asyncio.gather(*waiting) == list(range(service.MAX_WAITING))
 
     asyncio.run(run())
 

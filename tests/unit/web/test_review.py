@@ -55,6 +55,6 @@ def test_what_was_taught_before_an_error_is_told_and_can_be_undone(tmp_path: Pat
             return await super().learn_passed(person, name, label)
 
     first, second = unsure(1).id, unsure(2).id
-    page = post(Limited(), tmp_path, "/queue", {"spam": f"{first} {second}"}, follow=True)
+    page = post(Limited(), tmp_path, "/queue", {"class": f"spam {first} {second}"}, follow=True)
     assert "Learnt as spam: 1 message. Not done for 1 message: that is the limit" in shown(page)
-    assert f'name="ids" value="{first}"' in page.text
+    assert f'name="class" value=" {first}"' in page.text

@@ -12,7 +12,7 @@ from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError
 from spamguard.web.auth import Person
 from spamguard.web.history import Search
-from spamguard.web.models import ConfusionCell
+from spamguard.web.models import Class, ConfusionCell
 from spamguard.web.service import Service
 from tests.unit.filters import opened, teach
 from tests.unit.web.office import (
@@ -32,7 +32,7 @@ def test_mail_of_the_last_hours(state: Path) -> None:
         for person, passed in ((OPERATOR, 30), (ANNA, 20), (CARL, 0)):
             before = time.time()
             today = await service.today(person)
-            told = (await service.history(person, Search(limit=100))).judgements
+            told = (await service.history(person, Search(limit=100))).rows
             assert len(today.hours) == 24
             assert {hour.start % 3600 for hour in today.hours} == {0.0}
             assert today.hours[-1].start <= time.time()
@@ -47,9 +47,9 @@ def test_mail_of_the_last_hours(state: Path) -> None:
     asked(state, work)
 
 
-def test_lessons_corrections_and_how_often_we_were_wrong(state: Path) -> None:
+def test_lessons_and_how_often_we_were_wrong(state: Path) -> None:
     async def work(service: Service) -> None:
-        mail = (await service.history(ANNA, Search(limit=100))).judgements
+        mail = (await service.history(ANNA, Search(limit=100))).rows
         said = {
             label: [message for message in mail if message.label == label]
             for label in ("spam", "ham", "unsure")
@@ -68,7 +68,7 @@ def test_lessons_corrections_and_how_often_we_were_wrong(state: Path) -> None:
             ConfusionCell("spam", "ham", 1),
             *[ConfusionCell("unsure", "spam", 1)] * bool(unsure),
         ]
-        assert (today.lessons, sum(hour.corrections for hour in today.hours)) == (2 + unsure, 1)
+        assert today.lessons == 2 + unsure
         of_all = await service.today(OPERATOR)
         assert of_all.wrong == today.wrong
         assert of_all.lessons == today.lessons + len(TAUGHT)
@@ -107,15 +107,12 @@ def test_the_model(state: Path) -> None:
         await service.learn_passed(ANNA, name(0), "spam")
         users = (await service.model(OPERATOR)).users
         assert {user.user: sum(user.lessons.values()) for user in users} == {"": 70, "anna": 6}
-        await service.undo(ANNA, "anna", 0.0)
-        model = await service.model(OPERATOR)
-        assert sum(one.messages for one in model.classes.values()) == len(TAUGHT)
 
     asked(state, work)
 
 
-def test_status_has_classes_that_were_never_taught(state: Path) -> None:
+def test_the_model_has_classes_that_were_never_taught(state: Path) -> None:
     with opened(state) as spam_filter:
         spam_filter.define_class("promo", unwanted=True)
-    result = asked(state, lambda service: service.status(OPERATOR))
-    assert result["classes"]["promo"] == {"messages": 0, "unwanted": True}
+    result = asked(state, lambda service: service.model(OPERATOR))
+    assert result.classes["promo"] == Class(0, unwanted=True)
