@@ -113,8 +113,8 @@ class ExpertParameters:
     ----------
     unwanted
         Names of the unwanted classes; all others are wanted.
-    fewest
-        Lessons of the rarer side.
+    wanted, fewest
+        Lessons of the wanted side, and of the rarer one.
     confidence
         Factor of the fused log-odds.
     min_score, max_lead
@@ -128,6 +128,7 @@ class ExpertParameters:
     changes: int
     unwanted: frozenset[str]
     sides: Sides
+    wanted: int
     fewest: int
     confidence: float
     min_score: int
@@ -160,8 +161,8 @@ def estimate_parameters(
     of_classes = of_sides = make_estimates(*sums)
     if len(tables.classes) != N_BASE:
         of_sides = make_estimates(*(sum_by_side(values, sides) for values in sums))
-    fewest = sum_by_side(tables.messages, sides).min()
-    confidence = float(class_trust(fewest))
+    lessons = sum_by_side(tables.messages, sides).tolist()
+    confidence = float(class_trust(min(lessons)))
     floor, lead = (
         round(nats / sqrt(confidence) * STEPS_PER_NAT)
         for nats in (WANTED_FLOOR_NATS, MAX_LEAD_NATS)
@@ -171,7 +172,8 @@ def estimate_parameters(
         tables.changes,
         unwanted,
         sides,
-        int(fewest),
+        lessons[0],
+        min(lessons),
         confidence,
         -floor,
         lead,

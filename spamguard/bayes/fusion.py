@@ -32,7 +32,6 @@ from spamguard.bayes.experts import (
     STEPS_PER_NAT,
     ExpertParameters,
     ScoredMessage,
-    score_message,
 )
 from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
 from spamguard.bayes.tables import (
@@ -218,8 +217,8 @@ class Profile(NamedTuple):
     """One way to judge."""
 
     about: str
-    # returns the unnormalised log-probability of each class
-    judge: Callable[[ExpertParameters, Features], list[float]]
+    # returns the unnormalised log-probability of each class; None: fuse all experts
+    judge: Callable[[ExpertParameters, Features], list[float]] | None = None
 
 
 def _word_counts(tables: Tables, features: Features) -> Ints32:
@@ -264,17 +263,13 @@ def _judge_multinomial(parameters: ExpertParameters, features: Features) -> list
     return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
 
 
-def _judge_by_all(parameters: ExpertParameters, features: Features) -> list[float]:
-    return fuse(score_message(parameters, features))
-
-
 DEFAULT_PROFILE = "default"
 _ALL_EXPERTS = (
     f"calibrated fusion of {len(EXPERTS)} experts over words, clues, pairs, traits and numbers"
 )
 _ABOUT = "{} naive Bayes over words, add-one smoothing"
 PROFILES = {
-    DEFAULT_PROFILE: Profile(_ALL_EXPERTS, _judge_by_all),
+    DEFAULT_PROFILE: Profile(_ALL_EXPERTS),
     "bernoulli": Profile(_ABOUT.format("Bernoulli"), _judge_bernoulli),
     "multinomial": Profile(_ABOUT.format("multinomial"), _judge_multinomial),
 }

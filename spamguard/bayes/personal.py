@@ -100,21 +100,18 @@ def sum_votes(parts: Sequence[tuple[UserVoteCounts, int]]) -> UserVoteCounts:
     )
 
 
-def token_frequencies(message: ScoredMessage) -> Floats:
-    """How likely a lesson of each class has a token, (K, n), by all lessons; never zero."""
-    messages, counts = message.parameters.tables.messages, message.counts
+def token_frequencies(message: ScoredMessage, places: Indices) -> Floats:
+    """How likely a lesson of each class has a token, by all lessons, of the tokens of a message at
+    some places, (K, h); never zero.
+    """
+    messages, counts = message.parameters.tables.messages, message.counts.take(places, axis=1)
     shares = (messages + 0.5) / (messages + 0.5).sum()
     plain = (counts + (PSEUDO_COUNT * shares)[:, np.newaxis]) / (messages + 1)[:, np.newaxis]
     return np.asarray((1 - CLASS_LEAK) * plain + CLASS_LEAK * plain.mean(axis=0))
 
 
-def compute_correction(
-    user_votes: UserVoteCounts, message: ScoredMessage, shared: Floats
-) -> UserCorrection:
-    """What a user's votes change about one message; votes for unknown classes do not count.
-
-    `shared` is what `token_frequencies` says of the message.
-    """
+def compute_correction(user_votes: UserVoteCounts, message: ScoredMessage) -> UserCorrection:
+    """What a user's votes change about one message; votes for unknown classes do not count."""
     evidence, classes = message.evidence, message.parameters.tables.classes
     buckets = evidence.buckets.astype(np.uint32)
     at = user_votes.buckets.searchsorted(buckets)
@@ -122,7 +119,7 @@ def compute_correction(
         user_votes.buckets.take(at, mode="clip") == buckets if len(user_votes.buckets) else at[:0]
     )
     places = same.nonzero()[0]
-    expected = shared.take(places, axis=1)
+    expected = token_frequencies(message, places)
     frequencies = expected.copy()
     own_counts = user_votes.counts.take(at.take(places), axis=1)
     for name, votes, counts in zip(

@@ -36,7 +36,7 @@ def corrected(votes: list[Taught], about: Taught, lessons: list[Taught]) -> User
     """What votes change about a message, where all have taught these lessons."""
     known = experts.estimate_parameters(folded(lessons))
     scored = experts.score_message(known, about.features)
-    return personal.compute_correction(said(votes), scored, personal.token_frequencies(scored))
+    return personal.compute_correction(said(votes), scored)
 
 
 @repeatable

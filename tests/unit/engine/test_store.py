@@ -73,13 +73,13 @@ def test_a_lock_in_the_middle_of_folding_folds_nothing_twice(
     first, second = open_filter(), open_filter()
     teach(first, MAIL[:40])
     monkeypatch.setattr("spamguard.engine.fold._FOLD_BATCH", 8)
-    whole = second._ledger.changes_after
+    whole = second.ledger.changes_after
 
     def interrupted(seq: int, **options: int) -> Iterator[object]:
         yield from list(whole(seq, **options))[:20]
         raise LedgerError("locked for too long")
 
-    monkeypatch.setattr(second._ledger, "changes_after", interrupted)
+    monkeypatch.setattr(second.ledger, "changes_after", interrupted)
     with pytest.raises(LedgerError, match="locked"):
         second.judge(MAIL[0][1])
     monkeypatch.undo()

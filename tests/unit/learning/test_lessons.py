@@ -51,7 +51,7 @@ def test_trouble_of_ours_loses_nothing(tmp_path, queue, monkeypatch):
         learner = Learner(spam_filter, [queue], lambda: None)
         with monkeypatch.context() as broken:
             broken.setattr(
-                spam_filter._ledger,
+                spam_filter.ledger,
                 "cast",
                 lambda votes, **_: (_ for _ in ()).throw(LedgerError("the disk is full")),
             )
