@@ -20,13 +20,7 @@ from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
 from spamguard.database import ClosedOnExit
 from spamguard.engine import explain_text, fold, policy, snapshot, store
-from spamguard.engine.prepare import (
-    Example,
-    ExampleReader,
-    check_bytes,
-    read_all_features,
-    read_batches,
-)
+from spamguard.engine.prepare import Example, ExampleReader, check_bytes, read_batches
 from spamguard.engine.store import TableStore
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
@@ -194,7 +188,7 @@ class Filter(ClosedOnExit):
         TypeError
             raw is not bytes.
         """
-        features = self._reader.extractor.features(check_bytes(raw))
+        features = self._reader.read_features(raw)
         sender = b"" if self._judge_alone else self.senders.identify(raw)
         return self.judge_features(features, user, sender)
 
@@ -220,7 +214,7 @@ class Filter(ClosedOnExit):
         if self.senders.authserv_ids:
             yield from (self.judge(raw, user=user) for raw in messages)
             return
-        for features in read_batches(self.key, read_all_features, messages, check_bytes, cores):
+        for features in read_batches(self.key, ExampleReader.read_features, messages, cores):
             if self._judge_alone or user:
                 yield from (self.judge_features(each, user) for each in features)
             else:
@@ -438,9 +432,8 @@ class Filter(ClosedOnExit):
         UnknownClassError, LedgerError, TableError
             As in `learn`.
         """
-        lessons = [(check_bytes(raw), label) for raw, label in pairs]
-        examples = self._reader.read_examples([raw for raw, _ in lessons])
-        labels = [label for _, label in lessons]
+        lessons = [(self._reader.read_example(raw), label) for raw, label in pairs]
+        examples, labels = [example for example, _ in lessons], [label for _, label in lessons]
         votes = self.make_votes(examples, labels, user=user, origin=origin)
         return self.cast_votes(votes, settle=True)
 
