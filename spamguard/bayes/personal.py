@@ -62,18 +62,17 @@ class UserCorrection(NamedTuple):
         return [joint[0], *(value + shift for value, shift in pairs)]
 
 
-def count_votes(labels: Sequence[str], batch: Evidence) -> UserVoteCounts:
-    """Count at least one vote, and at most 2**16 - 1."""
+def count_votes(labels: Sequence[str], batch: Evidence) -> list[UserVoteCounts]:
+    """Count some votes, at most 2**16 - 1, those for each class by themselves."""
     classes, buckets = sorted(set(labels)), batch.buckets.astype(np.uint32)
-    numbers = [classes.index(label) for label in labels]
-    of_class = np.array(numbers).repeat(batch.sizes.sum(axis=1))
-    parts = []
+    numbers = np.array([classes.index(label) for label in labels])
+    of_class, found = numbers.repeat(batch.sizes.sum(axis=1)), []
     for number, label in enumerate(classes):
         ordered, first = find_distinct(buckets[of_class == number])
         counts = np.diff(first.nonzero()[0], append=len(ordered))[np.newaxis].astype(np.uint16)
         votes = np.array([labels.count(label)])
-        parts.append((UserVoteCounts((label,), votes, ordered[first], counts), 1))
-    return sum_votes(parts)
+        found.append(UserVoteCounts((label,), votes, ordered[first], counts))
+    return found
 
 
 def sum_votes(parts: Sequence[tuple[UserVoteCounts, int]]) -> UserVoteCounts:

@@ -311,7 +311,6 @@ class Filter(ClosedOnExit):
     def _refresh(self) -> None:
         if self._store.refresh():
             self._read_classes()
-            self._user_models.follow(self._store.resets)
 
     def _parameters(self) -> experts.ExpertParameters:
         """The parameters of judging: the same object for as long as nothing changes."""
@@ -357,7 +356,8 @@ class Filter(ClosedOnExit):
     def _correct(self, scored: ScoredMessage | None, user: str) -> personal.UserCorrection | None:
         if scored is None or not user:
             return None
-        votes = self._user_models.load(user, self._store.seq, self._store.tables.bits)
+        store = self._store
+        votes = self._user_models.load(user, store.seq, store.tables.bits, store.resets)
         return personal.compute_correction(votes, scored) if votes else None
 
     def _read_classes(self) -> None:
