@@ -71,10 +71,7 @@ def explain_verdict(
         shares[PERSONAL_EXPERT] = share = verdict.log_odds - said.nats - parts.log_odds
         scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
-    clues = _sorted_clues(message, parts.buckets, texts)
-    distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
     few = message.parameters.fewest < policy.MIN_LESSONS
-    flip = None if few else policy.count_flips([clue.part for clue in clues], distance)
     return Explanation(
         verdict=verdict,
         favoured=favoured,
@@ -84,11 +81,9 @@ def explain_verdict(
         biases=biases,
         shares=shares,
         scores=scores,
-        clues=clues,
+        clues=_sorted_clues(message, parts.buckets, texts),
         traits=dict(zip(TRAITS, parts.traits.tolist(), strict=True)),
         numbers=dict(zip(NUMBERS, parts.numbers.tolist(), strict=True)),
-        to_threshold=distance,
-        flip=flip,
         few=few,
         cautious=not few and usual_spam_from <= verdict.probability < spam_from,
         sender=said.nats,
@@ -258,10 +253,7 @@ _KIND_SECTIONS = {
 _SECTION_KINDS = {
     section: kind for kind, sections in _KIND_SECTIONS.items() for section in sections.split()
 }
-_CLUE_KINDS = (
-    (("links_", "link_"), "link trait"),
-    (("to_", "reply_to_", "sender_", "id_"), "relation"),
-)
+_LINK_TRAITS, _RELATIONS = ("links_", "link_"), ("to_", "reply_to_", "sender_", "id_")
 _CLUE_NAMES = {
     "to_sender": "recipient in the sender's domain",
     "to_other": "recipient in another domain than the sender",
@@ -300,13 +292,9 @@ class GroupPart(NamedTuple):
     """What a group adds to the log-odds."""
 
     name: str  # a key of `GROUPS`
+    title: str  # the name for people
     part: float
     features: int  # how many it has
-
-    @property
-    def title(self) -> str:
-        """The name for people."""
-        return GROUPS[self.name].title
 
 
 def list_features(why: Explanation) -> list[ExplainedFeature]:
@@ -339,7 +327,12 @@ def sum_groups(features: Sequence[ExplainedFeature]) -> list[GroupPart]:
     """The groups that have features, in the order of `GROUPS`."""
     by_group = {name: [f for f in features if f.group == name] for name in GROUPS}
     return [
-        GroupPart(name, sum(f.part for f in members), sum(max(1, f.tokens) for f in members))
+        GroupPart(
+            name,
+            GROUPS[name].title,
+            sum(f.part for f in members),
+            sum(max(1, f.tokens) for f in members),
+        )
         for name, members in by_group.items()
         if members
     ]
@@ -357,7 +350,8 @@ def describe_clue(clue: Clue) -> tuple[str, str]:
     if section == "letters" and clue.token_set == _GRAMS and _GAP not in token:
         return "letters", token
     if section == "clue":
-        kind = next((kind for starts, kind in _CLUE_KINDS if token.startswith(starts)), "structure")
+        related = "relation" if token.startswith(_RELATIONS) else "structure"
+        kind = "link trait" if token.startswith(_LINK_TRAITS) else related
         return kind, _CLUE_NAMES.get(token) or token.replace("_", " ")
     if section == "names":
         return "header field", f"{token.replace('_', '-')} is there"

@@ -16,9 +16,7 @@ UNSURE = Verdict("unsure", 0.5, 0.4, {"spam": 0.6, "ham": 0.4})
 
 def explanation(*clues: Clue, verdict: Verdict = SPAM, few: bool = False) -> Explanation:
     total = sum(clue.part for clue in clues)
-    return Explanation(
-        verdict, "spam", "ham", total, 0.0, 0.0, {}, {}, clues, {}, {}, -1.5, 1, few=few
-    )
+    return Explanation(verdict, "spam", "ham", total, 0.0, 0.0, {}, {}, clues, {}, {}, few=few)
 
 
 def describe(explanation: Explanation) -> str:
