@@ -11,7 +11,6 @@ last. Parts sum to the log-odds, also by group and rounded. Strangers write the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -424,10 +423,6 @@ _MIN_PART = 0.05  # nats; with less a group says nothing
 _MAX_GROUPS = _MAX_WORDS = 3  # for, and against
 _MAX_NAME_LENGTH = 40
 _NAMED_KINDS = ("word", "pair", "subject", "closing", "address", "link host", "attachment")
-# A language shows in its most frequent words. Of 1,000 messages of two corpora these figures find
-# 50, all in Chinese, Japanese or German, of which hardly any ham had been taught.
-_FREQUENT_WORDS, _MIN_FREQUENT_WORDS, _FREQUENT_LESSONS = 20, 10, 5
-_ONE_CLASS_SHARE = 0.5
 
 
 def describe_verdict(
@@ -456,8 +451,6 @@ def describe_verdict(
         clauses.append(f"{subject} are those of {class_title(name)}{suffix}")
     if not clauses:
         clauses.append("it has hardly anything in common with the mail taught here")
-    if not why.few and (one := _only_class_of_language(why)):
-        clauses.append(f"nearly all mail taught in its language is {class_title(one)}")
     if why.sender:
         clauses.append(f"{_spoken_of(why)} was called {'wanted' if why.sender < 0 else 'unwanted'}")
     label = why.verdict.label
@@ -493,18 +486,3 @@ def readable_words(described: Iterable[tuple[Said, str, str]]) -> list[Said]:
 def _phrase(group: str, words: Sequence[ExplainedFeature], quote: Callable[[str], str]) -> str:
     names = ", ".join(quote(printable(word.name)) for word in words if word.group == group)
     return GROUPS[group].phrase + (f" ({names})" if names else "")
-
-
-def _only_class_of_language(why: Explanation) -> str:
-    words = [clue.counts for clue in why.clues if clue.token_set == TOKEN_SETS[0]]
-    words.sort(key=lambda counts: -sum(counts.values()))
-    frequent = [
-        counts for counts in words[:_FREQUENT_WORDS] if sum(counts.values()) >= _FREQUENT_LESSONS
-    ]
-    alone = Counter(
-        name for counts in frequent for name in counts if counts[name] == sum(counts.values())
-    )
-    if len(frequent) < _MIN_FREQUENT_WORDS or not alone:
-        return ""
-    name, number = alone.most_common(1)[0]
-    return name if number >= _ONE_CLASS_SHARE * len(frequent) else ""
