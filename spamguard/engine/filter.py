@@ -570,8 +570,7 @@ class Filter(ClosedOnExit):
 
     def ensure_class(self, name: str) -> None:
         """Make a class known, of wanted mail, if it is not, even if its name resembles another."""
-        is_known = name in BASE_CLASSES or name in self._defined
-        if not is_known and name not in self.ledger.classes():
+        if name not in BASE_CLASSES and name not in self.ledger.classes():
             self.define_class(name, unwanted=False)
 
     @property

@@ -258,10 +258,9 @@ class TableStore:
 
     def _map_snapshot(self, line: str | None) -> None:
         """Map the current snapshot, unless our tables are ahead of it in the same lineage."""
-        if line is None or line == self._snapshot_line:
+        stamp, ours = parse_if_whole(line), self.stamp
+        if not stamp.file or line == self._snapshot_line:
             return
-        stamp = SnapshotStamp.parse(line)
-        ours = self.stamp
         is_ours = (stamp.settled, stamp.lineage) == (ours.settled, ours.lineage)
         # A settled state is mapped even if it is ours: it may have been made to mend our file.
         if not is_ours or stamp.seq > self.seq or stamp.seq == stamp.settled:
@@ -411,8 +410,8 @@ class TableStore:
 def parse_if_whole(line: str | None) -> SnapshotStamp:
     """The note of a snapshot; without numbers where there is none, or it is damaged."""
     try:
-        return SnapshotStamp() if line is None else SnapshotStamp.parse(line)
-    except TableError:
+        return SnapshotStamp(**json.loads(line or "{}"))
+    except (ValueError, TypeError):
         return SnapshotStamp()
 
 
