@@ -102,17 +102,19 @@ class BernoulliNB(NaiveBayes):
     def _set_estimates(self, sums: ExactSums) -> None:
         a, b = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), 2)
         self.feature_count_ = counts = to_floats(sums[1])
-        total = self.class_count_[:, np.newaxis]
-        self.feature_log_prob_ = formulas.log_ratio(
-            formulas.log_count(counts, a), formulas.log_count(total, a + b)
-        )
-        self._presence = formulas.bernoulli_presence(counts, total, a, b)
-        once = np.ones(counts.shape[1], np.int64)
-        self._absence = formulas.absent_log_likelihood(counts, once, self.class_count_, a, b)
+        size = self.class_count_[:, np.newaxis]
+        whole = formulas.log_count(size, a + b)
+        self.feature_log_prob_ = formulas.log_ratio(formulas.log_count(counts, a), whole)
+        absent = formulas.log_ratio(formulas.log_count(size - counts, b), whole)
+        self._certain = np.isneginf(absent).astype(np.float64)
+        self._absent = np.where(self._certain, 0.0, absent)
+        self._weights = formulas.log_ratio(self.feature_log_prob_, self._absent)
 
     def _log_likelihood(self, X: Any) -> Floats:
         present = self._find_present(X)
-        return formulas.bernoulli_log_likelihood(present, self._presence, self._absence)
+        likelihood = formulas.weighted_log_sum(present, self._weights) + self._absent.sum(axis=1)
+        missing = self._certain.sum(axis=1) - present @ self._certain.T
+        return np.where(missing > 0, -np.inf, likelihood)
 
     def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
         """1 where a feature is there, or twice `binarize` where that is more."""
@@ -330,7 +332,7 @@ class GaussianNB(NaiveBayes):
     theta_: Floats
     var_: Floats
     covariance_: Floats
-    _whitening: formulas.Whitening
+    _factor: Floats
 
     def __init__(
         self,
@@ -353,21 +355,20 @@ class GaussianNB(NaiveBayes):
 
     def _moments(self, sums: ExactSums) -> tuple[Floats, Floats]:
         sizes, total, second = sums
-        if self.covariance != "diagonal":
+        if second.ndim > total.ndim:
             second = np.diagonal(second, axis1=1, axis2=2)
         return formulas.gaussian_moments(sizes, total, second, UNIT_BITS)
 
     def _set_estimates(self, sums: ExactSums) -> None:
+        floor, (sizes, total, second) = self._variance_floor(sums), sums
+        self.theta_, spread = formulas.gaussian_moments(sizes, total, second, UNIT_BITS)
         if self.covariance == "diagonal":
-            self.theta_, variances = self._moments(sums)
-            self.var_ = np.maximum(variances, self._variance_floor(sums))
+            self.var_ = np.maximum(spread, floor)
             return
-        sizes, total, second = sums
-        self.theta_, covariances = formulas.gaussian_covariances(sizes, total, second, UNIT_BITS)
-        if self.covariance == "shared":
-            covariances = formulas.shared_covariance(sizes, covariances)
-        self.covariance_ = covariances
-        self._whitening = formulas.whitening(covariances, self._variance_floor(sums))
+        if self.covariance == "shared":  # the mean within classes (Bishop 2006, eq. 4.78)
+            shares = self.class_count_ / max(1.0, self.class_count_.sum())
+            spread = np.average(spread, axis=0, weights=shares if shares.any() else None)
+        self.covariance_, self._factor = spread, formulas.whitening(spread, floor)
 
     def _variance_floor(self, sums: ExactSums) -> Floats:
         if self.var_floor is not None:
@@ -379,18 +380,16 @@ class GaussianNB(NaiveBayes):
     def _log_likelihood(self, X: Any) -> Floats:
         if self.covariance == "diagonal":
             return np.asarray(formulas.gaussian_log_density(X, self.theta_, self.var_).sum(axis=-1))
-        return formulas.whitened_log_density(X, self.theta_, self._whitening)
+        return formulas.whitened_log_density(X, self.theta_, self._factor)
 
     def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
         """Real numbers with the variances that judging uses, those with the floor applied."""
         standard = random.standard_normal((len(codes), self.theta_.shape[1]))
         if self.covariance == "diagonal":
             return np.asarray(self.theta_[codes] + np.sqrt(self.var_)[codes] * standard)
-        colouring = np.broadcast_to(
-            np.linalg.inv(self._whitening.factor),
-            (len(self.theta_), *self._whitening.factor.shape[-2:]),
-        )
         points = self.theta_[codes]
+        shape = len(self.theta_), *self._factor.shape[-2:]
+        colouring = np.broadcast_to(np.linalg.inv(self._factor), shape)
         for code in np.unique(codes):
             points[codes == code] += standard[codes == code] @ colouring[code]
         return points

@@ -238,18 +238,13 @@ def _add_prior(tables: Tables, log_likelihood: Floats) -> list[float]:
 def _judge_bernoulli(parameters: ExpertParameters, features: Features) -> list[float]:
     tables = parameters.tables
     counts, messages = _word_counts(tables, features), tables.messages[:, np.newaxis]
-    presence = formulas.bernoulli_presence(counts, messages, _ALPHA, _ALPHA)
+    weights = formulas.log_count(counts, _ALPHA) - formulas.log_count(messages - counts, _ALPHA)
     # a message without any word, from the histogram of counts instead of the vocabulary
     values = np.flatnonzero(tables.histogram.any(axis=0))
-    absence = formulas.absent_log_likelihood(
-        np.minimum(values, messages),  # no word has a larger count in a smaller class
-        tables.histogram[:, values],
-        tables.messages,
-        _ALPHA,
-        _ALPHA,
-    )
-    likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
-    return _add_prior(tables, likelihood)
+    known = np.minimum(values, messages)  # no word has a larger count in a smaller class
+    absent = formulas.log_count(messages - known, _ALPHA) - formulas.log_count(messages, 2 * _ALPHA)
+    absence = (tables.histogram[:, values] * absent).sum(axis=1)
+    return _add_prior(tables, absence + formulas.weighted_log_sum(np.ones(len(weights.T)), weights))
 
 
 def _judge_multinomial(parameters: ExpertParameters, features: Features) -> list[float]:

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.multiclass import (
@@ -163,7 +164,11 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
 
     def predict_log_proba(self, X: Any) -> Floats:
         """log P(class | sample), (N, K); the class prior where no class can have such a sample."""
-        return formulas.log_posterior(self.predict_joint_log_proba(X), self.class_log_prior_)
+        joint = self.predict_joint_log_proba(X)
+        prior = self.class_log_prior_
+        prior = prior if prior.max() > -np.inf else np.zeros_like(prior)  # nothing was taught
+        possible = joint.max(axis=-1, keepdims=True) > -np.inf
+        return np.asarray(log_softmax(np.where(possible, joint, prior), axis=-1))
 
     def predict_proba(self, X: Any) -> Floats:
         """P(class | sample), (N, K)."""
