@@ -68,8 +68,6 @@ class BernoulliNB(NaiveBayes):
     [1.0, 1.0]
     """
 
-    feature_count_: Floats
-    feature_log_prob_: Floats
     _input_tags = ("sparse",)
 
     def __init__(
@@ -154,8 +152,6 @@ class MultinomialNB(NaiveBayes):
     ['spam', 'ham']
     """
 
-    feature_count_: Floats
-    feature_log_prob_: Floats
     _input_tags = ("sparse", "positive_only")
 
     def __init__(self, *, alpha: float = 1.0, class_alpha: ArrayLike = 0.0) -> None:
@@ -222,9 +218,6 @@ class CategoricalNB(NaiveBayes):
     ([2, 3], ['ham', 'spam'])
     """
 
-    n_categories_: Integers
-    category_count_: list[Floats]
-    feature_log_prob_: list[Floats]
     _input_tags = ("categorical", "positive_only")
 
     def __init__(
@@ -328,11 +321,6 @@ class GaussianNB(NaiveBayes):
     >>> model.theta_.tolist(), model.predict([[2.5], [8.0]]).tolist()
     ([[2.0], [8.0]], ['ham', 'spam'])
     """
-
-    theta_: Floats
-    var_: Floats
-    covariance_: Floats
-    _factor: Floats
 
     def __init__(
         self,

@@ -15,7 +15,6 @@ their order; `fractions` is exact too, but for one number at a time.
 
 from __future__ import annotations
 
-from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from operator import add, sub
 from typing import Any, Self
@@ -43,17 +42,17 @@ all of them whole numbers.
 _NEVER_TAUGHT = "Some of these samples were never taught: nothing was unlearned."
 
 
-class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]  # untyped bases
+class NaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # untyped bases
     """Base of the four families: teaching, unlearning and Bayes' rule.
 
     `class_alpha` is the Dirichlet prior on the class, scalar or (K,); 0 is maximum likelihood.
+
+    A family has four methods of its own: `_sum_evidence(X, codes, n_classes)`, what samples of
+    these classes add to its sums; `_set_estimates(sums)`, which computes the parameters when the
+    class prior is set already; `_log_likelihood(X)`, log P(sample | class), (N, K); and
+    `_draw(codes, random)`, a point of each of these classes, (N, n).
     """
 
-    class_alpha: ArrayLike
-    classes_: NDArray[Any]
-    class_count_: Floats
-    class_log_prior_: Floats
-    _sums: ExactSums
     _input_tags: tuple[str, ...] = ()
 
     def __sklearn_tags__(self) -> Any:
@@ -63,22 +62,6 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         # scikit-learn's generic data suit families of counts badly
         tags.classifier_tags.poor_score = bool(self._input_tags)
         return tags
-
-    @abstractmethod
-    def _sum_evidence(self, X: Any, codes: Indices, n_classes: int) -> ExactSums:
-        """What these samples add to the family's sums."""
-
-    @abstractmethod
-    def _set_estimates(self, sums: ExactSums) -> None:
-        """Compute the parameters from all sums; the class prior is set already."""
-
-    @abstractmethod
-    def _log_likelihood(self, X: Any) -> Floats:
-        """log P(sample | class), (N, K)."""
-
-    @abstractmethod
-    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
-        """A point of each of these classes, (N, n)."""
 
     def _is_possible(self, sums: ExactSums) -> bool:
         """Whether samples can have these sums; no sum of counts is negative."""
