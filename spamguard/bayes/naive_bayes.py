@@ -1,4 +1,4 @@
-"""What the four estimators share: teaching, unlearning, Bayes' rule, and samples of the model.
+"""What the four estimators share: teaching, unlearning and Bayes' rule.
 
 An estimator knows a tuple of exact sums over the samples it was taught. `partial_fit` adds to
 them, `unlearn` subtracts, and all parameters are computed from them by `formulas`. So the result
@@ -6,8 +6,8 @@ never depends on the order or portions of teaching. Sums of floating-point numbe
 float64 is a whole number of units of 2**-1074, and the sums are kept in Python's integers of such
 units. They are never rounded on the way in, and no integer wraps around.
 
-A family (`estimators`) says which sums it needs, how its parameters follow from them, how likely a
-sample is, and how to draw one.
+A family (`estimators`) says which sums it needs, how its parameters follow from them, and how
+likely a sample is.
 
 It is written by hand because scikit-learn's naive Bayes cannot unlearn, and its sums depend on
 their order; `fractions` is exact too, but for one number at a time.
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.multiclass import (
     _check_partial_fit_first_call,
     check_classification_targets,
@@ -47,10 +47,9 @@ class NaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # untyp
 
     `class_alpha` is the Dirichlet prior on the class, scalar or (K,); 0 is maximum likelihood.
 
-    A family has four methods of its own: `_sum_evidence(X, codes, n_classes)`, what samples of
+    A family has three methods of its own: `_sum_evidence(X, codes, n_classes)`, what samples of
     these classes add to its sums; `_set_estimates(sums)`, which computes the parameters when the
-    class prior is set already; `_log_likelihood(X)`, log P(sample | class), (N, K); and
-    `_draw(codes, random)`, a point of each of these classes, (N, n).
+    class prior is set already; and `_log_likelihood(X)`, log P(sample | class), (N, K).
     """
 
     _input_tags: tuple[str, ...] = ()
@@ -161,46 +160,6 @@ class NaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # untyp
         """The most probable class of each sample, (N,)."""
         winners = np.argmax(self.predict_log_proba(X), axis=1)
         return np.asarray(self.classes_[winners])
-
-    # The generative model
-
-    def sample(
-        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Draw labelled samples: a class from the prior, then a point from that class's model.
-
-        This is the generative half of naive Bayes (Bishop 2006, section 8.1.2, ancestral sampling).
-
-        Parameters
-        ----------
-        n_samples : int, default=1
-            How many samples to draw, at least one.
-        random_state : int, RandomState instance or None, default=None
-            An int gives the same samples at each call.
-
-        Returns
-        -------
-        X : ndarray of shape (n_samples, n_features)
-            The points, dense.
-        y : ndarray of shape (n_samples,)
-            The class of each.
-
-        Examples
-        --------
-        >>> from spamguard.bayes import BernoulliNB
-        >>> model = BernoulliNB().fit([[1, 0], [1, 1], [0, 1]], ["spam", "spam", "ham"])
-        >>> X, y = model.sample(1000, random_state=0)
-        >>> X.shape, y.shape
-        ((1000, 2), (1000,))
-        >>> again = BernoulliNB().fit(X, y)
-        >>> again.predict([[1, 0], [0, 1]]).tolist()
-        ['spam', 'ham']
-        """
-        check_is_fitted(self, "classes_")
-        prior = np.exp(self.class_log_prior_)
-        random = check_random_state(random_state)
-        codes = random.choice(len(prior), size=n_samples, p=prior)
-        return self._draw(codes, random), np.asarray(self.classes_[codes])
 
 
 # ---- exact sums
