@@ -381,10 +381,8 @@ class GaussianNB(NaiveBayes):
         check_is_fitted(self, "classes_")
         random, prior = check_random_state(random_state), np.exp(self.class_log_prior_)
         codes = random.choice(len(prior), size=n_samples, p=prior)
-        points, standard = (
-            self.theta_[codes],
-            random.standard_normal((n_samples, len(self.theta_.T))),
-        )
+        points = self.theta_[codes]
+        standard = random.standard_normal(points.shape)
         if self.covariance == "diagonal":
             points += np.sqrt(self.var_)[codes] * standard
         else:
