@@ -154,8 +154,6 @@ class Explanation:
     clues: Sequence[Clue]  # strongest first
     traits: Mapping[str, float]
     numbers: Mapping[str, float]
-    to_threshold: float
-    flip: int | None  # so many of the strongest clues would have to go; None: all would not do
     few: bool = False  # no words would do, for want of lessons
     cautious: bool = False  # it would be called spam if more good mail were known
     sender: float = 0.0

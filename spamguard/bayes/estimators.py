@@ -1,6 +1,7 @@
 """Naive Bayes as four scikit-learn estimators: Bernoulli, multinomial, categorical and Gaussian.
 
-`naive_bayes` has what they share: teaching, unlearning, Bayes' rule and drawing samples.
+`naive_bayes` has what they share: teaching, unlearning and Bayes' rule.
+The Gaussian family also draws samples of its model.
 
 The filter judges mail by `experts` and `fusion`, on the same formulas.
 """
@@ -11,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from spamguard.bayes import formulas
 from spamguard.bayes.formulas import Floats, Indices, Integers
@@ -68,8 +71,6 @@ class BernoulliNB(NaiveBayes):
     [1.0, 1.0]
     """
 
-    feature_count_: Floats
-    feature_log_prob_: Floats
     _input_tags = ("sparse",)
 
     def __init__(
@@ -102,23 +103,19 @@ class BernoulliNB(NaiveBayes):
     def _set_estimates(self, sums: ExactSums) -> None:
         a, b = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), 2)
         self.feature_count_ = counts = to_floats(sums[1])
-        total = self.class_count_[:, np.newaxis]
-        self.feature_log_prob_ = formulas.log_ratio(
-            formulas.log_count(counts, a), formulas.log_count(total, a + b)
-        )
-        self._presence = formulas.bernoulli_presence(counts, total, a, b)
-        once = np.ones(counts.shape[1], np.int64)
-        self._absence = formulas.absent_log_likelihood(counts, once, self.class_count_, a, b)
+        size = self.class_count_[:, np.newaxis]
+        whole = formulas.log_count(size, a + b)
+        self.feature_log_prob_ = formulas.log_ratio(formulas.log_count(counts, a), whole)
+        absent = formulas.log_ratio(formulas.log_count(size - counts, b), whole)
+        self._certain = np.isneginf(absent).astype(np.float64)
+        self._absent = np.where(self._certain, 0.0, absent)
+        self._weights = formulas.log_ratio(self.feature_log_prob_, self._absent)
 
     def _log_likelihood(self, X: Any) -> Floats:
         present = self._find_present(X)
-        return formulas.bernoulli_log_likelihood(present, self._presence, self._absence)
-
-    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
-        """1 where a feature is there, or twice `binarize` where that is more."""
-        probability = np.exp(self.feature_log_prob_)[codes]
-        present = random.random_sample(probability.shape) < probability
-        return np.asarray(present * max(1.0, 2.0 * self.binarize))
+        likelihood = formulas.weighted_log_sum(present, self._weights) + self._absent.sum(axis=1)
+        missing = self._certain.sum(axis=1) - present @ self._certain.T
+        return np.where(missing > 0, -np.inf, likelihood)
 
 
 class MultinomialNB(NaiveBayes):
@@ -152,8 +149,6 @@ class MultinomialNB(NaiveBayes):
     ['spam', 'ham']
     """
 
-    feature_count_: Floats
-    feature_log_prob_: Floats
     _input_tags = ("sparse", "positive_only")
 
     def __init__(self, *, alpha: float = 1.0, class_alpha: ArrayLike = 0.0) -> None:
@@ -170,17 +165,6 @@ class MultinomialNB(NaiveBayes):
 
     def _log_likelihood(self, X: Any) -> Floats:
         return formulas.weighted_log_sum(X, self.feature_log_prob_)
-
-    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
-        """Numbers of occurrences, of a Poisson length.
-
-        The model says nothing about lengths, only that they do not depend on the class (McCallum &
-        Nigam 1998, section 2.2). Their mean is that of all samples taught. A multinomial of Poisson
-        length is an independent Poisson number of each feature.
-        """
-        probability = np.exp(self.feature_log_prob_)
-        mean_length = self.feature_count_.sum() / max(1.0, self.class_count_.sum())
-        return np.asarray(random.poisson(mean_length * probability[codes]))
 
 
 class CategoricalNB(NaiveBayes):
@@ -220,9 +204,6 @@ class CategoricalNB(NaiveBayes):
     ([2, 3], ['ham', 'spam'])
     """
 
-    n_categories_: Integers
-    category_count_: list[Floats]
-    feature_log_prob_: list[Floats]
     _input_tags = ("categorical", "positive_only")
 
     def __init__(
@@ -275,16 +256,6 @@ class CategoricalNB(NaiveBayes):
         pairs = zip(self._log_proba, columns, strict=True)
         return np.asarray(np.sum([proba[:, column] for proba, column in pairs], axis=0).T)
 
-    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
-        """Categories below `n_categories_`."""
-        categories = np.empty((len(codes), len(self.n_categories_)), np.int64)
-        for code in np.unique(codes):
-            rows = np.flatnonzero(codes == code)
-            for column, log_proba in enumerate(self.feature_log_prob_):
-                probability = np.exp(log_proba[code])
-                categories[rows, column] = random.choice(len(probability), len(rows), p=probability)
-        return categories
-
 
 def _pad_categories(counts: NDArray[Any], width: int) -> NDArray[Any]:
     return np.pad(counts, ((0, 0), (0, width - counts.shape[1])))
@@ -327,11 +298,6 @@ class GaussianNB(NaiveBayes):
     ([[2.0], [8.0]], ['ham', 'spam'])
     """
 
-    theta_: Floats
-    var_: Floats
-    covariance_: Floats
-    _whitening: formulas.Whitening
-
     def __init__(
         self,
         *,
@@ -353,21 +319,20 @@ class GaussianNB(NaiveBayes):
 
     def _moments(self, sums: ExactSums) -> tuple[Floats, Floats]:
         sizes, total, second = sums
-        if self.covariance != "diagonal":
+        if second.ndim > total.ndim:
             second = np.diagonal(second, axis1=1, axis2=2)
         return formulas.gaussian_moments(sizes, total, second, UNIT_BITS)
 
     def _set_estimates(self, sums: ExactSums) -> None:
+        floor, (sizes, total, second) = self._variance_floor(sums), sums
+        self.theta_, spread = formulas.gaussian_moments(sizes, total, second, UNIT_BITS)
         if self.covariance == "diagonal":
-            self.theta_, variances = self._moments(sums)
-            self.var_ = np.maximum(variances, self._variance_floor(sums))
+            self.var_ = np.maximum(spread, floor)
             return
-        sizes, total, second = sums
-        self.theta_, covariances = formulas.gaussian_covariances(sizes, total, second, UNIT_BITS)
-        if self.covariance == "shared":
-            covariances = formulas.shared_covariance(sizes, covariances)
-        self.covariance_ = covariances
-        self._whitening = formulas.whitening(covariances, self._variance_floor(sums))
+        if self.covariance == "shared":  # the mean within classes (Bishop 2006, eq. 4.78)
+            shares = self.class_count_ / max(1.0, self.class_count_.sum())
+            spread = np.average(spread, axis=0, weights=shares if shares.any() else None)
+        self.covariance_, self._factor = spread, formulas.whitening(spread, floor)
 
     def _variance_floor(self, sums: ExactSums) -> Floats:
         if self.var_floor is not None:
@@ -379,18 +344,50 @@ class GaussianNB(NaiveBayes):
     def _log_likelihood(self, X: Any) -> Floats:
         if self.covariance == "diagonal":
             return np.asarray(formulas.gaussian_log_density(X, self.theta_, self.var_).sum(axis=-1))
-        return formulas.whitened_log_density(X, self.theta_, self._whitening)
+        return formulas.whitened_log_density(X, self.theta_, self._factor)
 
-    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
-        """Real numbers with the variances that judging uses, those with the floor applied."""
-        standard = random.standard_normal((len(codes), self.theta_.shape[1]))
-        if self.covariance == "diagonal":
-            return np.asarray(self.theta_[codes] + np.sqrt(self.var_)[codes] * standard)
-        colouring = np.broadcast_to(
-            np.linalg.inv(self._whitening.factor),
-            (len(self.theta_), *self._whitening.factor.shape[-2:]),
-        )
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> tuple[Floats, NDArray[Any]]:
+        """Draw labelled samples: a class from the prior, then a point from that class's model.
+
+        This is the generative half of naive Bayes (Bishop 2006, section 8.1.2, ancestral sampling).
+        Points have the variances that judging uses, those with the floor applied.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            How many samples to draw, at least one.
+        random_state : int, RandomState instance or None, default=None
+            An int gives the same samples at each call.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+            The points.
+        y : ndarray of shape (n_samples,)
+            The class of each.
+
+        Examples
+        --------
+        >>> from spamguard.bayes import GaussianNB
+        >>> model = GaussianNB().fit([[1.0], [3.0], [7.0], [9.0]], ["ham", "ham", "spam", "spam"])
+        >>> X, y = model.sample(1000, random_state=0)
+        >>> X.shape, y.shape
+        ((1000, 1), (1000,))
+        >>> GaussianNB().fit(X, y).predict([[2.5], [8.0]]).tolist()
+        ['ham', 'spam']
+        """
+        check_is_fitted(self, "classes_")
+        random, prior = check_random_state(random_state), np.exp(self.class_log_prior_)
+        codes = random.choice(len(prior), size=n_samples, p=prior)
         points = self.theta_[codes]
-        for code in np.unique(codes):
-            points[codes == code] += standard[codes == code] @ colouring[code]
-        return points
+        standard = random.standard_normal(points.shape)
+        if self.covariance == "diagonal":
+            points += np.sqrt(self.var_)[codes] * standard
+        else:
+            colouring = np.linalg.inv(self._factor)
+            for code in np.unique(codes):
+                of_class = colouring if self.covariance == "shared" else colouring[code]
+                points[codes == code] += standard[codes == code] @ of_class
+        return points, self.classes_[codes]

@@ -17,6 +17,7 @@ array (`batch_scores`). Both give the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -32,6 +33,7 @@ from spamguard.bayes.tables import (
     N_BASE,
     N_TOKEN_SETS,
     N_TRAIT_VALUES,
+    PER_CLASS,
     Evidence,
     Sides,
     Tables,
@@ -113,8 +115,8 @@ class ExpertParameters:
     ----------
     unwanted
         Names of the unwanted classes; all others are wanted.
-    fewest
-        Lessons of the rarer side.
+    wanted, fewest
+        Lessons of the wanted side, and of the rarer one.
     confidence
         Factor of the fused log-odds.
     min_score, max_lead
@@ -128,6 +130,7 @@ class ExpertParameters:
     changes: int
     unwanted: frozenset[str]
     sides: Sides
+    wanted: int
     fewest: int
     confidence: float
     min_score: int
@@ -153,15 +156,14 @@ def estimate_parameters(
 ) -> ExpertParameters:
     """Estimate from the sums as they are now."""
     sides = partition_classes(tables.classes, unwanted)
-    sums = (
-        *(tables.messages, tables.totals, tables.trait_counts),
-        *(tables.number_sums, tables.number_products),
-    )
-    of_classes = of_sides = make_estimates(*sums)
+    of_classes = of_sides = make_estimates(tables)
     if len(tables.classes) != N_BASE:
-        of_sides = make_estimates(*(sum_by_side(values, sides) for values in sums))
-    fewest = sum_by_side(tables.messages, sides).min()
-    confidence = float(class_trust(fewest))
+        by_side = copy(tables)
+        for name in PER_CLASS:
+            setattr(by_side, name, sum_by_side(getattr(tables, name), sides))
+        of_sides = make_estimates(by_side)
+    lessons = sum_by_side(tables.messages, sides).tolist()
+    confidence = float(class_trust(min(lessons)))
     floor, lead = (
         round(nats / sqrt(confidence) * STEPS_PER_NAT)
         for nats in (WANTED_FLOOR_NATS, MAX_LEAD_NATS)
@@ -171,7 +173,8 @@ def estimate_parameters(
         tables.changes,
         unwanted,
         sides,
-        int(fewest),
+        lessons[0],
+        min(lessons),
         confidence,
         -floor,
         lead,
@@ -180,28 +183,22 @@ def estimate_parameters(
     )
 
 
-def make_estimates(
-    messages: Integers,
-    totals: Integers,
-    trait_counts: Integers,
-    number_sums: Integers,
-    number_products: Integers,
-) -> ExpertEstimates:
+def make_estimates(learnt: Tables) -> ExpertEstimates:
     """The parameters of the second class and all others against the first.
 
-    The sums, as in `Tables`, are those of K classes or of two sides.
+    The sums of the tables are those of K classes or of two sides.
     """
-    lessons = messages[:, np.newaxis, np.newaxis]
-    traits = formulas.smoothed_log(trait_counts, lessons, TRAIT_ALPHA, N_TRAIT_VALUES)
-    squares = np.diagonal(number_products, axis1=1, axis2=2)
-    mean, variance = formulas.gaussian_moments(messages, number_sums, squares)
+    lessons = learnt.messages[:, np.newaxis, np.newaxis]
+    traits = formulas.smoothed_log(learnt.trait_counts, lessons, TRAIT_ALPHA, N_TRAIT_VALUES)
+    squares = np.diagonal(learnt.number_products, axis1=1, axis2=2)
+    mean, variance = formulas.gaussian_moments(learnt.messages, learnt.number_sums, squares)
     values = np.arange(N_NUMBER_VALUES)[:, np.newaxis]
     densities = formulas.gaussian_log_density(
         values, mean, np.maximum(variance, MIN_NUMBER_VARIANCE)
     )  # (values, K, D)
     numbers = _round_ratios(densities[:, 1:] - densities[:, :1]).transpose(1, 2, 0)
     return ExpertEstimates(
-        1.0 / multinomial_shares(totals),
+        1.0 / multinomial_shares(learnt.totals),
         _round_ratios(traits[1:] - traits[0]),
         np.ascontiguousarray(numbers),
     )
@@ -246,9 +243,7 @@ def multinomial_parts(counts: Floats, scales: Floats, sizes: Indices) -> Floats:
 
 def look_up_ratios(ratios: Floats, values: NDArray[np.integer]) -> Floats:
     """Entries of ratios (K-1, m, V) for values (..., m): (K-1, ..., m)."""
-    rows, features, each = ratios.shape
-    starts = np.arange(features) * each  # the values of all features stand side by side
-    return np.asarray(ratios.reshape(rows, -1).take(values + starts, axis=1))
+    return ratios[:, np.arange(ratios.shape[1]), values]
 
 
 def damping_factors(evidence: Evidence) -> Floats:
@@ -365,47 +360,37 @@ def _score_all(
     counts: Floats,
     weights: Floats,
 ) -> Integers:
-    raw = counting_log_odds(parameters, counts, evidence)
     sums = np.moveaxis(set_sums(weights, evidence), 0, -1).astype(np.int64)
     roots = logistic.inverse_roots(evidence.sizes)[..., np.newaxis]
     margins = logistic.margins(sums, parameters.tables.biases.T, roots)
-    return combine_scores(raw, margins, evidence, parameters.sides)
+    return combine_scores(parameters, evidence, counts, margins)
 
 
-def counting_log_odds(parameters: ExpertParameters, counts: Floats, evidence: Evidence) -> Floats:
-    """Undamped log-odds of the counting experts, (R, ..., EXPERTS), from counts (K, n).
+def combine_scores(
+    parameters: ExpertParameters, evidence: Evidence, counts: Floats, margins: Integers
+) -> Integers:
+    """The experts' scores, (..., R, EXPERTS) in 1/STEPS_PER_NAT nats, rows as by `batch_scores`.
 
-    Rows are as for `batch_scores`; the places of the logistic experts are zero.
+    From counts (K, n) and the logistic experts' log-odds (..., SETS, K-1).
     """
+    log_odds = np.moveaxis(margins, -1, 0) / logistic.ONE
+    sizes, sides, rows = evidence.sizes, parameters.sides, []
     compared = [(parameters.class_estimates, counts)]
     if len(counts) != N_BASE:
-        compared.append((parameters.side_estimates, sum_by_side(counts, parameters.sides)))
-    sizes = evidence.sizes
-    rows = []
+        compared.append((parameters.side_estimates, sum_by_side(counts, sides)))
+        every = np.concatenate((np.zeros_like(log_odds[:1]), log_odds))
+        good, bad = (np.logaddexp.reduce(every[side], axis=0) for side in sides)
+        log_odds = np.concatenate((log_odds, [bad - good]))
     for known, of_each in compared:
         scales = np.tile(known.scales, sizes.size // N_TOKEN_SETS)
         parts = multinomial_parts(of_each, scales, sizes.ravel())
-        raw = np.zeros((len(parts), *sizes.shape[:-1], len(EXPERTS)))
-        raw[..., :N_TOKEN_SETS] = set_sums(parts, evidence)
-        raw[..., -2] = look_up_ratios(known.traits, evidence.traits).sum(axis=-1)
-        raw[..., -1] = look_up_ratios(known.numbers, evidence.numbers).sum(axis=-1)
-        rows.append(raw)
-    return np.concatenate(rows)
-
-
-def combine_scores(raw: Floats, margins: Integers, evidence: Evidence, sides: Sides) -> Integers:
-    """The experts' scores, (..., R, EXPERTS) in 1/STEPS_PER_NAT nats.
-
-    The counting experts' sums are damped in place, and the logistic log-odds (..., SETS, K-1) put
-    in.
-    """
-    raw *= damping_factors(evidence)
-    log_odds = np.moveaxis(margins, -1, 0) / logistic.ONE
-    raw[: len(log_odds), ..., LOGISTIC] = log_odds
-    if len(log_odds) > 1:
-        every = np.concatenate((np.zeros_like(log_odds[:1]), log_odds))
-        good, bad = (np.logaddexp.reduce(every[side], axis=0) for side in sides)
-        raw[-1, ..., LOGISTIC] = bad - good
+        counted = np.zeros((len(parts), *sizes.shape[:-1], len(EXPERTS)))
+        counted[..., :N_TOKEN_SETS] = set_sums(parts, evidence)
+        counted[..., -2] = look_up_ratios(known.traits, evidence.traits).sum(axis=-1)
+        counted[..., -1] = look_up_ratios(known.numbers, evidence.numbers).sum(axis=-1)
+        rows.append(counted)
+    raw = np.concatenate(rows) * damping_factors(evidence)
+    raw[..., LOGISTIC] = log_odds
     return np.moveaxis(quantise_scores(raw), 0, -2)
 
 

@@ -16,7 +16,7 @@ Androutsopoulos & Paliouras 2006, "Spam filtering with naive Bayes: which naive 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,20 +67,6 @@ def class_log_prior(class_counts: ArrayLike, class_alpha: ArrayLike) -> Floats:
     return smoothed_log(smoothed, smoothed.sum(), 0.0, 1)
 
 
-def log_posterior(log_joint: Floats, log_prior: ArrayLike) -> Floats:
-    """Joint log-probabilities normalised along the last axis, (..., K).
-
-    Where every class is impossible the evidence says nothing and the prior, (K,), answers; if the
-    prior is impossible too, every class is equally likely.
-    """
-    log_prior = np.asarray(log_prior, dtype=np.float64)
-    fallback = log_prior if np.max(log_prior) > -np.inf else np.zeros_like(log_prior)
-    possible = np.max(log_joint, axis=-1, keepdims=True) > -np.inf
-    joint = np.where(possible, log_joint, fallback)
-    joint = joint - np.max(joint, axis=-1, keepdims=True)
-    return np.asarray(joint - np.log(np.exp(joint).sum(axis=-1, keepdims=True)))
-
-
 def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
     """Sum over features of weight times log-probability, (..., K): the multinomial likelihood.
 
@@ -93,68 +79,6 @@ def weighted_log_sum(weights: Any, log_probabilities: Floats) -> Floats:
     finite = np.asarray(weights @ np.where(impossible, 0.0, log_probabilities).T)
     hits = np.asarray((weights != 0) @ impossible.T.astype(np.float64))
     return np.where(hits > 0, -np.inf, finite)
-
-
-# ---- Bernoulli, with a Beta(a, b) prior on each probability; a = b = alpha is additive smoothing
-
-
-class Presence(NamedTuple):
-    """The log-likelihood of presence less that of absence, for each feature, (K, n)."""
-
-    weight: Floats  # log p - log(1-p), or log p alone where p is 1
-    certain: NDArray[np.bool_]  # where p is 1: absence is impossible
-
-
-class Absence(NamedTuple):
-    """The log-likelihood of a message without any feature, per class, (K,)."""
-
-    finite: Floats  # the sum of log(1-p) over the features with p < 1
-    certain: NDArray[np.int64]  # how many features have p = 1
-
-
-def bernoulli_presence(counts: ArrayLike, total: ArrayLike, a: float, b: float) -> Presence:
-    """The weight of each feature; counts (K, n), total (K, 1).
-
-    The size of the class cancels out: a weight is log(counts + a) - log(total - counts + b).
-    """
-    absent = log_count(np.subtract(total, counts), b)
-    certain = np.isneginf(absent)
-    lower = np.where(certain, log_count(total, a + b), absent)
-    return Presence(log_ratio(log_count(counts, a), lower), certain)
-
-
-def absent_log_likelihood(
-    values: ArrayLike, multiplicities: ArrayLike, total: ArrayLike, a: float, b: float
-) -> Absence:
-    """The sum of log(1-p) over the vocabulary, from the histogram of its counts.
-
-    multiplicities[..., i] features have the count values[..., i] in a class of total[...] samples.
-    All classes may share the values, (H,), or have their own, (K, H). So the sum runs over the
-    distinct counts, not over the vocabulary.
-    """
-    multiplicities = np.asarray(multiplicities)
-    total = np.asarray(total)[..., np.newaxis]
-    upper = log_count(np.subtract(total, values), b)
-    certain = np.isneginf(upper)
-    terms = np.where(certain, 0.0, log_ratio(upper, log_count(total, a + b)))
-    return Absence(
-        (multiplicities * terms).sum(axis=-1),
-        (multiplicities * certain).sum(axis=-1, dtype=np.int64),
-    )
-
-
-def bernoulli_log_likelihood(presence: Any, features: Presence, absence: Absence) -> Floats:
-    """log P(the features that are there, and those that are not | class), (..., K).
-
-    `presence` is 1 where a feature is there, (..., n), dense or scipy sparse: over the whole
-    vocabulary, or just over the features that are there. Sources: McCallum & Nigam 1998, eq. 3;
-    decomposed as in Manning, Raghavan & Schütze 2008, eq. 11.18.
-    """
-    likelihood = absence.finite + weighted_log_sum(presence, features.weight)
-    if not absence.certain.any():
-        return np.asarray(likelihood)
-    certain_hits = np.asarray(presence @ features.certain.T.astype(np.float64))
-    return np.where(certain_hits < absence.certain, -np.inf, likelihood)
 
 
 # ---- Gaussian, from exact sums: whole numbers in units of 2**-fraction_bits
@@ -177,56 +101,28 @@ def divide_arrays(numerators: NDArray[Any], denominators: NDArray[Any] | int) ->
 
 
 def gaussian_moments(
-    count: ArrayLike, total: ArrayLike, square: ArrayLike, fraction_bits: int = 0
+    count: ArrayLike, total: ArrayLike, second: ArrayLike, fraction_bits: int = 0
 ) -> tuple[Floats, Floats]:
-    """Maximum-likelihood mean and variance (divided by n), both (K, n).
+    """Maximum-likelihood mean, (K, n), and variance (divided by n) or covariance matrix.
 
-    From the samples of each class, (K,), and integer sums of x and of x squared, (K, n), x being in
-    units of 2**-fraction_bits. Each is rounded once, at the end: a large mean costs the variance no
-    digits. A class without samples gets the moments of all samples together.
+    From the samples of each class, (K,), and integer sums of x, (K, n), and of x squared, (K, n),
+    or of x xᵀ, (K, n, n), x being in units of 2**-fraction_bits. Each is rounded once, at the end:
+    a large mean costs the variance no digits. A class without samples gets the moments of all
+    samples together.
     """
-    number, totals, squares = _pool_empty_classes(count, total, square)
-    number = number[:, np.newaxis]
-    variance = number * squares - totals * totals
-    return divide_arrays(totals, number << fraction_bits), divide_arrays(
-        variance, number * number << 2 * fraction_bits
-    )
-
-
-def gaussian_covariances(
-    count: ArrayLike, total: ArrayLike, product: ArrayLike, fraction_bits: int
-) -> tuple[Floats, Floats]:
-    """Maximum-likelihood mean (K, n) and covariance matrix (K, n, n) of each class.
-
-    As `gaussian_moments`, from sums of x xᵀ, (K, n, n).
-    """
-    number, totals, products = _pool_empty_classes(count, total, product)
-    column, matrix = number[:, np.newaxis], number[:, np.newaxis, np.newaxis]
-    covariance = matrix * products - totals[:, :, np.newaxis] * totals[:, np.newaxis, :]
-    return divide_arrays(totals, column << fraction_bits), divide_arrays(
-        covariance, matrix * matrix << 2 * fraction_bits
-    )
-
-
-def shared_covariance(count: ArrayLike, covariances: Floats) -> Floats:
-    """The covariance matrix within classes, (n, n): the mean of (K, n, n) weighted by class sizes.
-
-    Without any sample it is the plain mean. Source: Bishop 2006, eq. 4.78.
-    """
-    sizes = np.asarray(count, dtype=np.float64)
-    shares = sizes / sizes.sum() if sizes.any() else np.full(len(sizes), 1.0 / len(sizes))
-    return np.asarray(np.tensordot(shares, covariances, axes=1))
-
-
-def _pool_empty_classes(count: ArrayLike, *sums: ArrayLike) -> tuple[NDArray[np.object_], ...]:
-    """Count and sums as Python integers; an empty class gets those of all classes."""
-    counts = np.asarray(count).astype(np.int64)
-    exact = [np.asarray(values).astype(object) for values in (counts, *sums)]
-    empty = np.equal(exact[0], 0).astype(bool)
-    for values in exact:
+    number, totals, seconds = (np.array(values, object) for values in (count, total, second))
+    empty = number == 0
+    for values in (number, totals, seconds):
         values[empty] = values.sum(axis=0)
-    exact[0][np.equal(exact[0], 0).astype(bool)] = 1  # no sample at all: mean and variance are 0
-    return tuple(exact)
+    number[number == 0] = 1  # no sample at all: mean and variance are 0
+    sizes = column = number[:, np.newaxis]
+    squares = totals * totals
+    if seconds.ndim > totals.ndim:
+        sizes = column[:, np.newaxis]
+        squares = totals[:, :, np.newaxis] * totals[:, np.newaxis, :]
+    return divide_arrays(totals, column << fraction_bits), divide_arrays(
+        sizes * seconds - squares, sizes * sizes << 2 * fraction_bits
+    )
 
 
 def gaussian_log_density(x: ArrayLike, mean: Floats, variance: Floats) -> Floats:
@@ -240,15 +136,9 @@ def gaussian_log_density(x: ArrayLike, mean: Floats, variance: Floats) -> Floats
     return np.asarray(-0.5 * squares - np.log(deviation) - 0.5 * np.log(2.0 * np.pi))
 
 
-class Whitening(NamedTuple):
-    """A covariance matrix in the form in which densities need it."""
-
-    factor: Floats  # W, (..., n, n), with W Wᵀ the inverse of the covariance
-    log_determinant: Floats  # (...), of the covariance
-
-
-def whitening(covariance: Floats, floor: ArrayLike) -> Whitening:
-    """Factor a covariance matrix, (..., n, n), with its variance in every direction raised.
+def whitening(covariance: Floats, floor: ArrayLike) -> Floats:
+    """A factor W, (..., n, n), of the inverse W Wᵀ of a covariance matrix, with its variance in
+    every direction raised.
 
     floor is the least variance of each feature, positive, a scalar or (n,). In units of the floor,
     directions whose variance is below 1 get 1. So a diagonal matrix becomes maximum(variance,
@@ -256,23 +146,22 @@ def whitening(covariance: Floats, floor: ArrayLike) -> Whitening:
     """
     scale = np.sqrt(np.broadcast_to(np.asarray(floor, dtype=np.float64), covariance.shape[-1:]))
     variances, directions = np.linalg.eigh(covariance / np.multiply.outer(scale, scale))
-    variances = np.maximum(variances, 1.0)
-    factor = directions / np.sqrt(variances)[..., np.newaxis, :] / scale[:, np.newaxis]
-    return Whitening(factor, np.log(variances).sum(axis=-1) + 2.0 * np.log(scale).sum())
+    spread = np.sqrt(np.maximum(variances, 1.0))
+    return np.asarray(directions / spread[..., np.newaxis, :] / scale[:, np.newaxis])
 
 
-def whitened_log_density(x: ArrayLike, mean: Floats, whitened: Whitening) -> Floats:
+def whitened_log_density(x: ArrayLike, mean: Floats, factor: Floats) -> Floats:
     """log N(x | mean, covariance), (..., K), of x (..., n) and mean (K, n).
 
-    There is one matrix for each class, or one for all.
+    There is one factor by `whitening` for each class, or one for all.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        standard = (_deviations(x, mean)[..., np.newaxis, :] @ whitened.factor)[..., 0, :]
+        standard = (_deviations(x, mean)[..., np.newaxis, :] @ factor)[..., 0, :]
         squares = np.square(standard).sum(axis=-1)
     # infinities of both signs: so far out that the density is zero
     squares = np.where(np.isnan(squares), np.inf, squares)
     constant = mean.shape[-1] * np.log(2.0 * np.pi)
-    return np.asarray(-0.5 * (squares + whitened.log_determinant + constant))
+    return np.asarray(np.linalg.slogdet(factor)[1] - 0.5 * (squares + constant))
 
 
 def _deviations(x: ArrayLike, mean: Floats) -> Floats:

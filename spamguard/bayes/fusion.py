@@ -32,7 +32,6 @@ from spamguard.bayes.experts import (
     STEPS_PER_NAT,
     ExpertParameters,
     ScoredMessage,
-    score_message,
 )
 from spamguard.bayes.formulas import Floats, Indices, Integers, Ints32
 from spamguard.bayes.tables import (
@@ -51,13 +50,16 @@ ONE = 1 << 16
 # Where fusion starts from, by set of tokens (corpora/RESULTS.md, "What fusion starts from").
 # Logistic experts learn fastest, counting experts steady them. Words and pairs of a few lessons
 # hold for later mail; header fields and words with one between hold less.
-_MULTINOMIAL_START = (0.3, 0.1, 0.2, 0.1)
-_LOGISTIC_START = (0.4, 0.25, 0.4, 0.25)
-_OTHER_START = (0.1, 0.1)  # categorical, Gaussian
-START_WEIGHTS: Integers = np.array(
-    [round(ONE * weight) for weight in (*_MULTINOMIAL_START, *_LOGISTIC_START, *_OTHER_START)],
-    np.int64,
-)
+START_WEIGHTS: Integers = np.rint(
+    ONE
+    * np.array(
+        [
+            *(0.3, 0.1, 0.2, 0.1),  # multinomial
+            *(0.4, 0.25, 0.4, 0.25),  # logistic
+            *(0.1, 0.1),  # categorical, Gaussian
+        ]
+    )
+).astype(np.int64)
 _RATE_SHIFT = 7  # rate 2^-7 per nat of score
 _STEP_BITS = STEPS_PER_NAT.bit_length() - 1
 KNEE_NATS = 9.0
@@ -81,32 +83,21 @@ def class_weights(weights: Integers) -> Integers:
     return weights[len(EXPERTS) :] if len(weights) > len(EXPERTS) else START_WEIGHTS
 
 
-def fused_log_odds(scores: Integers, weights: Integers, biases: Integers) -> Integers:
-    """Fused log-odds against the first class, (..., K-1), in 1/(ONE * STEPS_PER_NAT) nats.
+def fused_log_odds(scores: Integers, weights: Integers, biases: Integers) -> Floats:
+    """Fused log-odds against the first class, (..., K-1), in nats.
 
     Shapes: scores (..., K-1, E), weights (E,), biases (K-1,).
     """
-    return np.asarray(scores @ weights + biases * STEPS_PER_NAT)
-
-
-def to_nats(fused: Integers) -> Floats:
-    """Fused log-odds as floats."""
+    fused = scores @ weights + biases * STEPS_PER_NAT
     return np.asarray(fused / (ONE * STEPS_PER_NAT))
 
 
-def temper(log_odds: Floats) -> Floats:
+def temper(log_odds: float) -> float:
     """Log-odds in nats as they are reported: flat beyond `KNEE_NATS`, but in the same order.
 
-    >>> temper(np.array([-3.0, 9.0, 20.0])).round(2).tolist()
+    >>> [round(temper(nats), 2) for nats in (-3.0, 9.0, 20.0)]
     [-3.0, 9.0, 11.48]
     """
-    beyond = np.maximum(np.abs(log_odds) - KNEE_NATS, 0.0)
-    inside = np.clip(log_odds, -KNEE_NATS, KNEE_NATS)
-    return np.asarray(inside + np.copysign(np.log1p(beyond), log_odds))
-
-
-def temper_one(log_odds: float) -> float:
-    """`temper` of a plain number, which is faster than an array."""
     beyond = abs(log_odds) - KNEE_NATS
     # numpy's logarithm: that of `math` may be rounded otherwise
     inside = log_odds if beyond <= 0 else KNEE_NATS + float(np.log1p(beyond))
@@ -120,7 +111,7 @@ def update_weights(scores: Integers, targets: Indices, weights: Integers, biases
     falls below 0: an expert that seems to be right the other way round has been unlucky
     (corpora/RESULTS.md, "What fusion starts from, and that it never turns an expert round").
     """
-    fused = fused_log_odds(scores, weights, biases) // STEPS_PER_NAT
+    fused = scores @ weights // STEPS_PER_NAT + biases
     errors = logistic.errors(fused, targets[:, np.newaxis])
     weights += (errors.ravel() @ scores.reshape(-1, len(weights))) >> (_RATE_SHIFT + _STEP_BITS)
     np.maximum(weights, 0, out=weights)
@@ -140,7 +131,7 @@ def class_log_shares(tables: Tables, sides: Sides, scores: Integers) -> Floats:
             weights = class_weights(tables.fusion_weights)
             biases = tables.fusion_biases[_score_rows(side)]
             odds = np.zeros((len(scores), len(side)))
-            odds[:, 1:] = to_nats(fused_log_odds(_scores_within(scores, side), weights, biases))
+            odds[:, 1:] = fused_log_odds(_scores_within(scores, side), weights, biases)
             reference = odds[:, [tables.messages[side].argmax()]]
             odds = reference + trust[side] * (odds - reference)
             shares[:, side] = odds - np.logaddexp.reduce(odds, axis=1, keepdims=True)
@@ -181,7 +172,7 @@ def fuse(message: ScoredMessage) -> list[float]:
     parameters, scores = message.parameters, message.scores
     if len(scores) > 1:
         return _fuse_scores(parameters, np.array([scores]))[0]
-    return [0.0, temper_one(parameters.confidence * _fused_nats(message))]
+    return [0.0, temper(parameters.confidence * _fused_nats(message))]
 
 
 def fuse_batch(parameters: ExpertParameters, messages: Sequence[Features]) -> list[list[float]]:
@@ -203,8 +194,8 @@ def _fuse_scores(parameters: ExpertParameters, scores: Integers) -> list[list[fl
     tables, sides = parameters.tables, parameters.sides
     weights, bias = side_weights(tables.fusion_weights), tables.fusion_biases[:1]
     shares = class_log_shares(tables, sides, scores[:, : len(tables.classes) - 1])
-    fused = to_nats(fused_log_odds(scores[:, -1:], weights, bias))
-    shares[:, sides.unwanted] += temper(parameters.confidence * fused)
+    fused = parameters.confidence * fused_log_odds(scores[:, -1:], weights, bias)
+    shares[:, sides.unwanted] += np.array([[temper(nats)] for (nats,) in fused.tolist()])
     joint: list[list[float]] = shares.tolist()
     return joint
 
@@ -218,8 +209,8 @@ class Profile(NamedTuple):
     """One way to judge."""
 
     about: str
-    # returns the unnormalised log-probability of each class
-    judge: Callable[[ExpertParameters, Features], list[float]]
+    # returns the unnormalised log-probability of each class; None: fuse all experts
+    judge: Callable[[ExpertParameters, Features], list[float]] | None = None
 
 
 def _word_counts(tables: Tables, features: Features) -> Ints32:
@@ -239,33 +230,22 @@ def _add_prior(tables: Tables, log_likelihood: Floats) -> list[float]:
 def _judge_bernoulli(parameters: ExpertParameters, features: Features) -> list[float]:
     tables = parameters.tables
     counts, messages = _word_counts(tables, features), tables.messages[:, np.newaxis]
-    presence = formulas.bernoulli_presence(counts, messages, _ALPHA, _ALPHA)
+    weights = formulas.log_count(counts, _ALPHA) - formulas.log_count(messages - counts, _ALPHA)
     # a message without any word, from the histogram of counts instead of the vocabulary
     values = np.flatnonzero(tables.histogram.any(axis=0))
-    absence = formulas.absent_log_likelihood(
-        np.minimum(values, messages),  # no word has a larger count in a smaller class
-        tables.histogram[:, values],
-        tables.messages,
-        _ALPHA,
-        _ALPHA,
-    )
-    likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
-    return _add_prior(tables, likelihood)
+    known = np.minimum(values, messages)  # no word has a larger count in a smaller class
+    absent = formulas.log_count(messages - known, _ALPHA) - formulas.log_count(messages, 2 * _ALPHA)
+    absence = (tables.histogram[:, values] * absent).sum(axis=1)
+    return _add_prior(tables, absence + formulas.weighted_log_sum(np.ones(len(weights.T)), weights))
 
 
 def _judge_multinomial(parameters: ExpertParameters, features: Features) -> list[float]:
     tables = parameters.tables
     counts = _word_counts(tables, features)
-    if not counts.size:
-        return _add_prior(tables, np.zeros(len(tables.classes)))
     # the sum of smoothed_log over the words; its denominator is the same for all of them
     upper = formulas.log_count(counts, _ALPHA).sum(axis=1)
-    total = formulas.log_count(tables.totals[:, 0], _ALPHA * tables.vocabulary[0])
-    return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
-
-
-def _judge_by_all(parameters: ExpertParameters, features: Features) -> list[float]:
-    return fuse(score_message(parameters, features))
+    total = formulas.log_count(tables.totals[:, 0], _ALPHA * max(1, tables.vocabulary[0]))
+    return _add_prior(tables, upper - counts.shape[1] * total)
 
 
 DEFAULT_PROFILE = "default"
@@ -274,7 +254,7 @@ _ALL_EXPERTS = (
 )
 _ABOUT = "{} naive Bayes over words, add-one smoothing"
 PROFILES = {
-    DEFAULT_PROFILE: Profile(_ALL_EXPERTS, _judge_by_all),
+    DEFAULT_PROFILE: Profile(_ALL_EXPERTS),
     "bernoulli": Profile(_ABOUT.format("Bernoulli"), _judge_bernoulli),
     "multinomial": Profile(_ABOUT.format("multinomial"), _judge_multinomial),
 }
@@ -335,7 +315,7 @@ def _confidence(message: ScoredMessage) -> float:
     """The factor of the fused log-odds: the confidence in the lessons, and in log-odds so high."""
     confidence = message.parameters.confidence
     log_odds = confidence * _fused_nats(message)
-    return confidence * temper_one(log_odds) / log_odds if log_odds else confidence
+    return confidence * temper(log_odds) / log_odds if log_odds else confidence
 
 
 def token_parts(

@@ -22,7 +22,7 @@ import numpy as np
 
 from spamguard import native
 from spamguard.bayes.formulas import Indices, Integers, Ints32
-from spamguard.bayes.tables import N_BASE, Tables, run_sums
+from spamguard.bayes.tables import N_BASE, Tables, count_columns, run_sums
 
 _ONE_BITS = 16
 ONE = 1 << _ONE_BITS  # a nat, or a probability of 1
@@ -205,9 +205,11 @@ def move_weights(
             cells[here, number] += weight_moves(step, shares, weights, decay[run : run + 1])
 
 
-def count_features(rows: Ints32, places: Indices, sizes: Indices, columns: Indices) -> None:
-    """Add one in each of these rows, for each run of places in a column of its own."""
-    if native.functions is None:
-        np.add.at(rows, (places, columns.repeat(sizes)), np.int32(1))
-    else:
-        native.functions.count_runs(rows, places, sizes, columns)
+def count_features(learnt: Tables, places: Indices, sizes: Indices, classes: Indices) -> None:
+    """Count lessons, each a run of places without one twice, of these classes."""
+    if native.functions is not None and not learnt.columns:
+        native.functions.count_runs(learnt.rows, places, sizes, classes)
+        return
+    columns = count_columns(learnt)
+    for here, number in zip(np.split(places, sizes.cumsum()), classes.tolist(), strict=False):
+        columns[number][here] += 1

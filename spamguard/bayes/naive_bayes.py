@@ -1,4 +1,4 @@
-"""What the four estimators share: teaching, unlearning, Bayes' rule, and samples of the model.
+"""What the four estimators share: teaching, unlearning and Bayes' rule.
 
 An estimator knows a tuple of exact sums over the samples it was taught. `partial_fit` adds to
 them, `unlearn` subtracts, and all parameters are computed from them by `formulas`. So the result
@@ -6,8 +6,8 @@ never depends on the order or portions of teaching. Sums of floating-point numbe
 float64 is a whole number of units of 2**-1074, and the sums are kept in Python's integers of such
 units. They are never rounded on the way in, and no integer wraps around.
 
-A family (`estimators`) says which sums it needs, how its parameters follow from them, how likely a
-sample is, and how to draw one.
+A family (`estimators`) says which sums it needs, how its parameters follow from them, and how
+likely a sample is.
 
 It is written by hand because scikit-learn's naive Bayes cannot unlearn, and its sums depend on
 their order; `fractions` is exact too, but for one number at a time.
@@ -15,15 +15,15 @@ their order; `fractions` is exact too, but for one number at a time.
 
 from __future__ import annotations
 
-from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from operator import add, sub
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.multiclass import (
     _check_partial_fit_first_call,
     check_classification_targets,
@@ -42,17 +42,16 @@ all of them whole numbers.
 _NEVER_TAUGHT = "Some of these samples were never taught: nothing was unlearned."
 
 
-class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]  # untyped bases
+class NaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # untyped bases
     """Base of the four families: teaching, unlearning and Bayes' rule.
 
     `class_alpha` is the Dirichlet prior on the class, scalar or (K,); 0 is maximum likelihood.
+
+    A family has three methods of its own: `_sum_evidence(X, codes, n_classes)`, what samples of
+    these classes add to its sums; `_set_estimates(sums)`, which computes the parameters when the
+    class prior is set already; and `_log_likelihood(X)`, log P(sample | class), (N, K).
     """
 
-    class_alpha: ArrayLike
-    classes_: NDArray[Any]
-    class_count_: Floats
-    class_log_prior_: Floats
-    _sums: ExactSums
     _input_tags: tuple[str, ...] = ()
 
     def __sklearn_tags__(self) -> Any:
@@ -62,22 +61,6 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         # scikit-learn's generic data suit families of counts badly
         tags.classifier_tags.poor_score = bool(self._input_tags)
         return tags
-
-    @abstractmethod
-    def _sum_evidence(self, X: Any, codes: Indices, n_classes: int) -> ExactSums:
-        """What these samples add to the family's sums."""
-
-    @abstractmethod
-    def _set_estimates(self, sums: ExactSums) -> None:
-        """Compute the parameters from all sums; the class prior is set already."""
-
-    @abstractmethod
-    def _log_likelihood(self, X: Any) -> Floats:
-        """log P(sample | class), (N, K)."""
-
-    @abstractmethod
-    def _draw(self, codes: Indices, random: np.random.RandomState) -> NDArray[Any]:
-        """A point of each of these classes, (N, n)."""
 
     def _is_possible(self, sums: ExactSums) -> bool:
         """Whether samples can have these sums; no sum of counts is negative."""
@@ -163,7 +146,11 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
 
     def predict_log_proba(self, X: Any) -> Floats:
         """log P(class | sample), (N, K); the class prior where no class can have such a sample."""
-        return formulas.log_posterior(self.predict_joint_log_proba(X), self.class_log_prior_)
+        joint = self.predict_joint_log_proba(X)
+        prior = self.class_log_prior_
+        prior = prior if prior.max() > -np.inf else np.zeros_like(prior)  # nothing was taught
+        possible = joint.max(axis=-1, keepdims=True) > -np.inf
+        return np.asarray(log_softmax(np.where(possible, joint, prior), axis=-1))
 
     def predict_proba(self, X: Any) -> Floats:
         """P(class | sample), (N, K)."""
@@ -173,46 +160,6 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         """The most probable class of each sample, (N,)."""
         winners = np.argmax(self.predict_log_proba(X), axis=1)
         return np.asarray(self.classes_[winners])
-
-    # The generative model
-
-    def sample(
-        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Draw labelled samples: a class from the prior, then a point from that class's model.
-
-        This is the generative half of naive Bayes (Bishop 2006, section 8.1.2, ancestral sampling).
-
-        Parameters
-        ----------
-        n_samples : int, default=1
-            How many samples to draw, at least one.
-        random_state : int, RandomState instance or None, default=None
-            An int gives the same samples at each call.
-
-        Returns
-        -------
-        X : ndarray of shape (n_samples, n_features)
-            The points, dense.
-        y : ndarray of shape (n_samples,)
-            The class of each.
-
-        Examples
-        --------
-        >>> from spamguard.bayes import BernoulliNB
-        >>> model = BernoulliNB().fit([[1, 0], [1, 1], [0, 1]], ["spam", "spam", "ham"])
-        >>> X, y = model.sample(1000, random_state=0)
-        >>> X.shape, y.shape
-        ((1000, 2), (1000,))
-        >>> again = BernoulliNB().fit(X, y)
-        >>> again.predict([[1, 0], [0, 1]]).tolist()
-        ['spam', 'ham']
-        """
-        check_is_fitted(self, "classes_")
-        prior = np.exp(self.class_log_prior_)
-        random = check_random_state(random_state)
-        codes = random.choice(len(prior), size=n_samples, p=prior)
-        return self._draw(codes, random), np.asarray(self.classes_[codes])
 
 
 # ---- exact sums

@@ -62,18 +62,17 @@ class UserCorrection(NamedTuple):
         return [joint[0], *(value + shift for value, shift in pairs)]
 
 
-def count_votes(labels: Sequence[str], batch: Evidence) -> UserVoteCounts:
-    """Count at least one vote, and at most 2**16 - 1."""
+def count_votes(labels: Sequence[str], batch: Evidence) -> list[UserVoteCounts]:
+    """Count some votes, at most 2**16 - 1, those for each class by themselves."""
     classes, buckets = sorted(set(labels)), batch.buckets.astype(np.uint32)
-    numbers = [classes.index(label) for label in labels]
-    of_class = np.array(numbers).repeat(batch.sizes.sum(axis=1))
-    parts = []
+    numbers = np.array([classes.index(label) for label in labels])
+    of_class, found = numbers.repeat(batch.sizes.sum(axis=1)), []
     for number, label in enumerate(classes):
         ordered, first = find_distinct(buckets[of_class == number])
         counts = np.diff(first.nonzero()[0], append=len(ordered))[np.newaxis].astype(np.uint16)
         votes = np.array([labels.count(label)])
-        parts.append((UserVoteCounts((label,), votes, ordered[first], counts), 1))
-    return sum_votes(parts)
+        found.append(UserVoteCounts((label,), votes, ordered[first], counts))
+    return found
 
 
 def sum_votes(parts: Sequence[tuple[UserVoteCounts, int]]) -> UserVoteCounts:
@@ -100,21 +99,18 @@ def sum_votes(parts: Sequence[tuple[UserVoteCounts, int]]) -> UserVoteCounts:
     )
 
 
-def token_frequencies(message: ScoredMessage) -> Floats:
-    """How likely a lesson of each class has a token, (K, n), by all lessons; never zero."""
-    messages, counts = message.parameters.tables.messages, message.counts
+def token_frequencies(message: ScoredMessage, places: Indices) -> Floats:
+    """How likely a lesson of each class has a token, by all lessons, of the tokens of a message at
+    some places, (K, h); never zero.
+    """
+    messages, counts = message.parameters.tables.messages, message.counts.take(places, axis=1)
     shares = (messages + 0.5) / (messages + 0.5).sum()
     plain = (counts + (PSEUDO_COUNT * shares)[:, np.newaxis]) / (messages + 1)[:, np.newaxis]
     return np.asarray((1 - CLASS_LEAK) * plain + CLASS_LEAK * plain.mean(axis=0))
 
 
-def compute_correction(
-    user_votes: UserVoteCounts, message: ScoredMessage, shared: Floats
-) -> UserCorrection:
-    """What a user's votes change about one message; votes for unknown classes do not count.
-
-    `shared` is what `token_frequencies` says of the message.
-    """
+def compute_correction(user_votes: UserVoteCounts, message: ScoredMessage) -> UserCorrection:
+    """What a user's votes change about one message; votes for unknown classes do not count."""
     evidence, classes = message.evidence, message.parameters.tables.classes
     buckets = evidence.buckets.astype(np.uint32)
     at = user_votes.buckets.searchsorted(buckets)
@@ -122,7 +118,7 @@ def compute_correction(
         user_votes.buckets.take(at, mode="clip") == buckets if len(user_votes.buckets) else at[:0]
     )
     places = same.nonzero()[0]
-    expected = shared.take(places, axis=1)
+    expected = token_frequencies(message, places)
     frequencies = expected.copy()
     own_counts = user_votes.counts.take(at.take(places), axis=1)
     for name, votes, counts in zip(

@@ -307,7 +307,7 @@ def block_places(tables: Tables, blocks: Indices) -> Indices:
 
 def spread_rows(tables: Tables, rows: Ints32) -> Ints32:
     """Rows, or a column, of all 2**bits buckets, in their order."""
-    return rows.take(block_places(tables, np.arange(len(tables.blocks))), axis=0)
+    return rows[block_places(tables, np.arange(len(tables.blocks)))]
 
 
 def read_rows(tables: Tables, evidence: Evidence) -> tuple[Floats, Floats]:
@@ -323,17 +323,17 @@ def read_rows(tables: Tables, evidence: Evidence) -> tuple[Floats, Floats]:
     return counts, np.vstack([known[N_BASE:], *(column[1:] for column in columns)])
 
 
+def count_columns(tables: Tables) -> list[Ints32]:
+    """How many lessons of each class the rows have: views."""
+    return [*tables.rows.T[:N_BASE], *(column[:, 0] for column in tables.columns)]
+
+
 def read_counts(tables: Tables, places: Indices) -> Ints32:
     """Counts (K, n) of rows, for lessons."""
     base = tables.rows.take(places, axis=0).T[:N_BASE]
     if not tables.columns:
         return base
-    return np.vstack([base, *(column[:, 0].take(places) for column in tables.columns)])
-
-
-def count_column(tables: Tables, index: int) -> Ints32:
-    """How many lessons of class number `index` each row has: a view."""
-    return tables.rows[:, index] if index < N_BASE else tables.columns[index - N_BASE][:, 0]
+    return np.vstack([base, *(column[places, 0] for column in tables.columns)])
 
 
 def ensure_class_index(tables: Tables, name: str) -> int:
@@ -423,13 +423,10 @@ def _update_vocabulary(
 
 def counted_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[np.generic]]]:
     """Every array that is a sum over the lessons, by name: these must agree bit for bit."""
-    yield "rows", spread_rows(tables, tables.rows)[:, :2]
-    for name, column in zip(tables.classes[N_BASE:], tables.columns, strict=True):
-        yield f"column {name}", spread_rows(tables, column)[:, 0]
-    for attribute in (
-        *("messages", "totals", "vocabulary"),
-        *("trait_counts", "number_sums", "number_products"),
-    ):
-        yield attribute, getattr(tables, attribute)
+    for name, column in zip(tables.classes, count_columns(tables), strict=True):
+        yield f"column {name}", spread_rows(tables, column)
+    for name in ("vocabulary", *PER_CLASS):
+        if name != "histogram":
+            yield name, getattr(tables, name)
     used = np.flatnonzero(tables.histogram.any(axis=0))
-    yield "histogram", tables.histogram[:, : used[-1] + 1 if len(used) else 0]
+    yield "histogram", tables.histogram[:, : used.max(initial=-1) + 1]

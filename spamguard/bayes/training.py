@@ -20,7 +20,9 @@ Everything is in whole numbers, or rounded to such at once: the same lessons giv
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from functools import reduce
+from itertools import pairwise
+from operator import or_
 
 import numpy as np
 
@@ -38,10 +40,11 @@ def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
     index = tables.ensure_class_index(learnt, name)
     evidence = evidence._replace(buckets=tables.claim_places(learnt, evidence.buckets))
     counts = tables.read_counts(learnt, evidence.buckets)
-    roots, margins = _lesson_margins(learnt, evidence)
-    _apply_step(learnt, evidence, roots, logistic.errors(margins, np.array([index])))
+    roots = logistic.inverse_roots(evidence.sizes)[:, np.newaxis]
+    errors = logistic.errors(_find_margins(learnt, evidence, roots), np.array([index]))
+    _apply_step(learnt, evidence, roots, errors, _NO_DECAY)
     tables.count_lesson(learnt, evidence, counts, index, 1)
-    tables.count_column(learnt, index)[evidence.buckets] += 1
+    tables.count_columns(learnt)[index][evidence.buckets] += 1
 
 
 def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integers) -> None:
@@ -64,7 +67,7 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
     evidence = evidence._replace(buckets=tables.find_places(learnt, evidence.buckets))
     counts = tables.read_counts(learnt, evidence.buckets)
     tables.count_lesson(learnt, evidence, counts, index, -1)
-    tables.count_column(learnt, index)[evidence.buckets] -= 1
+    tables.count_columns(learnt)[index][evidence.buckets] -= 1
     if len(scores) == (len(learnt.classes) - 1) * len(experts.EXPERTS):
         counts[index] -= 1
         _undo_step(learnt, evidence, counts, index, scores)
@@ -73,18 +76,23 @@ def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integ
     tables.drop_empty_class(learnt, index)
 
 
-def _lesson_margins(learnt: Tables, evidence: Evidence) -> tuple[Integers, Integers]:
-    """1/√size (SETS, 1) and the logistic experts' log-odds (SETS, K-1) of every token set."""
-    roots = logistic.inverse_roots(evidence.sizes)[:, np.newaxis]
-    sums = logistic.sum_weights(learnt, evidence.buckets, evidence.starts, evidence.sizes)
-    return roots, logistic.margins(sums, learnt.biases.T, roots)
+def _find_margins(learnt: Tables, evidence: Evidence, roots: Integers) -> Integers:
+    """The logistic experts' log-odds (..., SETS, K-1), by 1/√size (..., SETS, 1)."""
+    sizes, starts = evidence.sizes.ravel(), evidence.starts.ravel()
+    sums = logistic.sum_weights(learnt, evidence.buckets, starts, sizes)
+    by_set = sums.reshape(*evidence.sizes.shape, -1)
+    return logistic.margins(by_set, learnt.biases.T, roots)
 
 
-def _apply_step(learnt: Tables, evidence: Evidence, roots: Integers, errors: Integers) -> None:
-    """Step weights and biases of every token set; the lesson itself is not counted meanwhile."""
-    learnt.biases += logistic.bias_steps(errors).T
+def _apply_step(
+    learnt: Tables, evidence: Evidence, roots: Integers, errors: Integers, decay: Ints32
+) -> None:
+    """Step weights and biases of every token set; the lessons are not counted meanwhile."""
+    by_lesson = errors.reshape(-1, *errors.shape[-2:])
+    learnt.biases += logistic.bias_steps(np.add.reduce(by_lesson)).T
     steps = logistic.weight_steps(errors, logistic.LEARNING_RATE * roots)
-    logistic.move_weights(learnt, evidence.buckets, evidence.sizes, steps, _NO_DECAY)
+    sizes, of_runs = evidence.sizes.ravel(), steps.reshape(-1, errors.shape[-1])
+    logistic.move_weights(learnt, evidence.buckets, sizes, of_runs, decay)
 
 
 def _undo_step(
@@ -95,9 +103,10 @@ def _undo_step(
     reach = np.maximum(tables.set_sums(shares, evidence).T // sizes, 1)
     of_logistic = scores.reshape(-1, len(experts.EXPERTS))[:, experts.LOGISTIC]
     before = of_logistic.T * (logistic.ONE // experts.STEPS_PER_NAT)
-    roots, margins = _lesson_margins(learnt, evidence)
+    roots = logistic.inverse_roots(evidence.sizes)[:, np.newaxis]
+    margins = _find_margins(learnt, evidence, roots)
     errors = logistic.undo_errors(margins, before, np.array([index]), reach)
-    _apply_step(learnt, evidence, roots, errors)
+    _apply_step(learnt, evidence, roots, errors, _NO_DECAY)
 
 
 def _remove_shares(learnt: Tables, evidence: Evidence, counts: Ints32, index: int) -> None:
@@ -164,22 +173,11 @@ def replay(
             replayer.replay_block(labels, evidence)
         return replayer
 
-    # its tables are freed before others are made, which have their rows in the order of buckets
-    back = play(backwards).learnt_weights()
-    replayer = play(forwards, back.blocks)
-    replayer.average_with(back)
+    back = play(backwards)
+    weights = back.take_weights()  # before others are made, with rows in the order of buckets
+    replayer = play(forwards, back.tables.blocks)
+    replayer.average_with(back, weights)
     return replayer.finish()
-
-
-class _LearntWeights(NamedTuple):
-    """What depends on the order of lessons, without the tables."""
-
-    blocks: Ints32  # those with rows
-    weights: list[Ints32]  # of these rows, in order, of every class but the first
-    biases: Integers
-    fusion_weights: Integers
-    fusion_biases: Integers
-    fusion_lessons: int  # of the rarer side, from which fusion has learnt
 
 
 class _Replayer:
@@ -195,14 +193,13 @@ class _Replayer:
         learnt = self.tables
         batch = batch._replace(buckets=tables.claim_places(learnt, batch.buckets))
         targets = np.array([learnt.classes.index(label) for label in labels])
-        counting = None
+        parameters = None
         if self.lessons - learnt.messages.sum() <= FUSION_LESSONS:
             parameters = experts.estimate_parameters(learnt, self.unwanted)
             counts = tables.read_counts(learnt, batch.buckets).astype(np.float64)
-            counting = experts.counting_log_odds(parameters, counts, batch)
         margins = self._learn_batch(batch, targets)
-        if counting is not None:
-            scores = experts.combine_scores(counting, margins, batch, self.sides)
+        if parameters is not None:
+            scores = experts.combine_scores(parameters, batch, counts, margins)
             self._learn_fusion(scores, targets)
         self._add_class_sums(batch, targets)
 
@@ -211,38 +208,21 @@ class _Replayer:
 
         Returns the logistic log-odds before each step, (m, SETS, K-1).
         """
-        borders = [0, *batch.sizes.sum(axis=1).cumsum().tolist()]
-        starts, sizes = batch.starts.ravel(), batch.sizes.ravel()
-        roots = logistic.inverse_roots(batch.sizes)[:, :, np.newaxis]
-        gains = logistic.LEARNING_RATE * roots
-        truth = targets[:, np.newaxis, np.newaxis]
-        margins = []
-        for first in range(0, len(targets), STEP_LESSONS):
-            last = min(first + STEP_LESSONS, len(targets))
-            start, end = borders[first], borders[last]
-            runs = slice(first * N_TOKEN_SETS, last * N_TOKEN_SETS)
-            run_sizes, here = sizes[runs], batch.buckets[start:end]
-            sums = logistic.sum_weights(self.tables, here, starts[runs] - start, run_sizes)
-            by_lesson = sums.reshape(last - first, N_TOKEN_SETS, -1)
-            before = logistic.margins(by_lesson, self.tables.biases.T, roots[first:last])
-            errors = logistic.errors(before, truth[first:last])
-            self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
-            steps = logistic.weight_steps(errors, gains[first:last]).reshape(len(run_sizes), -1)
-            decay = logistic.weight_decay(run_sizes)
-            logistic.move_weights(self.tables, here, run_sizes, steps, decay)
+        borders = [*batch.starts[::STEP_LESSONS, 0].tolist(), len(batch.buckets)]
+        roots = logistic.inverse_roots(batch.sizes)[..., np.newaxis]
+        decay, lengths = logistic.weight_decay(batch.sizes), batch.sizes.sum(axis=1)
+        truth, margins = targets[:, np.newaxis, np.newaxis], []
+        for number, (start, end) in enumerate(pairwise(borders)):
+            chosen = slice(number * STEP_LESSONS, (number + 1) * STEP_LESSONS)
+            sizes, starts = batch.sizes[chosen], batch.starts[chosen] - start
+            part = batch._replace(buckets=batch.buckets[start:end], sizes=sizes, starts=starts)
+            before = _find_margins(self.tables, part, roots[chosen])
+            errors = logistic.errors(before, truth[chosen])
+            _apply_step(self.tables, part, roots[chosen], errors, decay[chosen].ravel())
             margins.append(before)
             # counted now, while their rows are in the cache
-            self._count_features(batch.buckets, borders[first : last + 1], targets[first:last])
+            logistic.count_features(self.tables, part.buckets, lengths[chosen], targets[chosen])
         return np.concatenate(margins)
-
-    def _count_features(self, buckets: Indices, borders: list[int], targets: Indices) -> None:
-        if len(self.tables.classes) == N_BASE:  # all in one table: counted in one go
-            here = buckets[borders[0] : borders[-1]]
-            logistic.count_features(self.tables.rows, here, np.diff(borders), targets)
-            return
-        for number, target in enumerate(targets.tolist()):
-            here = buckets[borders[number] : borders[number + 1]]
-            np.add.at(tables.count_column(self.tables, target), here, np.int32(1))
 
     def _learn_fusion(self, scores: Integers, targets: Indices) -> None:
         learnt = self.tables
@@ -272,52 +252,45 @@ class _Replayer:
             numbers = batch.numbers[targets == index].astype(np.float64)
             learnt.number_products[index] += (numbers.T @ numbers).astype(np.int64)
 
-    def learnt_weights(self) -> _LearntWeights:
+    def take_weights(self) -> list[Ints32]:
+        """The weights of all rows in use, in order, of every class but the first; rows go."""
         learnt = self.tables
         places = tables.block_places(learnt, tables.used_blocks(learnt.blocks))
-        return _LearntWeights(
-            learnt.blocks,
-            [column.take(places) for column in logistic.weight_columns(learnt)],
-            *(learnt.biases, learnt.fusion_weights, learnt.fusion_biases),
-            fusion_lessons=int(self.fusion_lessons.min()),
-        )
+        weights = [column[places] for column in logistic.weight_columns(learnt)]
+        learnt.rows, learnt.columns = np.zeros((0, 4), np.int32), []
+        return weights
 
-    def average_with(self, other: _LearntWeights) -> None:
+    def average_with(self, back: _Replayer, weights: Sequence[Ints32]) -> None:
         """Take the mean of both directions, that of fusion by how much each had to learn from.
 
         The few lessons of one side may all come first in one direction, where nothing is known yet
         that they could correct.
         """
-        learnt = self.tables
-        for every, weights in zip(logistic.weight_columns(learnt), other.weights, strict=True):
-            column = every[tables.BLOCK :][: len(weights)]
-            used = ((column | weights) != 0).nonzero()[0]
-            first, second = column.take(used), weights.take(used)
+        learnt, other = self.tables, back.tables
+        for every, theirs in zip(logistic.weight_columns(learnt), weights, strict=True):
+            column = every[tables.BLOCK :][: len(theirs)]
+            used = ((column | theirs) != 0).nonzero()[0]
+            first, second = column.take(used), theirs.take(used)
             # the mean rounded down; the sum of both might not fit
             column[used] = (first >> 1) + (second >> 1) + (first & second & 1)
         learnt.biases[:] = learnt.biases + other.biases >> 1
-        here, there = int(self.fusion_lessons.min()), other.fusion_lessons
+        here, there = int(self.fusion_lessons.min()), int(back.fusion_lessons.min())
         if not here and not there:
             here = there = 1
-        for array, other_array in (
-            (learnt.fusion_weights, other.fusion_weights),
-            (learnt.fusion_biases, other.fusion_biases),
-        ):
-            array[:] = (array * here + other_array * there) // (here + there)
+        for name in ("fusion_weights", "fusion_biases"):
+            mine, theirs = getattr(learnt, name), getattr(other, name)
+            mine[:] = (mine * here + theirs * there) // (here + there)
 
     def finish(self) -> Tables:
         """The tables, with vocabulary and histogram made from the counts."""
         learnt = self.tables
-        used = learnt.rows.view(np.int64)[:, 0] != 0  # ham and spam count side by side
-        for column in learnt.columns:
-            used |= column[:, 0] != 0
         blocks, per_set = tables.used_blocks(learnt.blocks), len(learnt.blocks) // N_TOKEN_SETS
         by_set = np.split(blocks, blocks.searchsorted(np.arange(1, N_TOKEN_SETS) * per_set))
-        places = [tables.block_places(learnt, each) for each in by_set]
-        learnt.vocabulary = np.array([np.count_nonzero(used[rows]) for rows in places])
-        words = places[0][used[places[0]]]
-        numbers = range(len(learnt.classes))
-        of_words = [tables.count_column(learnt, index)[words] for index in numbers]
-        width = max(int(column.max(initial=0)) for column in of_words) + 2
-        learnt.histogram = np.stack([np.bincount(column, minlength=width) for column in of_words])
+        for number, each in enumerate(by_set):
+            counts = tables.read_counts(learnt, tables.block_places(learnt, each))
+            known = counts.compress(reduce(or_, counts) != 0, axis=1)
+            learnt.vocabulary[number] = known.shape[1]
+            if not number:  # words
+                width = int(known.max(initial=0)) + 2
+                learnt.histogram = np.stack([np.bincount(row, minlength=width) for row in known])
         return learnt

@@ -28,10 +28,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spamguard import keys
-from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.engine import measures
 from spamguard.engine.filter import Filter
-from spamguard.engine.prepare import Example, ExampleReader, LabelledExample, extract_examples
+from spamguard.engine.prepare import Example, ExampleReader, extract_examples
 from spamguard.errors import UsageError, remedy
 from spamguard.sources import SourceMessage
 
@@ -88,41 +87,29 @@ class _TrialFilter:
         self.filter = subject
         self.read = ExampleReader(subject.key).read_example
         self._unwanted = unwanted
-        self._number = 0
-        self._classes = {*BASE_CLASSES}
 
-    def judge(self, example: Example, gold: str, *, will_train: bool | None) -> ScoredMessage:
-        """Judge a message that will be trained; None: only if the verdict is wrong or unsure."""
+    def judge(self, number: int, example: Example, gold: str) -> ScoredMessage:
         verdict = self.filter.judge_features(example.features)
-        self._number += 1
-        trained = verdict.label != gold if will_train is None else will_train
         return ScoredMessage(
-            self._number, gold, verdict.label, verdict.log_odds, trained, verdict.probability
+            number, gold, verdict.label, verdict.log_odds, False, verdict.probability
         )
 
     def learn(self, example: Example, label: str) -> None:
         """Learn, also as a class whose name looks like a slip of the pen: a corpus means it."""
-        if label not in self._classes:
+        if label not in self.filter.classes:
             self.filter.define_class(label, unwanted=label in self._unwanted)
-            self._classes.add(label)
         self.filter.learn_examples([example], label)
-
-    def learn_first(self, messages: Iterable[LabelledExample]) -> None:
-        """Learn messages without judging them, then settle."""
-        for message in messages:
-            self.learn(message.example, str(message.label))
-            self._number += 1
-        self.filter.settle()
 
 
 def _run_online(
-    pupil: _TrialFilter, messages: Messages, _share: float, *, will_train: bool | None = True
+    pupil: _TrialFilter, messages: Messages, _share: float, *, only_corrections: bool = False
 ) -> Iterator[ScoredMessage]:
     """Immediate feedback: every message is judged, then taught, and settled as the daemon would."""
     stayed = 0
-    for message in messages():
+    for number, message in enumerate(messages(), 1):
         example = pupil.read(message.raw)
-        row = pupil.judge(example, str(message.label), will_train=will_train)
+        row = pupil.judge(number, example, str(message.label))
+        row = row._replace(trained=not only_corrections or row.label != row.gold)
         yield row
         if row.trained:
             pupil.learn(example, row.gold)
@@ -136,15 +123,17 @@ def _run_split(pupil: _TrialFilter, messages: Messages, share: float) -> Iterato
     """The first part is taught; the settled filter judges the rest and learns no more."""
     border = int(share * sum(1 for _ in messages()))
     later = extract_examples(_TRIAL_KEY, messages())  # on all cores: no lesson awaits a verdict
-    pupil.learn_first(islice(later, border))
-    for message in later:
-        yield pupil.judge(message.example, str(message.label), will_train=False)
+    for label, example in islice(later, border):
+        pupil.learn(example, str(label))
+    pupil.filter.settle()
+    for number, (label, example) in enumerate(later, border + 1):
+        yield pupil.judge(number, example, str(label))
 
 
 PROTOCOLS: dict[str, Callable[[_TrialFilter, Messages, float], Iterator[ScoredMessage]]] = {
     "online": _run_online,
     # people teach only mail whose verdict was wrong or unsure
-    "corrections": partial(_run_online, will_train=None),
+    "corrections": partial(_run_online, only_corrections=True),
     "split": _run_split,
 }
 
@@ -158,7 +147,7 @@ def interleave(
         messages: Iterable[SourceMessage], count: int, label: str
     ) -> Iterator[tuple[float, SourceMessage]]:
         for number, message in enumerate(messages, 1):
-            yield number / max(count, 1), SourceMessage(message.name, message.raw, label)
+            yield number / count, SourceMessage(message.name, message.raw, label)
 
     both = heapq.merge(due(ham, ham_count, "ham"), due(spam, spam_count, "spam"), key=itemgetter(0))
     return (message for _, message in both)
@@ -210,16 +199,17 @@ def write_plots(
     from sklearn.calibration import CalibrationDisplay  # noqa: PLC0415
     from sklearn.metrics import RocCurveDisplay  # noqa: PLC0415
 
-    folder, truth = Path(directory), np.asarray(gold, dtype=np.bool_)
-    if truth.any() and not truth.all():
-        figure = _new_figure()
-        RocCurveDisplay.from_predictions(truth, score, name=name, ax=figure.add_subplot())
-        _save_figure(figure, folder / "roc.png")
-    figure = _new_figure()
+    truth = np.asarray(gold, dtype=np.bool_)
+    figures = {"calibration.png": (figure := _new_figure())}
     CalibrationDisplay.from_predictions(
         truth, probability, n_bins=measures.BINS, name=name, ax=figure.add_subplot()
     )
-    _save_figure(figure, folder / "calibration.png")
+    if truth.any() and not truth.all():
+        figures["roc.png"] = figure = _new_figure()
+        RocCurveDisplay.from_predictions(truth, score, name=name, ax=figure.add_subplot())
+    with _name_path(directory):
+        for file, figure in figures.items():
+            figure.savefig(Path(directory) / file, dpi=144)
 
 
 def check_drawable(directory: str | Path) -> None:
@@ -227,11 +217,6 @@ def check_drawable(directory: str | Path) -> None:
     _new_figure()
     with _name_path(directory):
         Path(directory).mkdir(parents=True, exist_ok=True)
-
-
-def _save_figure(figure: Figure, path: Path) -> None:
-    with _name_path(path):
-        figure.savefig(path, dpi=144)
 
 
 def _new_figure() -> Figure:

@@ -11,7 +11,6 @@ last. Parts sum to the log-odds, also by group and rounded. Strangers write the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -71,10 +70,7 @@ def explain_verdict(
         shares[PERSONAL_EXPERT] = share = verdict.log_odds - said.nats - parts.log_odds
         scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
-    clues = _sorted_clues(message, parts.buckets, texts)
-    distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
     few = message.parameters.fewest < policy.MIN_LESSONS
-    flip = None if few else policy.count_flips([clue.part for clue in clues], distance)
     return Explanation(
         verdict=verdict,
         favoured=favoured,
@@ -84,11 +80,9 @@ def explain_verdict(
         biases=biases,
         shares=shares,
         scores=scores,
-        clues=clues,
+        clues=_sorted_clues(message, parts.buckets, texts),
         traits=dict(zip(TRAITS, parts.traits.tolist(), strict=True)),
         numbers=dict(zip(NUMBERS, parts.numbers.tolist(), strict=True)),
-        to_threshold=distance,
-        flip=flip,
         few=few,
         cautious=not few and usual_spam_from <= verdict.probability < spam_from,
         sender=said.nats,
@@ -258,10 +252,7 @@ _KIND_SECTIONS = {
 _SECTION_KINDS = {
     section: kind for kind, sections in _KIND_SECTIONS.items() for section in sections.split()
 }
-_CLUE_KINDS = (
-    (("links_", "link_"), "link trait"),
-    (("to_", "reply_to_", "sender_", "id_"), "relation"),
-)
+_LINK_TRAITS, _RELATIONS = ("links_", "link_"), ("to_", "reply_to_", "sender_", "id_")
 _CLUE_NAMES = {
     "to_sender": "recipient in the sender's domain",
     "to_other": "recipient in another domain than the sender",
@@ -300,13 +291,9 @@ class GroupPart(NamedTuple):
     """What a group adds to the log-odds."""
 
     name: str  # a key of `GROUPS`
+    title: str  # the name for people
     part: float
     features: int  # how many it has
-
-    @property
-    def title(self) -> str:
-        """The name for people."""
-        return GROUPS[self.name].title
 
 
 def list_features(why: Explanation) -> list[ExplainedFeature]:
@@ -339,7 +326,12 @@ def sum_groups(features: Sequence[ExplainedFeature]) -> list[GroupPart]:
     """The groups that have features, in the order of `GROUPS`."""
     by_group = {name: [f for f in features if f.group == name] for name in GROUPS}
     return [
-        GroupPart(name, sum(f.part for f in members), sum(max(1, f.tokens) for f in members))
+        GroupPart(
+            name,
+            GROUPS[name].title,
+            sum(f.part for f in members),
+            sum(max(1, f.tokens) for f in members),
+        )
         for name, members in by_group.items()
         if members
     ]
@@ -357,7 +349,8 @@ def describe_clue(clue: Clue) -> tuple[str, str]:
     if section == "letters" and clue.token_set == _GRAMS and _GAP not in token:
         return "letters", token
     if section == "clue":
-        kind = next((kind for starts, kind in _CLUE_KINDS if token.startswith(starts)), "structure")
+        related = "relation" if token.startswith(_RELATIONS) else "structure"
+        kind = "link trait" if token.startswith(_LINK_TRAITS) else related
         return kind, _CLUE_NAMES.get(token) or token.replace("_", " ")
     if section == "names":
         return "header field", f"{token.replace('_', '-')} is there"
@@ -430,10 +423,6 @@ _MIN_PART = 0.05  # nats; with less a group says nothing
 _MAX_GROUPS = _MAX_WORDS = 3  # for, and against
 _MAX_NAME_LENGTH = 40
 _NAMED_KINDS = ("word", "pair", "subject", "closing", "address", "link host", "attachment")
-# A language shows in its most frequent words. Of 1,000 messages of two corpora these figures find
-# 50, all in Chinese, Japanese or German, of which hardly any ham had been taught.
-_FREQUENT_WORDS, _MIN_FREQUENT_WORDS, _FREQUENT_LESSONS = 20, 10, 5
-_ONE_CLASS_SHARE = 0.5
 
 
 def describe_verdict(
@@ -462,8 +451,6 @@ def describe_verdict(
         clauses.append(f"{subject} are those of {class_title(name)}{suffix}")
     if not clauses:
         clauses.append("it has hardly anything in common with the mail taught here")
-    if not why.few and (one := _only_class_of_language(why)):
-        clauses.append(f"nearly all mail taught in its language is {class_title(one)}")
     if why.sender:
         clauses.append(f"{_spoken_of(why)} was called {'wanted' if why.sender < 0 else 'unwanted'}")
     label = why.verdict.label
@@ -499,18 +486,3 @@ def readable_words(described: Iterable[tuple[Said, str, str]]) -> list[Said]:
 def _phrase(group: str, words: Sequence[ExplainedFeature], quote: Callable[[str], str]) -> str:
     names = ", ".join(quote(printable(word.name)) for word in words if word.group == group)
     return GROUPS[group].phrase + (f" ({names})" if names else "")
-
-
-def _only_class_of_language(why: Explanation) -> str:
-    words = [clue.counts for clue in why.clues if clue.token_set == TOKEN_SETS[0]]
-    words.sort(key=lambda counts: -sum(counts.values()))
-    frequent = [
-        counts for counts in words[:_FREQUENT_WORDS] if sum(counts.values()) >= _FREQUENT_LESSONS
-    ]
-    alone = Counter(
-        name for counts in frequent for name in counts if counts[name] == sum(counts.values())
-    )
-    if len(frequent) < _MIN_FREQUENT_WORDS or not alone:
-        return ""
-    name, number = alone.most_common(1)[0]
-    return name if number >= _ONE_CLASS_SHARE * len(frequent) else ""

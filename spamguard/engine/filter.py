@@ -20,13 +20,7 @@ from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
 from spamguard.database import ClosedOnExit
 from spamguard.engine import explain_text, fold, policy, snapshot, store
-from spamguard.engine.prepare import (
-    Example,
-    ExampleReader,
-    check_bytes,
-    read_all_features,
-    read_batches,
-)
+from spamguard.engine.prepare import Example, ExampleReader, check_bytes, read_batches
 from spamguard.engine.store import TableStore
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
@@ -80,19 +74,32 @@ class Filter(ClosedOnExit):
         spam_threshold: float,
         sender_words: SenderWords,
     ) -> None:
-        """Use `Filter.open`."""
+        """Use `Filter.open`.
+
+        Attributes
+        ----------
+        ledger
+            The receipts, for export and import.
+        min_bits
+            The tables have 2**min_bits buckets before they grow. Settled tables are a function of
+            this and the receipts.
+        unwanted
+            Names of the unwanted classes.
+        stayed
+            How much `note_stayed` was told of.
+        """
         self.directory = directory
         self.key = key
-        self._ledger = ledger
+        self.ledger = ledger
+        self.min_bits = store.min_bits
         self._store = store
         self._user_models = fold.UserModels(ledger)
         self.senders = sender_words
-        self._profile = PROFILES[profile]
-        self._is_default = profile == DEFAULT_PROFILE
+        self._judge_alone = PROFILES[profile].judge
         self._reader = ExampleReader(key)
         self._spam_from = spam_threshold
         self._read_classes()
-        self._estimate()
+        self._estimated = experts.estimate_parameters(store.tables, self.unwanted)
 
     @classmethod
     def open(
@@ -162,7 +169,7 @@ class Filter(ClosedOnExit):
 
     def close(self) -> None:
         """Close the files; leaving a `with` block does so too."""
-        self._ledger.close()
+        self.ledger.close()
 
     # Judging
 
@@ -181,8 +188,8 @@ class Filter(ClosedOnExit):
         TypeError
             raw is not bytes.
         """
-        features = self._reader.extractor.features(check_bytes(raw))
-        sender = self.senders.identify(raw) if self._is_default else b""
+        features = self._reader.read_features(raw)
+        sender = b"" if self._judge_alone else self.senders.identify(raw)
         return self.judge_features(features, user, sender)
 
     def judge_all(
@@ -207,17 +214,17 @@ class Filter(ClosedOnExit):
         if self.senders.authserv_ids:
             yield from (self.judge(raw, user=user) for raw in messages)
             return
-        for features in read_batches(self.key, read_all_features, messages, check_bytes, cores):
-            if self._is_default and not user:
-                yield from self._judge_batch(features)
-            else:
+        for features in read_batches(self.key, ExampleReader.read_features, messages, cores):
+            if self._judge_alone or user:
                 yield from (self.judge_features(each, user) for each in features)
+            else:
+                yield from self._judge_batch(features)
 
     def _judge_batch(self, messages: list[Features]) -> Iterator[Verdict]:
         """Judge each; a lesson taught meanwhile is in force from the next message on."""
         self._refresh()
         parameters, judged = self._parameters(), 0
-        if not self._is_cautious():
+        if parameters.wanted + self.stayed >= policy.ENOUGH_HAM:
             for joint in fusion.fuse_batch(parameters, messages):
                 self._refresh()
                 if self._parameters() is not parameters:
@@ -230,8 +237,7 @@ class Filter(ClosedOnExit):
         """`judge` for a message that was read, with what `SenderWords.identify` says of it."""
         scored, joint, spam_from = self._score(features)
         nats = self.senders.find(sender, [user])[user].nats if sender else 0
-        correction = self._user_corrections([user], scored).get(user) if user else None
-        return self._make_verdict(joint, spam_from, nats, correction)
+        return self._make_verdict(joint, spam_from, nats, self._correct(scored, user))
 
     def scan(
         self, raw: bytes, words: int = 16, extra_fields: bytes = b"", users: Sequence[str] = ()
@@ -257,13 +263,13 @@ class Filter(ClosedOnExit):
         sender = self.senders.identify(raw)
         said = self.senders.find(sender, ("", *users))
         verdict = self._make_verdict(joint, spam_from, said[""].nats)
-        corrections = self._user_corrections(users, scored)
+        corrections = {user: self._correct(scored, user) for user in users}
         by_user = {
-            user: self._make_verdict(joint, spam_from, said[user].nats, corrections.get(user))
-            for user in users
-            if user in corrections or said[user].nats != said[""].nats
+            user: self._make_verdict(joint, spam_from, said[user].nats, correction)
+            for user, correction in corrections.items()
+            if correction or said[user].nats != said[""].nats
         }
-        parts, *_ = fusion.token_parts(scored, *policy.likeliest_sides(verdict, self._unwanted))
+        parts, *_ = fusion.token_parts(scored, *policy.likeliest_sides(verdict, self.unwanted))
         chosen = fusion.strongest_parts(parts, words)
         strongest = finder.words(
             scored.evidence.buckets.take(chosen), parts.take(chosen), 32 - self._store.tables.bits
@@ -289,7 +295,7 @@ class Filter(ClosedOnExit):
         scored, joint, spam_from = self._score(features)
         if scored is None:
             raise UsageError("explanations are of the default profile: leave --profile out")
-        correction = self._user_corrections([user], scored).get(user)
+        correction = self._correct(scored, user)
         said = self.senders.find(sender, [user])[user]
         verdict = self._make_verdict(joint, spam_from, said.nats, correction)
         return explain_text.explain_verdict(
@@ -305,24 +311,14 @@ class Filter(ClosedOnExit):
     def _refresh(self) -> None:
         if self._store.refresh():
             self._read_classes()
-            self._user_models.follow(self._store.resets)
 
     def _parameters(self) -> experts.ExpertParameters:
         """The parameters of judging: the same object for as long as nothing changes."""
         learnt, known = self._store.tables, self._estimated
         is_same = known.tables is learnt and known.changes == learnt.changes
-        if not is_same or known.unwanted != self._unwanted:
-            self._estimate()
+        if not is_same or known.unwanted != self.unwanted:
+            self._estimated = experts.estimate_parameters(learnt, self.unwanted)
         return self._estimated
-
-    def _estimate(self) -> None:
-        learnt = self._store.tables
-        self._estimated = known = experts.estimate_parameters(learnt, self._unwanted)
-        self._taught_ham = int(learnt.messages[known.sides.wanted].sum())
-
-    def _is_cautious(self) -> bool:
-        """Other profiles than the default have no experts of words to ask, hence no caution."""
-        return self._is_default and self._taught_ham + self._stayed < policy.ENOUGH_HAM
 
     def _score(self, features: Features) -> tuple[ScoredMessage | None, list[float], float]:
         """Score a message by all that was taught.
@@ -334,13 +330,17 @@ class Filter(ClosedOnExit):
         """
         self._refresh()
         parameters, spam_from = self._parameters(), self._spam_from
-        if not self._is_default:
-            return None, self._profile.judge(parameters, features), spam_from
+        if self._judge_alone:
+            return None, self._judge_alone(parameters, features), spam_from
         scored = experts.score_message(parameters, features)
-        if self._is_cautious():
-            known = self._taught_ham + self._stayed, parameters.confidence
-            required = policy.required_probability(*known, *experts.familiarity(scored))
-            spam_from = max(spam_from, required)
+        good = parameters.wanted + self.stayed
+        if good < policy.ENOUGH_HAM:
+            spam_from = max(
+                spam_from,
+                policy.required_probability(
+                    good, parameters.confidence, *experts.familiarity(scored)
+                ),
+            )
         return scored, fusion.fuse(scored), spam_from
 
     def _make_verdict(
@@ -353,31 +353,17 @@ class Filter(ClosedOnExit):
         joint = correction.apply(joint) if correction else joint
         return policy.make_verdict(self._estimated, joint, spam_from, nats)
 
-    def _user_corrections(
-        self, names: Sequence[str], scored: ScoredMessage | None
-    ) -> dict[str, personal.UserCorrection]:
-        if scored is None:
-            return {}
-        seq, bits = self._store.seq, self._store.tables.bits
-        models = [(user, self._user_models.load(user, seq, bits)) for user in names if user]
-        if not any(model for _, model in models):
-            return {}
-        shared = personal.token_frequencies(scored)
-        return {
-            user: personal.compute_correction(model, scored, shared)
-            for user, model in models
-            if model
-        }
-
-    @property
-    def unwanted(self) -> frozenset[str]:
-        """Names of the unwanted classes."""
-        return self._unwanted
+    def _correct(self, scored: ScoredMessage | None, user: str) -> personal.UserCorrection | None:
+        if scored is None or not user:
+            return None
+        store = self._store
+        votes = self._user_models.load(user, store.seq, store.tables.bits, store.resets)
+        return personal.compute_correction(votes, scored) if votes else None
 
     def _read_classes(self) -> None:
-        self._defined = self._ledger.classes()
-        self._unwanted = policy.unwanted_classes(self._defined)
-        self._stayed = int(self._ledger.get_meta(_STAYED) or 0)
+        self._defined = self.ledger.classes()
+        self.unwanted = policy.unwanted_classes(self._defined)
+        self.stayed = int(self.ledger.get_meta(_STAYED) or 0)
 
     def is_settling_due(self) -> bool:
         """Whether to settle, as of the last look at the ledger. Where a log is shared, the courier
@@ -446,10 +432,10 @@ class Filter(ClosedOnExit):
         UnknownClassError, LedgerError, TableError
             As in `learn`.
         """
-        lessons = [(check_bytes(raw), label) for raw, label in pairs]
-        examples = self._reader.read_examples([raw for raw, _ in lessons])
-        labels = [label for _, label in lessons]
-        return self.cast_votes(self._make_votes(examples, labels, user, origin), settle=True)
+        lessons = [(self._reader.read_example(raw), label) for raw, label in pairs]
+        examples, labels = [example for example, _ in lessons], [label for _, label in lessons]
+        votes = self.make_votes(examples, labels, user=user, origin=origin)
+        return self.cast_votes(votes, settle=True)
 
     def forget(self, raw: bytes, *, user: str = "", origin: str = Origin.LIBRARY) -> bool:
         """Take back this user's vote on one message; returns whether there was one.
@@ -458,7 +444,7 @@ class Filter(ClosedOnExit):
         `learn`.
         """
         changed = self.forget_digests([self._reader.digest(raw)], user=user, origin=origin)[0]
-        self._settle_if_due()
+        self.settle_if_due()
         return changed
 
     def learn_examples(
@@ -475,25 +461,22 @@ class Filter(ClosedOnExit):
     def make_votes(
         self,
         lessons: Sequence[Example],
-        label: str,
+        label: str | Sequence[str],
         *,
         user: str = "",
         origin: str = Origin.LIBRARY,
     ) -> list[NewVote]:
-        """The votes that teach these messages, for `cast_votes`.
+        """The votes that teach these messages, all as one class or each as its own, for
+        `cast_votes`.
 
         A class that is new becomes known; nothing else changes.
         """
-        return self._make_votes(lessons, [label] * len(lessons), user, origin)
-
-    def _make_votes(
-        self, lessons: Sequence[Example], labels: Sequence[str], user: str, origin: str
-    ) -> list[NewVote]:
+        labels = [label] * len(lessons) if isinstance(label, str) else label
         distinct = list(dict.fromkeys(labels))
-        for label in distinct:
-            self.check_class(label)
-        for label in distinct:
-            self.ensure_class(label)
+        for name in distinct:
+            self.check_class(name)
+        for name in distinct:
+            self.ensure_class(name)
         now = int(time.time())
         return [
             NewVote(
@@ -526,7 +509,7 @@ class Filter(ClosedOnExit):
         Messages that are taught already, by anybody, keep their first scores.
         """
         digests = [lesson.digest for lesson in lessons]
-        kept_scores = self._ledger.scores.first_scores(digests, EXTRACTOR)
+        kept_scores = self.ledger.scores.first_scores(digests, EXTRACTOR)
         parameters, learnt, packed = self._parameters(), self._store.tables, list[bytes]()
         for some in batches([lesson.features for lesson in lessons], _SCORED_TOGETHER):
             scores = experts.batch_scores(parameters, some)
@@ -552,7 +535,7 @@ class Filter(ClosedOnExit):
             self._refresh()
         self._store.save_if_long_tail()
         if settle:
-            self._settle_if_due()
+            self.settle_if_due()
         return changed
 
     # Classes
@@ -582,13 +565,12 @@ class Filter(ClosedOnExit):
     def define_class(self, name: str, *, unwanted: bool) -> None:
         """Make a class known, wanted or unwanted, before anything is taught."""
         self.check_class(name, new=True, unwanted=unwanted)
-        self._ledger.define_class(name, unwanted)
+        self.ledger.define_class(name, unwanted)
         self._read_classes()
 
     def ensure_class(self, name: str) -> None:
         """Make a class known, of wanted mail, if it is not, even if its name resembles another."""
-        is_known = name in BASE_CLASSES or name in self._defined
-        if not is_known and name not in self._ledger.classes():
+        if name not in BASE_CLASSES and name not in self.ledger.classes():
             self.define_class(name, unwanted=False)
 
     @property
@@ -608,31 +590,23 @@ class Filter(ClosedOnExit):
 
     def settle_everywhere(self) -> None:
         """Settle now; where a log is shared, the daemon of each node does it soon."""
-        if self._ledger.shared is None:
+        if self.ledger.shared is None:
             self.settle()
         else:
-            with self._ledger.exclusive(force=True) as cast:
+            with self.ledger.exclusive(force=True) as cast:
                 cast([make_settling_vote(int(time.time()))])
-
-    @property
-    def stayed(self) -> int:
-        """How much `note_stayed` was told of."""
-        return self._stayed
 
     def note_stayed(self, count: int) -> None:
         """Note how much mail was judged to be ham and never taught, since nobody complained.
 
         Each is as good as a lesson where caution ends. The number never falls.
         """
-        if count > self._stayed:
-            self._ledger.set_meta(_STAYED, str(count))
+        if count > self.stayed:
+            self.ledger.set_meta(_STAYED, str(count))
 
     def settle_if_due(self) -> bool:
         """Settle if that is due here, where no log is shared; returns whether it was."""
         self._refresh()
-        return self._settle_if_due()
-
-    def _settle_if_due(self) -> bool:
         due = self.is_settling_due()
         if due:
             self.settle()
@@ -642,19 +616,6 @@ class Filter(ClosedOnExit):
         """For the process that settles: `TableStore.follow_shared_log`."""
         return self._store.follow_shared_log()
 
-    @property
-    def ledger(self) -> SqliteLedger:
-        """The receipts, for export and import."""
-        return self._ledger
-
-    @property
-    def min_bits(self) -> int:
-        """The tables have 2**bits buckets before they grow.
-
-        Settled tables are a function of this and the receipts.
-        """
-        return self._store.min_bits
-
     def save_tables(self, path: Path) -> None:
         """Write the tables under a new name. Raises OSError if that fails."""
         self._refresh()
@@ -662,7 +623,7 @@ class Filter(ClosedOnExit):
 
     def find_loss(self) -> snapshot.LedgerLoss | None:
         """Events that the ledger has provably lost."""
-        lost = self._ledger.find_lost()
+        lost = self.ledger.find_lost()
         return snapshot.LedgerLoss(*lost) if lost else None
 
     def status(self) -> Status:
@@ -673,15 +634,15 @@ class Filter(ClosedOnExit):
         defined = dict.fromkeys(self._defined, 0)
         return Status(
             classes=defined | dict(zip(learnt.classes, learnt.messages.tolist(), strict=True)),
-            unwanted=self._unwanted,
+            unwanted=self.unwanted,
             buckets=1 << learnt.bits,
             vocabulary=dict(zip(TOKEN_SETS, learnt.vocabulary.tolist(), strict=True)),
             used=dict(zip(TOKEN_SETS, (learnt.vocabulary / quarter).tolist(), strict=True)),
-            events=self._ledger.last_position(),
+            events=self.ledger.last_position(),
             unsettled=self._store.unsettled,
-            ledger_bytes=self._ledger.file_bytes(),
+            ledger_bytes=self.ledger.file_bytes(),
             tables_bytes=snapshot.snapshot_bytes(self.directory),
             extractor=EXTRACTOR,
-            fingerprint=self._ledger.fingerprint,
-            stayed=self._stayed,
+            fingerprint=self.ledger.fingerprint,
+            stayed=self.stayed,
         )

@@ -19,8 +19,7 @@ from __future__ import annotations
 import logging
 import struct
 import zlib
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -44,7 +43,8 @@ from spamguard.engine import policy
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import Change, Lesson, Receipt, refuse_damaged_lessons
+from spamguard.ledger.votes import Change, Lesson, refuse_damaged_lessons
+from spamguard.log import WarnOnce
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features
 from spamguard.storage import batches
@@ -201,7 +201,7 @@ _MAX_EVENTS_BEHIND = 5000
 
 class _UserModel(NamedTuple):
     counts: UserVoteCounts | None = None
-    seqs: Integers = np.empty(0, np.int64)  # numbers of the votes' events
+    seqs: Set[int] = frozenset()  # numbers of the votes' events
 
     @property
     def size(self) -> int:
@@ -213,35 +213,32 @@ class UserModels:
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
-        self._bits = 0
-        self._models: OrderedDict[str, _UserModel] = OrderedDict()
+        self._models: dict[str, _UserModel] = {}  # the one that was used last stands last
         self._outdated: set[str] = set()  # among the models
-        self._damaged: set[str] = set()  # logged already
+        self._damaged = WarnOnce(_log, logging.ERROR)
         self._tokens = 0
-        self._seq = 0
-        self._resets = 0
+        self._seq = self._bits = self._resets = 0
 
-    def load(self, user: str, seq: int, bits: int) -> UserVoteCounts | None:
+    def load(self, user: str, seq: int, bits: int, resets: int) -> UserVoteCounts | None:
         """The counts of a user's votes up to event number `seq`; None: there are none, or they are
-        damaged. The tables that judge have 2**bits buckets.
+        damaged. The tables that judge have 2**bits buckets; `resets` is as in `TableStore`.
         """
-        if (seq, bits) != (self._seq, self._bits):
-            self._mark_outdated(seq, bits)
-        if user in self._models and user not in self._outdated:
-            self._models.move_to_end(user)
-            return self._models[user].counts
+        if (seq, bits, resets) != (self._seq, self._bits, self._resets):
+            self._mark_outdated(seq, bits, resets)
+        is_current = user in self._models and user not in self._outdated
+        model = self._evict(user)
         try:
-            model = self._read_model(user, self._evict(user))
+            if not is_current:
+                model = self._read_model(user, model)
         except LedgerError as error:
-            if user not in self._damaged and len(self._damaged) < _MAX_USERS:
-                self._damaged.add(user)  # once for each user: the next message asks again
-                _log.error(
-                    "%s gets the verdicts of all, as what this user has said cannot be read: %s",
-                    user,
-                    error,
-                )
+            self._damaged.warn(
+                user,
+                "%s gets the verdicts of all, as what this user has said cannot be read: %s",
+                user,
+                error,
+            )
             return None
-        self._damaged.discard(user)
+        self._damaged.clear(user)
         self._models[user] = model
         self._tokens += model.size
         while len(self._models) > 1 and (
@@ -250,31 +247,22 @@ class UserModels:
             self._evict(next(iter(self._models)))
         return model.counts
 
-    def follow(self, resets: int) -> None:
-        """Forget all models if events have got other numbers (`TableStore.resets`)."""
-        if resets != self._resets:
-            self._resets = resets
-            self._clear()
-
-    def _clear(self) -> None:
-        self._models.clear()
-        self._outdated.clear()
-        self._tokens = 0
-
-    def _mark_outdated(self, seq: int, bits: int) -> None:
-        # other buckets, an older ledger was restored, very much was taught, or the events that say
-        # who has voted may be gone
+    def _mark_outdated(self, seq: int, bits: int, resets: int) -> None:
+        # other buckets, events with other numbers, an older ledger was restored, very much was
+        # taught, or the events that say who has voted may be gone
         if (
-            bits != self._bits
+            (bits, resets) != (self._bits, self._resets)
             or not self._seq <= seq <= self._seq + _MAX_EVENTS_BEHIND
             or (self._models and self._seq < self._ledger.compacted_seq())
         ):
-            self._clear()
+            self._models.clear()
+            self._outdated.clear()
+            self._tokens = 0
         elif self._models:
             self._outdated.update(
                 self._models.keys() & self._ledger.users.users_between(self._seq, seq)
             )
-        self._seq, self._bits = seq, bits
+        self._seq, self._bits, self._resets = seq, bits, resets
 
     def _evict(self, user: str) -> _UserModel:
         self._outdated.discard(user)
@@ -284,22 +272,18 @@ class UserModels:
 
     def _read_model(self, user: str, before: _UserModel) -> _UserModel:
         """Read the changes since `before`, or everything where that is hardly more."""
-        latest = self._ledger.users.latest_seqs(user, self._seq, EXTRACTOR, MAX_VOTES)
-        seqs = np.array(latest, np.int64)
-        new = np.setdiff1d(seqs, before.seqs).tolist()
-        old = set(np.setdiff1d(before.seqs, seqs).tolist())
-        if before.counts is not None and len(new) + len(old) < len(seqs):
-            votes = self._ledger.users.read_receipts([*new, *old])
-            if len(votes) == len(new) + len(old):  # else the ledger was compacted
-                added = self._count_votes([vote for vote in votes if vote.seq not in old])
-                removed = self._count_votes([vote for vote in votes if vote.seq in old])
-                parts = ((before.counts, 1), (added, 1), (removed, -1))
-                changes = [(counts, sign) for counts, sign in parts if counts]
-                return _UserModel(sum_votes(changes), seqs)
-        return _UserModel(self._count_votes(self._ledger.users.read_receipts(seqs.tolist())), seqs)
-
-    def _count_votes(self, votes: Sequence[Receipt]) -> UserVoteCounts | None:
-        if not votes:
-            return None
-        columns = _unpack_receipts([vote.packed for vote in votes])
-        return count_votes([vote.label for vote in votes], locate_features(*columns, self._bits))
+        seqs = set(self._ledger.users.latest_seqs(user, self._seq, EXTRACTOR, MAX_VOTES))
+        changed = seqs ^ before.seqs
+        if not seqs or len(changed) > len(seqs):
+            before, changed = _UserModel(), seqs
+        votes = self._ledger.users.read_receipts(sorted(changed))
+        if before.counts and len(votes) < len(changed):  # the ledger was compacted
+            return self._read_model(user, _UserModel())
+        parts = [(before.counts, 1)] if before.counts else []
+        for some, sign in ((seqs, 1), (before.seqs, -1)):
+            if chosen := [vote for vote in votes if vote.seq in some]:
+                columns = _unpack_receipts([vote.packed for vote in chosen])
+                batch = locate_features(*columns, self._bits)
+                by_class = count_votes([vote.label for vote in chosen], batch)
+                parts += [(counts, sign) for counts in by_class]
+        return _UserModel(sum_votes(parts) if seqs else None, seqs)

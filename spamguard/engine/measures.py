@@ -23,16 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 import sklearn.metrics
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 from scipy.stats import binned_statistic, bootstrap
 
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from spamguard.bayes.formulas import Integers
+from spamguard.engine.policy import UNSURE
 
-SPAM = "spam"
-UNSURE = "unsure"
 RESAMPLES = 1000
 BINS = 15
 
@@ -66,12 +63,6 @@ class Measures(NamedTuple):
     calibration_error: float  # expected, in [0, 1]
     log_loss: float  # mean, in nats
 
-    def as_dict(self) -> dict[str, int | float | None]:
-        """Field names to numbers, for JSON; undefined measures are None (JSON has no NaN)."""
-        return {
-            name: None if math.isnan(value) else value for name, value in self._asdict().items()
-        }
-
 
 def measures(
     gold: ArrayLike,
@@ -79,15 +70,16 @@ def measures(
     label: ArrayLike,
     *,
     probability: ArrayLike | None = None,
-    unwanted: Collection[str] = (SPAM,),
+    unwanted: Collection[str] = ("spam",),
 ) -> Measures:
     """All measures of one run."""
-    truth, scores = _as_arrays(gold, score)
-    labels = np.asarray(label, dtype=np.str_)
-    called_spam, unsure = np.isin(labels, [*unwanted]), labels == UNSURE
-    ham, spam = int(np.sum(~truth)), int(np.sum(truth))
-    lost, missed = int(np.sum(called_spam & ~truth)), int(np.sum(~called_spam & truth))
-    area = roca_interval(truth, scores)
+    truth, labels = np.asarray(gold, dtype=np.bool_), np.asarray(label, dtype=np.str_)
+    answers = np.where(np.isin(labels, [*unwanted]), 2, labels == UNSURE)
+    counts = np.bincount(3 * truth + answers, minlength=6).reshape(2, 3).tolist()
+    (_, unsure_ham, lost), (_, unsure_spam, caught) = counts
+    ham, spam = map(sum, counts)
+    missed = spam - caught
+    area = roca_interval(truth, score)
     has_chances = probability is not None and len(truth) > 0
     return Measures(
         messages=len(truth),
@@ -95,27 +87,19 @@ def measures(
         spam=spam,
         ham_as_spam=lost,
         spam_missed=missed,
-        unsure_ham=int(np.sum(unsure & ~truth)),
-        unsure_spam=int(np.sum(unsure & truth)),
+        unsure_ham=unsure_ham,
+        unsure_spam=unsure_spam,
         hm=100 * lost / ham if ham else math.nan,
         sm=100 * missed / spam if spam else math.nan,
         lam=logistic_average(lost, ham, missed, spam),
         roca=area.value,
         roca_low=area.low,
         roca_high=area.high,
-        sm_at_hm_01=sm_at(truth, scores, 0.001),
-        sm_at_hm_05=sm_at(truth, scores, 0.005),
+        sm_at_hm_01=sm_at(truth, score, 0.001),
+        sm_at_hm_05=sm_at(truth, score, 0.005),
         calibration_error=calibration_error(truth, probability) if has_chances else math.nan,
         log_loss=log_loss(truth, probability) if has_chances else math.nan,
     )
-
-
-def _as_arrays(gold: ArrayLike, score: ArrayLike | None) -> tuple[Bools, Floats]:
-    return np.asarray(gold, dtype=np.bool_), np.asarray(score, dtype=np.float64)
-
-
-def _has_one_kind(truth: Bools) -> bool:
-    return bool(truth.all() or not truth.any())
 
 
 def logistic_average(lost: int, ham: int, missed: int, spam: int) -> float:
@@ -135,9 +119,16 @@ def logistic_average(lost: int, ham: int, missed: int, spam: int) -> float:
 # ---- the ROC curve, and the area above it
 
 
-def _rank(scores: Floats) -> Ints:
-    """Return the rank of each score; equal scores have equal ranks. Scores may be infinite."""
-    return np.unique(scores, return_inverse=True)[1].astype(np.int64)
+def _rank_kinds(gold: ArrayLike, score: ArrayLike) -> tuple[Integers, Integers]:
+    """The ranks of all spam and of all ham; equal scores have equal ranks, and may be infinite."""
+    truth, ranks = np.asarray(gold, dtype=np.bool_), np.unique(score, return_inverse=True)[1]
+    return ranks[truth], ranks[~truth]
+
+
+def _area(spam: Integers, ham: Integers) -> float:  # `roc_auc_score` takes forty times as long
+    at = np.bincount(ham, minlength=int(spam.max()) + 1)
+    above_or_half = len(ham) - np.cumsum(at) + 0.5 * at
+    return 100 * float(above_or_half[spam].mean()) / len(ham)
 
 
 def roca(gold: ArrayLike, score: ArrayLike) -> float:
@@ -148,10 +139,8 @@ def roca(gold: ArrayLike, score: ArrayLike) -> float:
     >>> roca([False, False, True, True], [0.1, 0.6, 0.4, 0.9])
     25.0
     """
-    truth, scores = _as_arrays(gold, score)
-    if _has_one_kind(truth):
-        return math.nan
-    return 100 * float(sklearn.metrics.roc_auc_score(~truth, _rank(scores)))
+    kinds = _rank_kinds(gold, score)
+    return _area(*kinds) if all(map(len, kinds)) else math.nan
 
 
 def sm_at(gold: ArrayLike, score: ArrayLike, hm: float) -> float:
@@ -159,11 +148,12 @@ def sm_at(gold: ArrayLike, score: ArrayLike, hm: float) -> float:
 
     100 when so much ham ties at the top that no threshold does.
     """
-    truth, scores = _as_arrays(gold, score)
-    if _has_one_kind(truth):
+    spam, ham = _rank_kinds(gold, score)
+    if not len(spam) or not len(ham):
         return math.nan
-    lost, caught, _ = sklearn.metrics.roc_curve(truth, _rank(scores), drop_intermediate=False)
-    return 100 - 100 * float(caught[lost <= hm + 1e-11].max())  # 0.005 of 1000 must allow 5
+    most = int(hm * len(ham) + 1e-9)  # 0.005 of 1000 must allow 5
+    threshold = np.sort(ham)[-1 - most] if most < len(ham) else -1
+    return 100 * float(np.mean(spam <= threshold))
 
 
 # ---- intervals
@@ -174,20 +164,12 @@ def roca_interval(gold: ArrayLike, score: ArrayLike) -> Interval:
 
     The bootstrap resamples spam and ham separately (Efron 1979).
     """
-    truth, scores = _as_arrays(gold, score)
-    ranks, value = _rank(scores), roca(truth, scores)
-    spam_ranks, ham_ranks = ranks[truth], ranks[~truth]
-    if min(len(spam_ranks), len(ham_ranks)) < 2:
+    kinds, value = _rank_kinds(gold, score), roca(gold, score)
+    if min(map(len, kinds)) < 2:
         return Interval(value, math.nan, math.nan)
-
-    def area(spam: Ints, ham: Ints) -> float:  # `roc_auc_score` takes forty times as long
-        at = np.bincount(ham, minlength=len(ranks))
-        above_or_half = len(ham) - np.cumsum(at) + 0.5 * at
-        return 100 * float(above_or_half[spam].mean()) / len(ham)
-
     bounds = bootstrap(
-        (spam_ranks, ham_ranks),
-        area,
+        kinds,
+        _area,
         n_resamples=RESAMPLES,
         batch=1,  # a resample at a time: all at once would take 16 bytes a score each
         vectorized=False,
@@ -205,8 +187,7 @@ def calibration_error(gold: ArrayLike, probability: ArrayLike | None) -> float:
 
     Sources: DeGroot & Fienberg 1983; Naeini et al. 2015.
     """
-    truth, chance = _as_arrays(gold, probability)
-    means = binned_statistic(chance, [chance, truth], "mean", BINS, (0, 1))
+    means = binned_statistic(probability, [probability, gold], "mean", BINS, (0, 1))
     gaps = np.abs(np.subtract(*means.statistic))
     messages = np.bincount(means.binnumber - 1, minlength=BINS)
     return float(np.nansum(gaps * messages) / messages.sum())
@@ -214,8 +195,7 @@ def calibration_error(gold: ArrayLike, probability: ArrayLike | None) -> float:
 
 def log_loss(gold: ArrayLike, probability: ArrayLike | None) -> float:
     """Mean of -ln(probability of the truth), in nats; probabilities are at least 2.2e-16."""
-    truth, chance = _as_arrays(gold, probability)
-    return float(sklearn.metrics.log_loss(truth, chance, labels=[False, True]))
+    return float(sklearn.metrics.log_loss(gold, probability, labels=[False, True]))
 
 
 # ---- classes, and the course of learning
@@ -226,7 +206,7 @@ class Confusion(NamedTuple):
 
     predicted: tuple[str, ...]  # the last one is "unsure"
     actual: tuple[str, ...]
-    counts: Ints  # (predicted, actual)
+    counts: Integers  # (predicted, actual)
 
 
 def confusion(actual: Sequence[str], predicted: Sequence[str]) -> Confusion:
@@ -242,10 +222,12 @@ def confusion(actual: Sequence[str], predicted: Sequence[str]) -> Confusion:
 
 def report_document(runs: Mapping[str, Measures], matrix: Confusion) -> dict[str, object]:
     """Everything as one JSON-ready dictionary; undefined values are None."""
-    return {
-        "runs": {name: run.as_dict() for name, run in runs.items()},
-        "confusion": matrix._asdict() | {"counts": matrix.counts.tolist()},
+    runs_by_name = {
+        name: {head: None if math.isnan(value) else value for head, value in run._asdict().items()}
+        for name, run in runs.items()
     }
+    confusion = matrix._asdict() | {"counts": matrix.counts.tolist()}
+    return {"runs": runs_by_name, "confusion": confusion}
 
 
 def measures_table(name: str, run: Measures) -> str:

@@ -9,7 +9,7 @@ raises the threshold of spam while few good messages are known (`required_probab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from math import exp, inf, log, log1p
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -112,27 +112,6 @@ def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str], stayed: int)
 def logit(probability: float) -> float:
     """Log-odds of a probability between 0 and 1, both excluded."""
     return log(probability) - log1p(-probability)
-
-
-def distance_to_threshold(log_odds: float, spam_from: float) -> float:
-    """How far the log-odds would have to move to reach the nearest border to another label."""
-    return min((logit(at) - log_odds for at in (HAM_THRESHOLD, spam_from)), key=abs)
-
-
-def count_flips(parts: Iterable[float], distance: float) -> int | None:
-    """How many parts of the log-odds, in this order, must go until the rest has moved by distance.
-
-    None: all of them together are not enough.
-
-    >>> count_flips([3.0, -1.0, 2.0], distance=-4.0)
-    2
-    """
-    rest = abs(distance)
-    for number, part in enumerate((part for part in parts if part * distance < 0), start=1):
-        rest -= abs(part)
-        if rest <= 0:
-            return number
-    return None
 
 
 # ---- the first days

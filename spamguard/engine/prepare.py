@@ -13,9 +13,8 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import chain
-from operator import attrgetter
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain, tee
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from spamguard import keys
@@ -33,7 +32,7 @@ _FIELD_NAME = re.compile(rb"[!-9;-~]+[ \t]*:")
 BATCH_MESSAGES = 32
 BATCH_BYTES = 1 << 20  # of mail
 
-Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Example(NamedTuple):
@@ -77,9 +76,9 @@ class ExampleReader:
         """Everything that teaching one message needs."""
         return self.split(raw).example()
 
-    def read_examples(self, messages: Sequence[bytes]) -> list[Example]:
-        """`read_example` for several messages."""
-        return list(map(self.read_example, messages))
+    def read_features(self, raw: bytes) -> Features:
+        """What judging one message needs."""
+        return self.extractor.features(check_bytes(raw))
 
     def read_with_words(self, raw: bytes, extra_fields: bytes) -> tuple[Example, WordFinder, str]:
         """An example, with a way to the words of its message, and a line of its text.
@@ -110,16 +109,14 @@ def check_bytes(raw: bytes) -> bytes:
     return raw
 
 
-def batch_by_size(items: Iterable[Item], raw: Callable[[Item], bytes]) -> Iterator[list[Item]]:
-    """Items in lists worth reading in one go: at most BATCH_MESSAGES, and about BATCH_BYTES."""
-    chunk: list[Item] = []
-    size = 0
-    for item in items:
-        chunk.append(item)
-        size += len(raw(item))
-        if len(chunk) == BATCH_MESSAGES or size >= BATCH_BYTES:
+def batch_by_size(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Mail in lists worth reading in one go: at most BATCH_MESSAGES, and about BATCH_BYTES."""
+    chunk: list[bytes] = []
+    for raw in messages:
+        chunk.append(raw)
+        if len(chunk) == BATCH_MESSAGES or sum(map(len, chunk)) >= BATCH_BYTES:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
     if chunk:
         yield chunk
 
@@ -131,8 +128,6 @@ def batch_by_size(items: Iterable[Item], raw: Callable[[Item], bytes]) -> Iterat
 MIN_POOL_MESSAGES = 512
 # One teaching process keeps no more busy: it takes 0.7 ms per message, extraction 0.3.
 _MAX_PROCESSES = 8
-
-Result = TypeVar("Result")
 
 
 class LabelledExample(NamedTuple):
@@ -154,35 +149,26 @@ def extract_examples(
     key: bytes, messages: Iterable[SourceMessage], cores: int | None = None
 ) -> Generator[LabelledExample]:
     """Make each message ready for teaching, in order; the rest is as in `read_batches`."""
-    for batch in read_batches(key, read_labelled, messages, attrgetter("raw"), cores):
-        yield from batch
-
-
-def read_labelled(reader: ExampleReader, batch: list[SourceMessage]) -> list[LabelledExample]:
-    """Examples with the classes of their sources."""
-    return [LabelledExample(message.label, reader.read_example(message.raw)) for message in batch]
-
-
-def read_all_features(reader: ExampleReader, batch: list[bytes]) -> list[Features]:
-    """The features of each message, for judging."""
-    return list(map(reader.extractor.features, batch))
+    named, messages = tee(messages)
+    mail = (message.raw for message in messages)
+    batches = read_batches(key, ExampleReader.read_example, mail, cores)
+    for message, example in zip(named, chain.from_iterable(batches), strict=True):
+        yield LabelledExample(message.label, example)
 
 
 def read_batches(
     key: bytes,
-    read: Callable[[ExampleReader, list[Item]], Result],
-    items: Iterable[Item],
-    raw: Callable[[Item], bytes],
+    read: Callable[[ExampleReader, bytes], Result],
+    messages: Iterable[bytes],
     cores: int | None = None,
-) -> Generator[Result]:
-    """What `read` makes of each batch of items, in order: many are read by a pool of processes.
+) -> Generator[list[Result]]:
+    """What `read` makes of each message, in order, in batches: many are read by a pool of
+    processes.
 
     Parameters
     ----------
     read
-        A function of a module, which other processes can import.
-    raw
-        The mail of an item.
+        A method of `ExampleReader`.
     cores
         How many processes may read; by default, as many as there are cores for us.
 
@@ -194,12 +180,12 @@ def read_batches(
     processes = min(cores or len(os.sched_getaffinity(0)), _MAX_PROCESSES)
     reader = ExampleReader(key)
     done = 0
-    batches = batch_by_size(items, raw)
+    batches = batch_by_size(messages)
     for batch in batches:
         if processes >= 2 and done >= MIN_POOL_MESSAGES:
             yield from _read_in_pool(key, read, chain([batch], batches), processes)
             return
-        yield read(reader, batch)
+        yield [read(reader, raw) for raw in batch]
         done += len(batch)
 
 
@@ -208,10 +194,10 @@ def read_batches(
 
 def _read_in_pool(
     key: bytes,
-    read: Callable[[ExampleReader, list[Item]], Result],
-    batches: Iterable[list[Item]],
+    read: Callable[[ExampleReader, bytes], Result],
+    batches: Iterable[list[bytes]],
     processes: int,
-) -> Iterator[Result]:
+) -> Iterator[list[Result]]:
     import multiprocessing  # noqa: PLC0415
     from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
@@ -219,7 +205,7 @@ def _read_in_pool(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     pool = ProcessPoolExecutor(processes, context, _init_pool_process, (key,))
-    in_flight: deque[Future[Result]] = deque()  # in the order of the batches
+    in_flight: deque[Future[list[Result]]] = deque()  # in the order of the batches
     try:
         for batch in batches:
             in_flight.append(pool.submit(_read_in_process, read, batch))
@@ -260,6 +246,6 @@ def _init_pool_process(key: bytes) -> None:
 
 
 def _read_in_process(
-    read: Callable[[ExampleReader, list[Item]], Result], batch: list[Item]
-) -> Result:
-    return read(_pool_readers[0], batch)
+    read: Callable[[ExampleReader, bytes], Result], batch: list[bytes]
+) -> list[Result]:
+    return [read(_pool_readers[0], raw) for raw in batch]

@@ -40,7 +40,6 @@ SNAPSHOT_KEY = f"tables.{EXTRACTOR}"
 """The ledger's note of the snapshot that counts, a `SnapshotStamp`."""
 _MAGIC = b"spamguard tables 2\n"
 _PAGE_BYTES = 4096
-_MIN_MAPPED_BYTES = 1 << 20  # larger arrays are mapped, smaller ones are read
 _MAX_HEADER_BYTES = 1 << 24  # some 200 bytes for each class
 _SMALL_ARRAYS = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
 
@@ -59,16 +58,6 @@ class SnapshotStamp:
     def is_disowned(self) -> bool:
         """Whether the events of these tables have other positions by now (`disown_tables`)."""
         return bool(self.file) and not self.seq and not self.lineage
-
-    @classmethod
-    def parse(cls, line: str) -> SnapshotStamp:
-        """Read a line of the ledger. Raises TableError if it is damaged."""
-        try:
-            return cls(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise TableError(
-                f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`"
-            ) from error
 
 
 def snapshot_bytes(place: Path) -> int:
@@ -112,10 +101,8 @@ def _describe_layout(tables: Tables) -> bytes:
     for name, array in _iter_arrays(tables):
         layout.append((name, array.dtype.str, array.shape, size))
         size += _round_to_pages(array.nbytes)
-    header = {
-        **{"bits": tables.bits, "used_blocks": tables.used_blocks, "classes": tables.classes},
-        **{"arrays": layout, "bytes": size},
-    }
+    names = ("bits", "used_blocks", "classes")
+    header = {name: getattr(tables, name) for name in names} | {"arrays": layout, "bytes": size}
     return json.dumps(header, separators=(",", ":")).encode()
 
 
@@ -144,8 +131,8 @@ def read_snapshot(path: Path) -> Tables:
             if os.fstat(file.fileno()).st_size != data + header["bytes"]:
                 raise _damage_error(path, "its length is wrong")
             arrays: dict[str, Any] = {
-                name: _load_array(file, np.dtype(dtype), shape, data + start)
-                for name, dtype, shape, start in header["arrays"]
+                name: np.asarray(np.memmap(file, kind, "c", data + start, tuple(shape)))
+                for name, kind, shape, start in header["arrays"]  # copy-on-write
             }
     except OSError as error:
         raise _damage_error(path, f"it cannot be read ({error.strerror})") from error
@@ -166,14 +153,6 @@ def _read_header(path: Path, file: BinaryIO) -> bytes:
     if b"%08x" % zlib.crc32(text) != checksum:
         raise _damage_error(path, "its head is damaged")
     return text
-
-
-def _load_array(file: BinaryIO, kind: np.dtype[Any], shape: list[int], start: int) -> NDArray[Any]:
-    size = kind.itemsize * int(np.prod(shape))
-    if size >= _MIN_MAPPED_BYTES:
-        return np.asarray(np.memmap(file, kind, "c", start, tuple(shape)))  # copy-on-write
-    file.seek(start)
-    return np.frombuffer(bytearray(file.read(size)), kind).reshape(shape)
 
 
 def _damage_error(path: Path, how: str) -> TableError:

@@ -224,20 +224,12 @@ class TableStore:
 
     def _fold_from(self, line: str | None, upto: int | None) -> None:
         """Map the snapshot and fold the events behind it, as far as `upto` if that is said."""
-        try:
-            self._map_snapshot(line)
-            if self._ledger.shared is None:
-                self._fold(self._ledger.changes_after(self.seq, extractor=EXTRACTOR))
-            else:
-                self._fold(self._read_changes(upto))
-            self.is_current = True
-            if self._reset_at:
-                seconds = time.monotonic() - self._reset_at
-                self._next_reset = self._reset_at + _RESET_SHARE * max(0.0, seconds - _FREE_SECONDS)
-                self._reset_at = 0.0
-        except BaseException:
-            self._reset()  # some of it may be folded already, and nothing may be folded twice
-            raise
+        self._map_snapshot(line)
+        self._fold(self._read_changes(upto))
+        if self._reset_at:
+            seconds = time.monotonic() - self._reset_at
+            self._next_reset = self._reset_at + _RESET_SHARE * max(0.0, seconds - _FREE_SECONDS)
+            self._reset_at = 0.0
 
     def _fold(self, changes: Iterable[Change]) -> None:
         settled = self.stamp.settled
@@ -255,7 +247,7 @@ class TableStore:
             self._position = self.seq
 
     def _read_changes(self, upto: int | None) -> Iterator[Change]:
-        """The changes of a shared log, as long as nothing moves in it."""
+        """The changes after those that are folded, as long as nothing moves in a shared log."""
         state = self._log_state
         for change in self._ledger.changes_after(self.seq, extractor=EXTRACTOR, state=state):
             if upto is not None and change[0] > upto:
@@ -266,10 +258,9 @@ class TableStore:
 
     def _map_snapshot(self, line: str | None) -> None:
         """Map the current snapshot, unless our tables are ahead of it in the same lineage."""
-        if line is None or line == self._snapshot_line:
+        stamp, ours = parse_if_whole(line), self.stamp
+        if not stamp.file or line == self._snapshot_line:
             return
-        stamp = SnapshotStamp.parse(line)
-        ours = self.stamp
         is_ours = (stamp.settled, stamp.lineage) == (ours.settled, ours.lineage)
         # A settled state is mapped even if it is ours: it may have been made to mend our file.
         if not is_ours or stamp.seq > self.seq or stamp.seq == stamp.settled:
@@ -319,12 +310,12 @@ class TableStore:
         Every process takes it up before its next judgement. Reads only the ledger, so it mends
         damaged tables too.
         """
-        shared, upto = self._ledger.shared, self._ledger.last_seq()
+        shared, (upto, state) = self._ledger.shared, self._ledger.read_end()
         if shared is not None:
-            upto, state = shared.settling_position(), shared.state()
+            upto = shared.settling_position()
 
         def is_unchanged() -> bool:
-            return shared is None or self._ledger.valid_upto(upto, state) == upto
+            return self._ledger.valid_upto(upto, state) == upto
 
         try:
             settled = build_tables(self._ledger, upto, self.min_bits)
@@ -418,8 +409,8 @@ class TableStore:
 def parse_if_whole(line: str | None) -> SnapshotStamp:
     """The note of a snapshot; without numbers where there is none, or it is damaged."""
     try:
-        return SnapshotStamp() if line is None else SnapshotStamp.parse(line)
-    except TableError:
+        return SnapshotStamp(**json.loads(line or "{}"))
+    except (ValueError, TypeError):
         return SnapshotStamp()
 
 

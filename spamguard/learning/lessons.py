@@ -277,7 +277,7 @@ class Learner:
         refusal = ""
         try:
             outcomes = self._service.submit(
-                self._reader.read_examples([raw]),
+                [self._reader.read_example(raw)],
                 label,
                 user,
                 origin,

@@ -328,8 +328,7 @@ class ExplanationGroup:
 class VerdictExplanation(Verdict):
     """The parts of a verdict. The groups' parts sum to `sum`; so do prior and shares of the
     experts, and so do words, other_words, traits, numbers, biases and prior. sentence: verdict and
-    reasons in words. flip: how many of the strongest words would have to go for another label; null
-    if all of them are not enough, or too little has been taught.
+    reasons in words.
     """
 
     sentence: str
@@ -344,8 +343,6 @@ class VerdictExplanation(Verdict):
     traits: Mapping[str, float]
     numbers: Mapping[str, float]
     biases: float
-    to_threshold: float
-    flip: int | None
 
 
 @dataclass(frozen=True)
@@ -390,6 +387,4 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
         traits=why.traits,
         numbers=why.numbers,
         biases=why.biases,
-        to_threshold=why.to_threshold,
-        flip=why.flip,
     )

@@ -114,8 +114,8 @@ def teach_spamguard(place: Path, mail: Labelled) -> None:
     preparer = ExampleReader(KEY)
     with Filter.open(place, _durable=False) as spam_filter:
         for label in ("ham", "spam"):
-            for some in batch_by_size([raw for wanted, raw in mail if wanted == label], bytes):
-                spam_filter.learn_examples(preparer.read_examples(some), label)
+            for some in batch_by_size([raw for wanted, raw in mail if wanted == label]):
+                spam_filter.learn_examples(list(map(preparer.read_example, some)), label)
         spam_filter.settle()
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.engine import measures
+from spamguard.engine import measures, policy
 from spamguard.engine.evaluate import ScoredMessage
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -153,11 +153,9 @@ def beliefs(runs: Runs) -> None:
     for name, run in runs.items():
         parts = []
         for truth, wrong in (("ham", "spam"), ("spam", "ham")):
-            decided = [
-                row.label for row in run if row.gold == truth and row.label != measures.UNSURE
-            ]
+            decided = [row.label for row in run if row.gold == truth and row.label != policy.UNSURE]
             parts.append(_share(sum(label == wrong for label in decided), len(decided)))
-        parts.append(_share(sum(row.label == measures.UNSURE for row in run), len(run)))
+        parts.append(_share(sum(row.label == policy.UNSURE for row in run), len(run)))
         print(f"| {name} | {' | '.join(parts)} |")
 
 

@@ -141,7 +141,7 @@ def _teaching(spam_filter: Filter, mail: Labelled) -> None:
     preparer = ExampleReader(spam_filter.key)
     start = time.perf_counter()
     for label, batch in _batches(mail):
-        spam_filter.learn_examples(preparer.read_examples(batch), label)
+        spam_filter.learn_examples(list(map(preparer.read_example, batch)), label)
     _report("learn (receipts and tables, not settled)", len(mail), time.perf_counter() - start)
 
 
@@ -219,10 +219,10 @@ def _taught(spam_filter: Filter, count: int) -> None:
     for label, raw in generate(count, 3):
         batch[label].append(raw)
         if len(batch[label]) == BATCH:
-            spam_filter.learn_examples(preparer.read_examples(batch.pop(label)), label)
+            spam_filter.learn_examples(list(map(preparer.read_example, batch.pop(label))), label)
             batch[label] = []
     for label, rest in batch.items():
-        spam_filter.learn_examples(preparer.read_examples(rest), label)
+        spam_filter.learn_examples(list(map(preparer.read_example, rest)), label)
     _settling(f"settle {count} receipts", spam_filter, count)
 
 

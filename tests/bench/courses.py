@@ -31,7 +31,7 @@ def roca_difference(
     ham are drawn again, the same ones for both runs. Below zero, the first is better.
     """
     assert [(row.n, row.gold) for row in rows] == [(row.n, row.gold) for row in other_rows]
-    gold = np.array([row.gold == measures.SPAM for row in rows])
+    gold = np.array([row.gold == "spam" for row in rows])
     first, second = (np.array([row.score for row in run]) for run in (rows, other_rows))
 
     def difference(spam: NDArray[np.int64], ham: NDArray[np.int64]) -> float:

@@ -10,12 +10,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binomtest
 
-from spamguard.engine.measures import Bools, Floats, Interval, log_loss
+from spamguard.bayes.formulas import Floats
+from spamguard.engine.measures import Interval, log_loss
 from spamguard.errors import UsageError
 
+Bools = NDArray[np.bool_]
 _CLIPS = (
     5.0,
     10.0,

@@ -29,8 +29,8 @@ from spamguard.config.options import SharedSettings
 from spamguard.config.schema import to_plain
 from spamguard.database import open_database
 from spamguard.engine.filter import Filter
-from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
-from spamguard.engine.store import is_settler_wanted
+from spamguard.engine.snapshot import SNAPSHOT_KEY
+from spamguard.engine.store import is_settler_wanted, parse_if_whole
 from spamguard.ledger.events import START, encode_event, next_chain
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import Vote
@@ -208,7 +208,7 @@ class ChaosNode:
         """The settled state from which it folds: the last event of it, and its name."""
         with SqliteLedger.open(self.state / "ledger.sqlite", FINGERPRINT) as ledger:
             line = ledger.get_meta(SNAPSHOT_KEY)
-        stamp = SnapshotStamp.parse(line) if line else SnapshotStamp()
+        stamp = parse_if_whole(line)
         return stamp.settled, stamp.lineage
 
     def settle_if_due(self) -> bool:

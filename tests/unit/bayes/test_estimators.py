@@ -35,6 +35,30 @@ def test_clear_errors(model: Any, X: Any, words: str) -> None:
         model.predict([[0]])
 
 
+def test_where_nothing_is_taught_any_more_all_classes_are_equal() -> None:
+    model = (
+        BernoulliNB(alpha=0).fit([[1], [0]], ["ham", "spam"]).unlearn([[1], [0]], ["ham", "spam"])
+    )
+    assert model.predict_proba([[1]]).tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.01, 1.0, (0.0, 1.0), (1.0, 0.0)])
+@pytest.mark.parametrize("sparse", [np.array, csr_array])
+def test_bernoulli_is_the_product_over_every_feature(alpha: Any, sparse: Any) -> None:
+    random = np.random.default_rng(1)
+    y = np.repeat([0, 1], [4, 1])
+    X = random.binomial(1, 0.6, (5, 8))
+    model = BernoulliNB(alpha=alpha).partial_fit(X, y, classes=[0, 1, 2])
+    a, b = np.broadcast_to(alpha, 2)
+    for query in random.integers(0, 2, (40, 8)):
+        joint = model.predict_joint_log_proba(sparse(query[np.newaxis]))[0]
+        for code, size in enumerate((4, 1, 0)):
+            counts = X[y == code].sum(axis=0)
+            hits = np.where(query, counts + a, size - counts + b)
+            expected = (size * (hits / max(size + a + b, 1e-300)).prod()) / 5
+            assert np.exp(joint[code]) == pytest.approx(expected, rel=1e-11)
+
+
 class TestClasses:
     def test_the_first_portion_must_name_them(self) -> None:
         with pytest.raises(ValueError, match="classes"):

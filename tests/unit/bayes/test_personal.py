@@ -27,16 +27,16 @@ CLASSES = ("ham", "spam", "promo")
 
 
 def said(votes: list[Taught]) -> UserVoteCounts:
-    return personal.count_votes(
-        [one.label for one in votes], batch_features([one.features for one in votes], BITS)
-    )
+    batch = batch_features([one.features for one in votes], BITS)
+    by_class = personal.count_votes([one.label for one in votes], batch)
+    return personal.sum_votes([(counts, 1) for counts in by_class])
 
 
 def corrected(votes: list[Taught], about: Taught, lessons: list[Taught]) -> UserCorrection:
     """What votes change about a message, where all have taught these lessons."""
     known = experts.estimate_parameters(folded(lessons))
     scored = experts.score_message(known, about.features)
-    return personal.compute_correction(said(votes), scored, personal.token_frequencies(scored))
+    return personal.compute_correction(said(votes), scored)
 
 
 @repeatable

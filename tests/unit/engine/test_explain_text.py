@@ -16,9 +16,7 @@ UNSURE = Verdict("unsure", 0.5, 0.4, {"spam": 0.6, "ham": 0.4})
 
 def explanation(*clues: Clue, verdict: Verdict = SPAM, few: bool = False) -> Explanation:
     total = sum(clue.part for clue in clues)
-    return Explanation(
-        verdict, "spam", "ham", total, 0.0, 0.0, {}, {}, clues, {}, {}, -1.5, 1, few=few
-    )
+    return Explanation(verdict, "spam", "ham", total, 0.0, 0.0, {}, {}, clues, {}, {}, few=few)
 
 
 def describe(explanation: Explanation) -> str:
@@ -52,25 +50,6 @@ def describe(explanation: Explanation) -> str:
 def test_kind_group_and_name_of_a_token(clue: Clue, kind: str, group: str, name: str) -> None:
     assert explain_text.describe_clue(clue) == (kind, name)
     assert KINDS[kind].group == group
-
-
-@pytest.mark.parametrize(
-    ("counts", "told"),
-    [
-        ({"spam": 9, "ham": 0}, "in its language is spam"),
-        ({"spam": 0, "ham": 9}, "in its language is ham"),
-        ({"spam": 9, "ham": 1}, ""),
-        ({"spam": 3, "ham": 0}, ""),
-        ({}, ""),
-    ],
-)
-def test_a_language_of_one_class_is_told(counts: dict[str, int], told: str) -> None:
-    words = [Clue(f"w{number}", 0.1, counts) for number in range(14)]
-    both = [Clue(f"b{number}", 0.1, {"spam": 7, "ham": 7}) for number in range(6)]
-    sentence = describe(explanation(*words, *both))
-    assert told in sentence
-    assert ("language" in sentence) == bool(told)
-    assert "language" not in describe(explanation(*words[:5]))
 
 
 def test_caution_is_told_where_it_decides() -> None:

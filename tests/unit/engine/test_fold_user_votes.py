@@ -35,7 +35,7 @@ def held_of(spam_filter: Filter, user: str) -> dict[str, object]:
     """Everything that a filter knows of a user, comparable bit for bit."""
     spam_filter._refresh()
     held = spam_filter._store
-    model = spam_filter._user_models.load(user, held.seq, held.tables.bits)
+    model = spam_filter._user_models.load(user, held.seq, held.tables.bits, held.resets)
     return {} if model is None else vars(model)
 
 

@@ -80,11 +80,11 @@ def test_a_users_model_forgets_what_was_compacted_since(tmp_path: Path) -> None:
             cast(spam_filter, number, NOW - (30 - number) * DAY, user="anna")
         models = fold.UserModels(spam_filter.ledger)
         seq = spam_filter.ledger.last_seq()
-        assert models.load("anna", seq, 14) is not None
+        assert models.load("anna", seq, 14, 0) is not None
         age(spam_filter, days=1)
         cast(spam_filter, 12, NOW)
         end_undo_time(spam_filter)
-        assert models.load("anna", spam_filter.ledger.last_seq(), 14) is None
+        assert models.load("anna", spam_filter.ledger.last_seq(), 14, 0) is None
 
 
 # ---- undoing, and numbers for people

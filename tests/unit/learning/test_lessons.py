@@ -51,7 +51,7 @@ def test_trouble_of_ours_loses_nothing(tmp_path, queue, monkeypatch):
         learner = Learner(spam_filter, [queue], lambda: None)
         with monkeypatch.context() as broken:
             broken.setattr(
-                spam_filter._ledger,
+                spam_filter.ledger,
                 "cast",
                 lambda votes, **_: (_ for _ in ()).throw(LedgerError("the disk is full")),
             )
@@ -67,11 +67,11 @@ def test_a_fault_of_ours_costs_one_lesson_its_turn(tmp_path, queue, monkeypatch,
     put(queue, MAIL[1], user="ben")
     with opened(tmp_path / "state") as spam_filter:
         learner = Learner(spam_filter, [queue], lambda: None)
-        read = ExampleReader.read_examples
+        read = ExampleReader.read_example
         monkeypatch.setattr(
             ExampleReader,
-            "read_examples",
-            lambda reader, raws: 1 / 0 if raws == [MAIL[0]] else read(reader, raws),
+            "read_example",
+            lambda reader, raw: 1 / 0 if raw == MAIL[0] else read(reader, raw),
         )
         learner.run_once()
         learner.run_once()

@@ -91,7 +91,7 @@ def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
     def work() -> tuple[list[int], list[int]]:
         tables = with_rows(table)
         sums = logistic.sum_weights(tables, buckets, sizes.cumsum() - sizes, sizes)
-        logistic.count_features(tables.rows, buckets, sizes, columns)
+        logistic.count_features(tables, buckets, sizes, columns)
         decay = logistic.weight_decay(sizes)
         logistic.move_weights(tables, buckets, sizes, moves[:, np.newaxis], decay)
         return sums.tolist(), tables.rows.ravel().tolist()

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from spamguard.engine.filter import Filter
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
+from spamguard.engine.store import parse_if_whole
 from spamguard.ledger.events import Server
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.shared import joined_log
@@ -81,7 +82,7 @@ class FilterNode:
         return self.filter.follow_shared_log()
 
     def stamp(self) -> SnapshotStamp:
-        return SnapshotStamp.parse(self.filter.ledger.get_meta(SNAPSHOT_KEY) or "")
+        return parse_if_whole(self.filter.ledger.get_meta(SNAPSHOT_KEY))
 
     def tables(self) -> str:
         """A hash of all bits of the tables."""
