@@ -26,7 +26,6 @@ Must never drop an event that is not in the log, and never change anything outsi
 from __future__ import annotations
 
 import secrets
-import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -224,14 +223,8 @@ class SharedLog:
         if not has_cast or self._text("away"):
             return
         try:
-            with (
-                process.short_path(self._db.path.parent) as directory,
-                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as courier,
-            ):
-                courier.settimeout(MAX_WAIT_SECONDS)
-                courier.connect(str(directory / COURIER_SOCKET))
-                courier.sendall(b'{"do":"turn"}\n')
-                courier.recv(1)
+            path = self._db.path.with_name(COURIER_SOCKET)
+            process.ask(path, b'{"do":"turn"}', MAX_WAIT_SECONDS)
         except (TimeoutError, BlockingIOError):  # it is busy
             pass
         except OSError:
