@@ -526,7 +526,7 @@ class Filter(ClosedOnExit):
         Messages that are taught already, by anybody, keep their first scores.
         """
         digests = [lesson.digest for lesson in lessons]
-        kept_scores = self._ledger.scores.first_scores(digests, EXTRACTOR)
+        kept_scores = self._ledger.users.first_scores(digests, EXTRACTOR)
         parameters, learnt, packed = self._parameters(), self._store.tables, list[bytes]()
         for some in batches([lesson.features for lesson in lessons], _SCORED_TOGETHER):
             scores = experts.batch_scores(parameters, some)

@@ -13,6 +13,7 @@ from typing import Any
 
 from spamguard.database import Schema
 from spamguard.errors import LedgerError
+from spamguard.ledger.votes import SENDER_VERSION
 from spamguard.users import Origin
 
 # ---- the file
@@ -78,6 +79,13 @@ _IS_SUPERSEDED = """EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node))"""
 
+# Votes in force about messages. Keys of several events are few, and are found in the index of keys.
+_IS_IN_FORCE = f"""(substr(label, 1, 1) <> '(' AND +seq NOT IN (
+    SELECT events.seq
+    FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
+    CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
+    WHERE {_IS_SUPERSEDED}))"""
+
 # A tombstone of ageing.
 _IS_AGEING = f"(label IS NULL AND origin = '{Origin.AGEING}')"
 
@@ -107,6 +115,9 @@ SELECT seq, clock FROM events
 WHERE digest = ? AND user = ? AND NOT {_IS_AGEING} {_IN_ORDER} LIMIT 1"""
 VOTES_OF_KEY = f"SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? {_IN_ORDER}"
 STANDING_VOTE = f"{VOTES_OF_KEY} LIMIT 1"
+VOTES_ON_MESSAGE = f"""
+SELECT {_COLUMNS} FROM events
+WHERE digest = ? AND label IS NOT NULL AND NOT {_IS_SUPERSEDED} ORDER BY user"""
 VOTE_OF_VERSION = f"""
 SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? AND clock = ? AND node = ?"""
 EVENT_BETWEEN = "SELECT 1 FROM events WHERE digest = ? AND +seq > ? AND +seq < ? LIMIT 1"
@@ -192,7 +203,7 @@ USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 
 VOTES_BY_ORIGIN = """
 SELECT label, origin, count(*), max(time) FROM events
-WHERE seq > ? AND seq <= ? AND label IS NOT NULL GROUP BY label, origin"""
+WHERE seq > ? AND seq <= ? AND substr(label, 1, 1) <> '(' GROUP BY label, origin"""
 
 OUTDATED_DIGESTS = f"""
 SELECT DISTINCT digest FROM events
@@ -215,40 +226,28 @@ NEXT_BATCH_END = """
 SELECT max(digest) FROM (
     SELECT DISTINCT digest FROM events WHERE digest > ? ORDER BY digest LIMIT ?)"""
 
-# The messages in a range that have several events, by the index alone.
-_DIGESTS_WITH_SEVERAL_EVENTS = """
-SELECT digest FROM events WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3
-GROUP BY digest HAVING count(*) > 1"""
+VOTES_OF_RANGE = f"""
+SELECT {_COLUMNS} FROM events WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
 
-# Of all other messages the only vote is the lesson: less than half of a vote's columns are enough.
-LESSONS_OF_DIGESTS = f"""
-SELECT digest, label, packed, scores, extractor FROM events
-WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3
-AND digest NOT IN ({_DIGESTS_WITH_SEVERAL_EVENTS})"""
-
-EVENTS_OF_DIGESTS = f"""
-{_SELECT_BARE_VOTE}
-WHERE digest IN ({_DIGESTS_WITH_SEVERAL_EVENTS}) AND +seq <= ?3 ORDER BY digest"""
-
-# One walk along the file: in the order of digests every row would be a page of its own.
-LABELS_OF_EVENTS = """
+# Nearly every message has one event, whose label is that of its lesson. One walk along the file: in
+# the order of digests every row would be a page of its own.
+LABELS_OF_SINGLE_EVENTS = """
 SELECT label, count(*) FROM events
 WHERE seq <= :upto AND label IS NOT NULL AND (:extractor IS NULL OR extractor = :extractor)
+AND NOT EXISTS (
+    SELECT 1 FROM events AS other
+    WHERE other.digest = events.digest AND +other.seq <= :upto AND +other.seq <> events.seq)
 GROUP BY label"""
 
 VOTES_OF_SEVERAL_EVENTS = f"""
-{_SELECT_BARE_VOTE} WHERE +seq <= ?1 AND digest IN (
-    SELECT digest FROM events WHERE +seq <= ?1 GROUP BY digest HAVING count(*) > 1)
+{_SELECT_BARE_VOTE} WHERE +seq <= :upto AND digest IN (
+    SELECT digest FROM events WHERE +seq <= :upto GROUP BY digest HAVING count(*) > 1)
 ORDER BY digest"""
 
-# Of a digest with one event, as nearly all have, its label is that of the lesson.
-LABELS_OF_DIGESTS_BETWEEN = """
-SELECT digest, max(label), count(*) FROM events
-WHERE digest IN (SELECT digest FROM events WHERE seq > ? AND seq <= ?) GROUP BY digest"""
+DIGESTS_BETWEEN = f"""
+SELECT DISTINCT digest FROM events WHERE seq > ? AND seq <= ? AND extractor < {SENDER_VERSION}"""
 
 # The first scores of messages.
-
-KNOWN_DIGESTS = "SELECT DISTINCT digest FROM events WHERE digest IN ({})"
 
 FIRST_SCORES = f"""
 SELECT scores FROM events
@@ -286,16 +285,9 @@ DELETE FROM events WHERE (digest, user) IN (
 
 # By user, in the index `events_of_users` alone unless a comment says otherwise.
 
-LABELS_BY_USER = """
+LESSONS_BY_USER = f"""
 SELECT user, label, count(*) FROM events INDEXED BY events_of_users
-WHERE label IS NOT NULL GROUP BY user, label"""
-
-# Keys of several events are few, and are found in the index of keys.
-SUPERSEDED_BY_USER = f"""
-SELECT events.user, label, count(*)
-FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
-CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
-WHERE label IS NOT NULL AND {_IS_SUPERSEDED} GROUP BY events.user, label"""
+WHERE {_IS_IN_FORCE} GROUP BY user, label"""
 
 # Votes in force about messages, by the two indexes alone: those that do not count for their user
 # alone before the others, then the oldest first. Votes of one hour are as old as each other, and
@@ -306,39 +298,35 @@ SELECT seq FROM (
     SELECT seq, user, time,
         row_number() OVER (PARTITION BY user ORDER BY time DESC, seq DESC) AS place
     FROM events INDEXED BY events_of_users
-    WHERE label IS NOT NULL AND substr(label, 1, 1) <> '(' AND +seq <= ?1
-    AND +seq NOT IN (
-        SELECT events.seq
-        FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
-        CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
-        WHERE {_IS_SUPERSEDED}))
+    WHERE {_IS_IN_FORCE} AND +seq <= ?1)
 WHERE ?2 IS NULL OR time < ?2
 ORDER BY user <> '' AND place <= ?3, time / 3600, (seq % 1073741824 * 2654435761) & 4294967295
 LIMIT ?4"""
 
-KEYS_OF_SEQS = "SELECT digest, user, extractor FROM events WHERE seq IN ({})"
+KEYS_OF_SEQS = """
+SELECT digest, user, extractor FROM events WHERE seq IN (SELECT value FROM json_each(?))"""
 
-AGED_BY_TIME = f"""
-SELECT count(*), max(time) FROM events INDEXED BY events_of_users WHERE {_IS_AGEING}"""
+KEPT = f"""SELECT
+    (SELECT min(time) FROM events INDEXED BY events_of_users WHERE {_IS_IN_FORCE}),
+    (SELECT count(*) FROM events INDEXED BY events_of_users WHERE {_IS_AGEING})"""
 
-# An origin is told by two values: what it is, and what it may begin with instead.
-_HAS_ORIGIN = "(origin = {0} OR substr(origin, 1, length({1})) = {1})"
+_HAS_ORIGIN = "substr(origin || ' ', 1, length({0}) + 1) = {0} || ' '"
 
 # A vote that was cast again with its own time (`learning.undo`) counts once.
 COUNT_VOTES_OF_USER = f"""
 SELECT count(*) FROM (
     SELECT DISTINCT digest, label, time FROM events
     WHERE user = ?1 AND time BETWEEN ?2 AND ?3 AND label IS NOT NULL
-    AND {_HAS_ORIGIN.format("?4", "?5")} LIMIT ?6)"""
+    AND {_HAS_ORIGIN.format("?4")} LIMIT ?5)"""
 
 LAST_VOTE_OF_USER = f"""
 SELECT time, origin FROM events
-WHERE user = ?1 AND label IS NOT NULL AND {_HAS_ORIGIN.format("?2", "?3")}
+WHERE user = ?1 AND label IS NOT NULL AND {_HAS_ORIGIN.format("?2")}
 ORDER BY time DESC LIMIT 1"""
 
 LAST_TIME_OF_ORIGIN = f"""
 SELECT max(time) FROM events INDEXED BY events_of_users
-WHERE label IS NOT NULL AND {_HAS_ORIGIN.format("?1", "?2")}"""
+WHERE label IS NOT NULL AND {_HAS_ORIGIN.format("?1")}"""
 
 # Rows are read, up to their large columns.
 DIGESTS_OF_USER = f"""
@@ -357,8 +345,8 @@ WHERE user = ?1 AND label IS NOT NULL AND +seq <= ?2 AND extractor = ?3 AND NOT 
     AND (later.clock, later.node) > (own.clock, own.node) AND +later.seq <= ?2)
 ORDER BY time DESC, digest LIMIT ?4"""
 
-RECEIPTS_BY_SEQ = "SELECT seq, label, packed FROM events WHERE seq IN ({})"
-USERS_OF_DIGEST = "SELECT DISTINCT user FROM events WHERE digest = ? ORDER BY user"
+RECEIPTS_BY_SEQ = """
+SELECT seq, label, packed FROM events WHERE seq IN (SELECT value FROM json_each(?))"""
 
 # One step into the index finds each user, then the votes of a period: other votes cost nothing.
 _WITH_USERS = """
@@ -370,11 +358,11 @@ WITH RECURSIVE names (user) AS (
 _VOTES_IN_PERIOD = """
 FROM names CROSS JOIN events INDEXED BY events_of_users ON events.user = names.user
 WHERE (?1 IS NULL OR names.user = ?1) AND events.time >= ?2 AND events.time < ?3
-AND label IS NOT NULL
+AND substr(label, 1, 1) <> '('
 """
 
 VOTES_BY_HOUR = f"""{_WITH_USERS}
-SELECT (events.time - ?2) / 3600, label, count(*) {_VOTES_IN_PERIOD} GROUP BY 1, 2"""
+SELECT (events.time - ?2) / 3600, count(*) {_VOTES_IN_PERIOD} GROUP BY 1"""
 
 LATEST_VOTES = f"""{_WITH_USERS}
 SELECT digest, events.user, label, events.time {_VOTES_IN_PERIOD}
@@ -382,11 +370,5 @@ ORDER BY events.time DESC LIMIT ?4"""
 
 LAST_TIME_BY_USER = f"""{_WITH_USERS}
 SELECT user, (
-    SELECT max(time) FROM events WHERE events.user = names.user AND NOT {_IS_AGEING}) FROM names
-WHERE user IS NOT NULL"""
-
-VOTES_BY_DAY = """
-SELECT time / 86400, label, count(*) FROM events INDEXED BY events_of_users
-WHERE label IS NOT NULL GROUP BY 1, 2"""
-
-SUPERSEDED_BY_DAY = SUPERSEDED_BY_USER.replace("events.user, label", "events.time / 86400, label")
+    SELECT max(time) FROM events WHERE events.user = names.user AND NOT {_IS_AGEING}) AS last
+FROM names WHERE last IS NOT NULL"""

@@ -23,9 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from itertools import groupby
-from operator import attrgetter
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -33,15 +31,7 @@ from spamguard.database import ClosedOnExit, Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
 from spamguard.ledger.arriving import MAX_CLOCK_STEP, check_votes, with_unique_node
-from spamguard.ledger.queries import (
-    AgeQueries,
-    ScoreQueries,
-    UserQueries,
-    digest_ranges,
-    load_vote,
-    query_digests,
-    read_changes,
-)
+from spamguard.ledger.queries import UserQueries
 from spamguard.ledger.schema import LEDGER_SCHEMA, PROVISIONAL
 from spamguard.ledger.votes import (
     Change,
@@ -63,7 +53,7 @@ if TYPE_CHECKING:
 _NUMBER_DIGITS = 20
 _DROPPED_KEY = "ledger.dropped"  # meta: how many events `compact` has dropped
 _LOST_KEY = "ledger.lost"  # meta: `LostEvents`, a list in JSON
-_READ_BATCH = 128  # events of one reading transaction: some 500 kB of receipts
+_READ_BATCH = 128  # events, or digests, of one reading transaction: some 500 kB of receipts
 _MERGE_BATCH = 256  # votes of one writing transaction
 
 
@@ -129,8 +119,6 @@ class SqliteLedger(ClosedOnExit):
         self.fingerprint = fingerprint
         self._db = database
         self.users = UserQueries(database.query)
-        self.ages = AgeQueries(database.query)
-        self.scores = ScoreQueries(database.query)
         self._last = self._clock = 0  # of `_casting`
         with database.errors():
             self.node = self._read_meta("ledger.node")
@@ -368,7 +356,7 @@ class SqliteLedger(ClosedOnExit):
     ) -> Cast:
         changed: list[bool] = []
         digests = list({vote.digest: None for vote in votes})
-        rows = query_digests(self._db.query, schema.VOTES_OF_DIGESTS, digests)
+        rows = self.users.query_digests(schema.VOTES_OF_DIGESTS, digests)
         in_force = votes_in_force(map(Vote._make, rows))
 
         def insert_each() -> Iterator[tuple[int, Vote]]:
@@ -390,10 +378,9 @@ class SqliteLedger(ClosedOnExit):
                     yield self._last, versioned
 
         before = self._last
-        load = partial(load_vote, self._db.query)
         # `lesson_changes` keeps the votes in force up to date: later votes see earlier ones.
-        changes = list(lesson_changes(in_force, insert_each(), EXTRACTOR, load))
-        return Cast(changed, before, changes)
+        changes = lesson_changes(in_force, insert_each(), EXTRACTOR, self.users.load_vote)
+        return Cast(changed, before, list(changes))
 
     def _insert(self, vote: Vote) -> bool:
         if self.shared is not None:
@@ -575,7 +562,7 @@ class SqliteLedger(ClosedOnExit):
                     self._check_compacted(seq)
                 rows = self._db.execute(schema.EVENTS_BETWEEN, (seq, end, _READ_BATCH)).fetchall()
                 events = [(row[0], Vote(*row[1:])) for row in rows]
-                changes = read_changes(self._db.query, seq, events, extractor)
+                changes = self.users.read_changes(seq, events, extractor)
             if not changes:  # the last event has been compacted meanwhile
                 return
             seq = changes[-1][0]
@@ -591,20 +578,17 @@ class SqliteLedger(ClosedOnExit):
         """
         end, state = self.read_end()
         upto = end if upto_seq is None else upto_seq
-        for after, last in digest_ranges(self._db.query, backwards=backwards):
+        bounds = [b""]
+        while last := self._db.query(schema.NEXT_BATCH_END, (bounds[-1], _READ_BATCH))[0][0]:
+            bounds.append(last)
+        step = -1 if backwards else 1
+        for after, last in list(pairwise(bounds))[::step]:
             with self._db.transaction("BEGIN"):
                 self._check_compacted(upto)
                 self._check_state(state, upto)
-                rows = self._db.execute(schema.LESSONS_OF_DIGESTS, (after, last, upto))
-                lessons = [
-                    Lesson(digest, label, packed, scores)
-                    for digest, label, packed, scores, version in rows
-                    if label is not None and extractor in (None, version)
-                ]
-                rows = self._db.execute(schema.EVENTS_OF_DIGESTS, (after, last, upto))
-                votes = map(Vote._make, rows)
-                lessons += resolve_lessons(votes, extractor, partial(load_vote, self._db.query))
-            yield from sorted(lessons, key=attrgetter("digest"), reverse=backwards)
+                rows = self._db.execute(schema.VOTES_OF_RANGE, (after, last, upto))
+                lessons = list(resolve_lessons(map(Vote._make, rows), extractor))
+            yield from lessons[::step]
         self._check_compacted(upto)
 
     def lesson_counts(
@@ -615,18 +599,11 @@ class SqliteLedger(ClosedOnExit):
         values = {"upto": upto, "extractor": extractor}
         with self._db.transaction("BEGIN"):
             self._check_compacted(upto)
-            counts = Counter(dict(self._db.execute(schema.LABELS_OF_EVENTS, values)))
-            # Nearly every message has one event, which is its lesson. Correct for the others.
-            rows = self._db.execute(schema.VOTES_OF_SEVERAL_EVENTS, (upto,))
-            for _, group in groupby(map(Vote._make, rows), attrgetter("digest")):
-                votes = list(group)
-                counts.subtract(vote.label for vote in votes if extractor in (None, vote.extractor))
-                counts.update(lesson.label for lesson in resolve_lessons(votes, extractor))
-        return {
-            label: count
-            for label, count in counts.items()
-            if label is not None and count and is_class_label(label)
-        }
+            counts = Counter(dict(self._db.execute(schema.LABELS_OF_SINGLE_EVENTS, values)))
+            rows = self._db.execute(schema.VOTES_OF_SEVERAL_EVENTS, values)
+            lessons = resolve_lessons(map(Vote._make, rows), extractor)
+            counts.update(lesson.label for lesson in lessons)
+        return {label: count for label, count in counts.items() if is_class_label(label)}
 
     # ---- classes
 

@@ -144,24 +144,21 @@ def resolve_lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesso
     return next(resolve_lessons(votes, extractor), None)
 
 
-def resolve_lessons(
-    votes: Iterable[Vote], extractor: int | None = None, load_vote: LoadVote = lambda vote: vote
-) -> Iterator[Lesson]:
+def resolve_lessons(votes: Iterable[Vote], extractor: int | None = None) -> Iterator[Lesson]:
     """What votes on any messages teach; votes on the same message must stand together."""
     for _, group in groupby(votes, attrgetter("digest")):
         cast = list(group)
         # Nearly every message has one vote.
         winning = cast if len(cast) == 1 else winning_votes(cast).values()
-        lesson = _make_lesson(_deciding_vote(winning, extractor), load_vote)
+        lesson = _make_lesson(_deciding_vote(winning, extractor))
         if lesson is not None:
             yield lesson
 
 
-def _make_lesson(deciding: Vote | None, load_vote: LoadVote) -> Lesson | None:
+def _make_lesson(deciding: Vote | None) -> Lesson | None:
     if deciding is None or deciding.label is None:
         return None
-    vote = load_vote(deciding)
-    return Lesson(vote.digest, deciding.label, vote.packed, vote.scores)
+    return Lesson(deciding.digest, deciding.label, deciding.packed, deciding.scores)
 
 
 def _deciding_vote(winning: Collection[Vote], extractor: int | None) -> Vote | None:
@@ -203,7 +200,8 @@ def lesson_changes(
         if after is before:
             yield seq, None, None
         else:
-            yield seq, _make_lesson(before, load_vote), _make_lesson(after, load_vote)
+            taught, teaches = (_make_lesson(each and load_vote(each)) for each in (before, after))
+            yield seq, taught, teaches
 
 
 # ---- senders
