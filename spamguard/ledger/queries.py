@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, TypeVar
 
 from spamguard.ledger import schema
@@ -19,10 +18,9 @@ from spamguard.ledger.votes import (
     LastVote,
     MessageStanding,
     Receipt,
+    deciding_vote,
     lesson_changes,
-    resolve_lesson,
     votes_in_force,
-    winning_votes,
 )
 from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
@@ -166,13 +164,9 @@ class UserQueries:
         """The standing of each message on which anybody ever voted. user: of `user_label`."""
         standings: dict[bytes, MessageStanding] = {}
         rows = self.query_digests(schema.VOTES_OF_DIGESTS, digests)
-        for digest, group in groupby((Vote(*row) for row in rows), lambda vote: vote.digest):
-            votes = list(group)
-            lesson = resolve_lesson(votes)
-            vote = winning_votes(votes).get((digest, user))
-            standings[digest] = MessageStanding(
-                lesson.label if lesson else None, vote.label if vote else None
-            )
+        for digest, winning in votes_in_force(map(Vote._make, rows)).items():
+            deciding, own = deciding_vote(winning.values()), winning.get(user)
+            standings[digest] = MessageStanding(deciding and deciding.label, own and own.label)
         return standings
 
     def changed_labels(self, after: int, upto: int) -> dict[bytes, str | None]:

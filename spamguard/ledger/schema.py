@@ -103,8 +103,10 @@ SELECT max(
         (SELECT value FROM meta WHERE key = 'ledger.away')
         WHEN '' THEN {PROVISIONAL} ELSE {2**63 - 1} END),
     coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.position'), 0))"""
-END_AND_CLOCK = """
-SELECT coalesce(max(seq), 0), (SELECT value FROM meta WHERE key = 'ledger.clock') FROM events"""
+END = "SELECT coalesce(max(seq), 0) FROM events"
+NEXT_STEP = """
+SELECT coalesce(max(seq), ?1) FROM (
+    SELECT seq FROM events WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3)"""
 LAST_TIME = "SELECT time FROM events ORDER BY seq DESC LIMIT 1"
 
 STANDING_LABEL = (
@@ -126,6 +128,7 @@ DIGEST_BETWEEN = "SELECT 1 FROM events WHERE digest >= ? AND digest < ? LIMIT 1"
 
 DEFINE_CLASS = """
 INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = excluded.unwanted"""
+FINGERPRINT = "SELECT max(value) FROM meta WHERE key = 'ledger.fingerprint'"
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 DROP_META = "DELETE FROM meta WHERE key IN (SELECT value FROM json_each(?))"
@@ -175,7 +178,7 @@ PENDING_IDENTITY = """
 SELECT seq FROM pending WHERE subject = ? AND clock = ? AND node = ? AND content = ?"""
 LAST_POSITION_OF_DIGEST = f"""
 SELECT coalesce(max(seq), 0) FROM events WHERE digest = ? AND +seq < {PROVISIONAL}"""
-PENDING_SIZE = "SELECT count(*), total(bytes) FROM pending"
+WAITING = "SELECT count(*), (SELECT time FROM pending ORDER BY seq LIMIT 1) FROM pending"
 OLDEST_PENDING = """
 SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""
 

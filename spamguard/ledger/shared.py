@@ -60,8 +60,6 @@ from spamguard.records import Vote
 if TYPE_CHECKING:
     from spamguard.ledger.sqlite import SqliteLedger
 
-MAX_PENDING_EVENTS = 200_000
-MAX_PENDING_BYTES = 2 << 30
 MAX_WAIT_SECONDS = 1.0  # for a turn of the courier
 COURIER_SOCKET = "courier.sock"
 """In the state directory: where the courier hears requests, a line of JSON each."""
@@ -76,14 +74,13 @@ _KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
 class LogCounts(NamedTuple):
     """The state of a node's copy.
 
-    waiting, waiting_bytes: events without a position. oldest: time of the first of them. away:
-    since when the log cannot be reached, and they are in force here; 0: it can be reached.
-    joining: until the whole log is here, and settled.
+    waiting: events without a position. oldest: time of the first of them. away: since when the log
+    cannot be reached, and they are in force here; 0: it can be reached. joining: until the whole
+    log is here, and settled.
     """
 
     position: int
     waiting: int
-    waiting_bytes: int
     oldest: int
     away: int
     joining: bool
@@ -161,7 +158,7 @@ class SharedLog:
         force: the waiting events stay here, and are not pushed.
         """
         with self._writing():
-            waiting, _ = self._size()
+            waiting, _ = self.waiting()
             if waiting and not force:
                 raise self._error(f"{waiting:,} events have not reached the shared log yet")
             offset = PROVISIONAL - 1 - self._number("position")
@@ -191,15 +188,6 @@ class SharedLog:
         return classes_in_force(Vote(*columns) for _, *columns in rows)
 
     # ---- casting, within a transaction of the ledger
-
-    def begin_casting(self) -> None:
-        """Prepare a transaction that casts. LedgerError: too much waits already."""
-        waiting, size = self._size()
-        if waiting >= MAX_PENDING_EVENTS or size >= MAX_PENDING_BYTES:
-            raise self._error(
-                f"{waiting:,} events wait for the shared log, no more can be kept: look at "
-                "`spamguard shared status`"
-            )
 
     def cast(self, vote: Vote) -> bool:
         """Add a vote; whether its key and version are new here. LedgerError: others refuse it."""
@@ -250,16 +238,15 @@ class SharedLog:
 
     def waiting(self) -> tuple[int, int]:
         """How many events wait, and the time of the oldest; 0: none does."""
-        rows = self._db.query("SELECT time FROM pending ORDER BY seq LIMIT 1")
-        return self._size()[0], int(rows[0][0]) if rows else 0
+        ((number, oldest),) = self._db.query(schema.WAITING)
+        return number, oldest or 0
 
     def counts(self) -> LogCounts:
         """The state of this copy, for people."""
         with self._db.transaction("BEGIN"):
             return LogCounts(
                 self._number("position"),
-                *self._size(),
-                self.waiting()[1],
+                *self.waiting(),
                 self._number("away"),
                 self._text("joining") != "",
             )
@@ -450,10 +437,6 @@ class SharedLog:
         values = (vote.digest, vote.user, *vote.version)
         row = self._db.execute(schema.EVENT_OF_VERSION, values).fetchone()
         return (row[0], Vote(*row[1:])) if row else None
-
-    def _size(self) -> tuple[int, int]:
-        ((number, size),) = self._db.query(schema.PENDING_SIZE)
-        return number, int(size)
 
     def _text(self, name: str) -> str:
         rows = self._db.query(schema.META_VALUE, (f"ledger.{name}",))

@@ -91,23 +91,22 @@ class LastNumber:
     """
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with as_directory_owner(path.parent):
-            self._descriptor = os.open(path, flags, 0o600)
+            opener = lambda name, _: os.open(name, flags, 0o600)  # noqa: E731
+            self._file = open(path, "r+b", opener=opener)  # noqa: SIM115  until `close`
 
     def read(self) -> tuple[int, int]:
         """The number, 0 if none is known, and when it was written, in seconds since 1970."""
-        text = os.pread(self._descriptor, _NUMBER_DIGITS, 0)
-        return int(text) if text.isdigit() else 0, int(os.fstat(self._descriptor).st_mtime)
+        text = os.pread(self._file.fileno(), _NUMBER_DIGITS, 0)
+        return int(text) if text.isdigit() else 0, int(os.fstat(self._file.fileno()).st_mtime)
 
     def write(self, number: int) -> None:
         with suppress(OSError):  # what was committed is safe, and a full disk fails elsewhere
-            os.pwrite(self._descriptor, b"%0*d" % (_NUMBER_DIGITS, number), 0)
+            os.pwrite(self._file.fileno(), b"%0*d" % (_NUMBER_DIGITS, number), 0)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
 
 class SqliteLedger(ClosedOnExit):
@@ -121,7 +120,7 @@ class SqliteLedger(ClosedOnExit):
         self.users = UserQueries(database.query)
         self._last = self._clock = 0  # of `_casting`
         with database.errors():
-            self.node = self._read_meta("ledger.node")
+            self.node = self.get_meta("ledger.node") or ""
             self._last_counters = self._change_counters()
             self._opened_file = self._current_file()
             self._last_number = LastNumber(path.with_name(path.name + schema.LAST_SUFFIX))
@@ -166,14 +165,12 @@ class SqliteLedger(ClosedOnExit):
                 durable=durable,
             )
             try:
-                rows = database.query(schema.META_VALUE, ("ledger.fingerprint",))
-                if not rows:
-                    raise sqlite3.DatabaseError("no ledger.fingerprint")
-                if rows[0][0] != fingerprint:
+                ((taught,),) = database.query(schema.FINGERPRINT)
+                if taught != fingerprint:
                     raise LEDGER_SCHEMA.make_error(
                         path,
-                        f"it was taught with key {rows[0][0]}, this installation has "
-                        f"{fingerprint}: restore its key from the backup",
+                        f"it was taught with key {taught}, this installation has {fingerprint}: "
+                        "restore its key from the backup",
                     )
                 return cls(path, database, fingerprint)
             except BaseException:
@@ -282,21 +279,10 @@ class SqliteLedger(ClosedOnExit):
     def _set_meta(self, key: str, value: str) -> None:
         self._db.execute(schema.SET_META, (key, value))
 
-    def _read_meta(self, key: str) -> str:
-        """A text that every ledger has."""
-        if (value := self.get_meta(key)) is None:
-            raise sqlite3.DatabaseError(f"no {key}")
-        return value
-
     def _read_number(self, key: str) -> int:
-        """A number that every ledger has. Call it within a transaction: it may find damage."""
-        return self._parse_number(key, self.get_meta(key))
-
-    def _parse_number(self, key: str, text: str | None) -> int:
-        try:
-            return int(text or "")
-        except ValueError as error:
-            raise sqlite3.DatabaseError(f"{key} is no number") from error
+        """A number that every ledger has."""
+        with self._db.errors(ValueError):
+            return int(self.get_meta(key) or "")
 
     # ---- joining
 
@@ -314,7 +300,7 @@ class SqliteLedger(ClosedOnExit):
 
         with self._db.errors():
             SharedLog.create(self._db)
-            self.node, self.shared = self._read_meta("ledger.node"), self._find_shared_log()
+        self.node, self.shared = self.get_meta("ledger.node") or "", self._find_shared_log()
 
     # ---- writing
 
@@ -456,10 +442,7 @@ class SqliteLedger(ClosedOnExit):
 
     def next_step(self, seq: int, size: int) -> int:
         """How far to read after an event, to read some `size` events up to `last_seq`."""
-        last, position = self.last_seq(), self.last_position()
-        if seq < position:
-            return min(seq + size, position)
-        return min(max(seq, PROVISIONAL - 1 if last >= PROVISIONAL else 0) + size, last)
+        return int(self._db.query(schema.NEXT_STEP, (seq, self.last_seq(), size))[0][0])
 
     def event_count(self) -> int:
         """The number of events so far."""
@@ -471,10 +454,7 @@ class SqliteLedger(ClosedOnExit):
 
         Where many machines vote that is the clock of versions, for numbers of events may change.
         """
-        if self.shared is None:
-            return self.last_seq()
-        with self._db.errors():
-            return self._read_number("ledger.clock")
+        return self.last_seq() if self.shared is None else self._read_number("ledger.clock")
 
     def read_end(self) -> tuple[int, LogState | None]:
         """`last_seq`, and the state of the shared log at the same moment; None: there is none."""
@@ -498,8 +478,7 @@ class SqliteLedger(ClosedOnExit):
 
     def compacted_seq(self) -> int:
         """The event up to which the ledger was last compacted; 0: never."""
-        with self._db.errors():
-            return self._read_number("ledger.compacted")
+        return self._read_number("ledger.compacted")
 
     def last_time(self) -> int:
         """When the last event was cast, seconds since 1970; 0 when there is none."""
@@ -543,7 +522,7 @@ class SqliteLedger(ClosedOnExit):
 
         In a joined ledger others may come before that one meanwhile.
 
-        extractor: as in `votes.resolve_lesson`. state: of `read_end`, in which the reader has
+        extractor: as in `votes.resolve_lessons`. state: of `read_end`, in which the reader has
         folded the events up to `seq`; None: that of now. LedgerError: `seq` is beyond the end, as
         after an older ledger was restored, or events after it were compacted, or have other numbers
         now. Then the reader must throw away what it has folded and begin at 0.
@@ -573,7 +552,7 @@ class SqliteLedger(ClosedOnExit):
     ) -> Iterator[Lesson]:
         """Every lesson that the events up to `upto_seq` teach, in order of digest or backwards.
 
-        extractor: as in `votes.resolve_lesson`. upto_seq: default: all events at the start.
+        extractor: as in `votes.resolve_lessons`. upto_seq: default: all events at the start.
         LedgerError: events after `upto_seq` were compacted, or got other numbers.
         """
         end, state = self.read_end()
@@ -651,11 +630,10 @@ class SqliteLedger(ClosedOnExit):
     def _casting(self) -> Iterator[None]:
         """A transaction that casts votes: `_last` is the last event, `_clock` the last version."""
         with self._writing():
-            self._last, text = self._db.execute(schema.END_AND_CLOCK).fetchone()
-            self._clock = clock = self._parse_number("ledger.clock", text)
-            if self.shared is not None:
-                self.shared.begin_casting()
-            elif self._last_number.read()[0] > self._last:  # their numbers are given again now
+            ((self._last,),) = self._db.execute(schema.END)
+            self._clock = clock = self._read_number("ledger.clock")
+            if self.shared is None and self._last_number.read()[0] > self._last:
+                # their numbers are given again now
                 self._set_meta(_LOST_KEY, json.dumps(self.find_lost()))
             yield
             if self._clock > clock:

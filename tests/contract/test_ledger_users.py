@@ -15,12 +15,10 @@ from spamguard.ledger.votes import (
     LastVote,
     MessageStanding,
     NewVote,
-    resolve_lesson,
-    winning_votes,
 )
 from spamguard.records import EXTRACTOR
 from spamguard.users import Origin
-from tests.contract.ledgers import packed
+from tests.contract.ledgers import packed, resolve_lesson, winning_votes
 
 PACKED = packed(1, 2)
 

@@ -19,9 +19,9 @@ from spamguard.bayes.tables import counted_arrays
 from spamguard.cli import keep
 from spamguard.engine.filter import Filter
 from spamguard.ledger import codec
-from spamguard.ledger.votes import winning_votes
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features, Vote
+from tests.contract.ledgers import winning_votes
 
 
 def knowledge(state):

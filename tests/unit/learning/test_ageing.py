@@ -18,7 +18,8 @@ from spamguard.learning.undo import (
     age_votes,
     undo_votes,
 )
-from spamguard.ledger.votes import NewVote, winning_votes
+from spamguard.ledger.votes import NewVote
+from tests.contract.ledgers import winning_votes
 from tests.unit.filters import READER, held, mail, opened
 
 DAY = 86_400

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from spamguard.errors import LedgerError
-from spamguard.ledger import shared
 from spamguard.ledger.arriving import with_unique_node
 from spamguard.ledger.events import MAX_BODY_BYTES, START, LogRow, Mark, decode_event, encode_event
 from spamguard.ledger.schema import PROVISIONAL
@@ -129,21 +128,6 @@ def test_leaving(nodes, node):
     nodes.pull(other)
     assert lessons(other) == lessons(alone)
     assert len(nodes.rows) == len(list(other.all_votes())) == 4
-
-
-# ---- casting
-
-
-def test_too_much_that_waits(node, monkeypatch):
-    monkeypatch.setattr(shared, "MAX_PENDING_EVENTS", 2)
-    node.append([new_vote("spam"), new_vote("ham", b"e")])
-    with pytest.raises(LedgerError, match=r"2 events wait .*spamguard shared status"):
-        node.append([new_vote("ham")])
-    monkeypatch.setattr(shared, "MAX_PENDING_EVENTS", 3)
-    monkeypatch.setattr(shared, "MAX_PENDING_BYTES", 100)
-    with pytest.raises(LedgerError, match="2 events wait"):
-        node.define_class("news", True)
-    assert node.classes() == {}
 
 
 # ---- applying
