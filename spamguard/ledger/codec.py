@@ -66,37 +66,36 @@ def pack(features: Features) -> bytes:
     ValueError: the tokens are not sorted and unique.
     """
     tokens, traits, numbers = features.tokens, features.traits, features.numbers
-    parts = (
-        struct.pack("<IBBB", len(tokens), _FORMAT, len(traits), len(numbers)),
-        traits.astype(np.uint8, copy=False).tobytes(),
-        numbers.astype("<i2", copy=False).tobytes(),
-        *_pack_tokens(tokens),
+    if np.any(tokens[1:] <= tokens[:-1]):
+        raise ValueError("tokens must be sorted and unique")
+    count = len(tokens)
+    low_bits, _, bitmap_bytes = _layout(count)
+    middle = (tokens >> np.uint32(16)).astype(np.uint8)
+    if low_bits == 20:
+        middle = np.append(middle & np.uint8(15), np.uint8(0))[: count + count % 2]
+        middle = middle[::2] | middle[1::2] << np.uint8(4)
+    bitmap = np.zeros(8 * bitmap_bytes, np.bool_)
+    bitmap[(tokens >> np.uint32(low_bits)).astype(np.int64) + np.arange(count)] = True
+    body = b"".join(
+        (
+            struct.pack("<IBBB", count, _FORMAT, len(traits), len(numbers)),
+            traits.astype(np.uint8, copy=False).tobytes(),
+            numbers.astype("<i2", copy=False).tobytes(),
+            tokens.astype("<u2").tobytes(),
+            middle.tobytes(),
+            np.packbits(bitmap, bitorder="little").tobytes(),
+        )
     )
-    body = b"".join(parts)
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
-def _pack_tokens(tokens: NDArray[np.uint32]) -> tuple[bytes, bytes, bytes]:
-    """Low, middle and high plane."""
-    if np.any(tokens[1:] <= tokens[:-1]):
-        raise ValueError("tokens must be sorted and unique")
-    low_bits = 24
-    middle = (tokens >> np.uint32(16)).astype(np.uint8)
-    if len(tokens) > _MAX_24_BIT_TOKENS:
-        low_bits = 20
-        halves = np.append(middle, np.uint8(0))[: len(middle) + len(middle) % 2] & np.uint8(15)
-        middle = halves[::2] | halves[1::2] << np.uint8(4)
-    high = (tokens >> np.uint32(low_bits)).astype(np.int64)
-    bitmap = np.zeros(8 * _bitmap_bytes(len(tokens)), np.bool_)
-    bitmap[high + np.arange(len(tokens))] = True
-    packed_bitmap = np.packbits(bitmap, bitorder="little").tobytes()
-    return tokens.astype("<u2").tobytes(), middle.tobytes(), packed_bitmap
-
-
-def _bitmap_bytes(count: int) -> int:
-    """Every high part takes a bit too, whether a token has it or not."""
-    high_parts = 256 if count <= _MAX_24_BIT_TOKENS else 4096
-    return (count + high_parts + 7) // 8
+def _layout(count: int) -> tuple[int, int, int]:
+    """How many low bits each token has; bytes of middle plane and bitmap, in which every high part
+    takes a bit too, whether a token has it or not.
+    """
+    if count <= _MAX_24_BIT_TOKENS:
+        return 24, count, (count + 256 + 7) // 8
+    return 20, (count + 1) // 2, (count + 4096 + 7) // 8
 
 
 def unpack(packed: bytes) -> Features:
@@ -108,9 +107,8 @@ def unpack(packed: bytes) -> Features:
         raise _damage_error("its bitmap does not fit its tokens")
     tokens = ones.astype("<u4")
     tokens -= np.arange(count, dtype=np.uint32)
-    low_bits, middle = 24, body[low_end:middle_end]
-    if count > _MAX_24_BIT_TOKENS:
-        low_bits = 20
+    low_bits, middle = _layout(count)[0], body[low_end:middle_end]
+    if low_bits == 20:
         middle = np.column_stack((middle & np.uint8(15), middle >> np.uint8(4))).ravel()[:count]
     if count and tokens[-1] >> np.uint32(32 - low_bits):
         raise _damage_error("a bit stands beyond its bitmap")
@@ -158,8 +156,9 @@ def _check_layout(packed: bytes) -> tuple[int, int, int, int, int]:
         )
     numbers_end = traits + 2 * numbers
     low_end = numbers_end + 2 * count
-    middle_end = low_end + (count if count <= _MAX_24_BIT_TOKENS else (count + 1) // 2)
-    if len(packed) != _HEADER.size + middle_end + _bitmap_bytes(count):
+    _, middle_bytes, bitmap_bytes = _layout(count)
+    middle_end = low_end + middle_bytes
+    if len(packed) != _HEADER.size + middle_end + bitmap_bytes:
         raise _damage_error("its length is wrong")
     if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum:
         raise _damage_error("its checksum is wrong")
@@ -175,11 +174,9 @@ def _damage_error(damage: str) -> LedgerError:
 
 
 def pack_scores(scores: Sequence[float]) -> bytes:
-    """Log-odds as int16 in steps of 1/256 nat, clipped to ±128. ValueError: there is a NaN."""
-    values = np.asarray(scores, np.float64)
-    if np.isnan(values).any():
-        raise ValueError("log-odds must be numbers")
-    steps = np.rint(np.clip(values * _SCORE_STEPS, -_MAX_SCORE_STEPS, _MAX_SCORE_STEPS))
+    """Log-odds as int16 in steps of 1/256 nat, clipped to ±128."""
+    steps = np.asarray(scores, np.float64) * _SCORE_STEPS
+    steps = np.rint(np.clip(steps, -_MAX_SCORE_STEPS, _MAX_SCORE_STEPS))
     return steps.astype("<i2").tobytes()
 
 

@@ -91,6 +91,8 @@ _IS_AGEING = f"(label IS NULL AND origin = '{Origin.AGEING}')"
 
 PROVISIONAL = 2**62
 """Numbers of events without a position in the shared log are from this one on."""
+LAST = 2**63 - 1
+"""The highest number of an event."""
 
 INSERT_VOTE = f"""
 INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -101,13 +103,14 @@ LAST_SEQ = f"""
 SELECT max(
     (SELECT coalesce(max(seq), 0) FROM events WHERE seq < CASE
         (SELECT value FROM meta WHERE key = 'ledger.away')
-        WHEN '' THEN {PROVISIONAL} ELSE {2**63 - 1} END),
+        WHEN '' THEN {PROVISIONAL} ELSE {LAST} END),
     coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.position'), 0))"""
 END = "SELECT coalesce(max(seq), 0) FROM events"
 NEXT_STEP = """
 SELECT coalesce(max(seq), ?1) FROM (
     SELECT seq FROM events WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3)"""
-LAST_TIME = "SELECT time FROM events ORDER BY seq DESC LIMIT 1"
+LAST_TIME = "SELECT coalesce((SELECT time FROM events ORDER BY seq DESC LIMIT 1), 0)"
+FILE_BYTES = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 
 STANDING_LABEL = (
     f"SELECT label, extractor FROM events WHERE digest = ? AND user = ? {_IN_ORDER} LIMIT 1"
@@ -167,7 +170,6 @@ INSERT_EVENT = f"""
 INSERT INTO events (seq, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 EVENT_OF_VERSION = f"""
 SELECT seq, {_COLUMNS} FROM events WHERE digest = ? AND user = ? AND clock = ? AND node = ?"""
-EVENT_AT = f"SELECT {_COLUMNS} FROM events WHERE seq = ?"
 
 INSERT_PENDING = """
 INSERT INTO pending (subject, clock, node, content, time, bytes) VALUES (?, ?, ?, ?, ?, ?)"""
@@ -179,8 +181,10 @@ SELECT seq FROM pending WHERE subject = ? AND clock = ? AND node = ? AND content
 LAST_POSITION_OF_DIGEST = f"""
 SELECT coalesce(max(seq), 0) FROM events WHERE digest = ? AND +seq < {PROVISIONAL}"""
 WAITING = "SELECT count(*), (SELECT time FROM pending ORDER BY seq LIMIT 1) FROM pending"
-OLDEST_PENDING = """
-SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""
+OLDEST_PENDING = f"""
+SELECT subject, pending.clock, pending.node, content, pending.time, body, events.*
+FROM pending LEFT JOIN (SELECT seq, {_COLUMNS} FROM events) AS events USING (seq)
+ORDER BY pending.seq LIMIT ?"""
 
 LOG_STATE = """
 SELECT CAST(generation.value AS INTEGER), away.value, coalesce(position, 0), coalesce(chain, x'00')

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,10 +46,9 @@ from spamguard.ledger.events import (
     encode_event,
     next_chain,
 )
-from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.schema import LAST, PROVISIONAL
 from spamguard.ledger.votes import (
     CLASS_KEY_RANGE,
-    CLASS_VERSION,
     SETTLING_DIGEST,
     add_version,
     classes_in_force,
@@ -132,7 +131,7 @@ class SharedLog:
                 database.execute(statement)
             log = SharedLog(database, database.transaction)
             database.execute("UPDATE events SET seq = seq + ?", (PROVISIONAL - 1,))
-            log._insert_pending(PROVISIONAL - 1, 2**63 - 1)
+            log._insert_pending(PROVISIONAL - 1, LAST)
             for note in _NUMBERED_NOTES:
                 database.execute("DELETE FROM meta WHERE substr(key, 1, ?) = ?", (len(note), note))
             node = secrets.token_hex(8)
@@ -145,7 +144,7 @@ class SharedLog:
     def _cast_classes(self, node: str) -> None:
         """Cast votes for the classes that are defined otherwise, or by no vote."""
         rows = self._db.execute("SELECT name, unwanted FROM classes ORDER BY name").fetchall()
-        voted, clock, now = self.classes_upto(2**63 - 1), self._number("clock"), int(time.time())
+        voted, clock, now = self.classes_upto(), self._number("clock"), int(time.time())
         for name, unwanted in rows:
             if voted.get(name) != bool(unwanted):
                 clock += 1
@@ -161,6 +160,8 @@ class SharedLog:
             waiting, _ = self.waiting()
             if waiting and not force:
                 raise self._error(f"{waiting:,} events have not reached the shared log yet")
+            self._db.execute("DELETE FROM classes")
+            self._db.executemany(schema.DEFINE_CLASS, self.classes_upto().items())
             offset = PROVISIONAL - 1 - self._number("position")
             self._db.execute("UPDATE events SET seq = seq - ? WHERE seq > ?", (offset, offset))
             for statement in schema.LEAVE:
@@ -182,7 +183,7 @@ class SharedLog:
         rows = self._db.query(schema.MARK_AT, (mark.position,))
         return mark == START or rows == [(mark.chain,)]
 
-    def classes_upto(self, seq: int) -> dict[str, bool]:
+    def classes_upto(self, seq: int = LAST) -> dict[str, bool]:
         """The classes that events up to a number define, and whether each is unwanted."""
         rows = self._db.query(schema.EVENTS_OF_KEYS, (*CLASS_KEY_RANGE, seq))
         return classes_in_force(Vote(*columns) for _, *columns in rows)
@@ -198,8 +199,6 @@ class SharedLog:
         seq = self._db.execute(schema.INSERT_PENDING, _pending_columns(event)).lastrowid or 0
         self._db.execute(schema.INSERT_EVENT, (seq, *vote))
         self._has_cast = True
-        if vote.extractor == CLASS_VERSION:
-            self._update_classes([vote.digest])
         return True
 
     def await_positions(self) -> None:
@@ -223,17 +222,12 @@ class SharedLog:
     def read_pending(self, max_events: int, max_bytes: int) -> list[SharedEvent]:
         """The oldest events that wait, at least one if there is any."""
         events, size = list[SharedEvent](), 0
-        for seq, *identity, kept in self._db.query(schema.OLDEST_PENDING, (max_events,)):
-            body = kept
-            if body is None:
-                found = self._db.query(schema.EVENT_AT, (seq,))
-                if not found:  # it has got its position since
-                    continue
-                body = encode_event(Vote(*found[0])).body
+        for row in self._db.query(schema.OLDEST_PENDING, (max_events,)):
+            body = row[5] or encode_event(Vote(*row[7:])).body
             size += len(body)
             if events and size > max_bytes:
                 break
-            events.append(SharedEvent._make((*identity, body)))
+            events.append(SharedEvent._make((*row[:5], body)))
         return events
 
     def waiting(self) -> tuple[int, int]:
@@ -297,7 +291,7 @@ class SharedLog:
         """
         if not rows:
             return []
-        problems, classes = list[tuple[int, str]](), set[bytes]()
+        problems = list[tuple[int, str]]()
         with self._writing():
             start = mark = self.head()
             clock = self._number("clock")
@@ -320,8 +314,6 @@ class SharedLog:
                     problems.append((row.position, text))
                     continue
                 clock = max(clock, vote.clock)
-                if vote.extractor == CLASS_VERSION:
-                    classes.add(vote.digest)
                 if not self._place(row.position, vote):
                     problems.append((row.position, "its version is taken by other votes"))
             if mark != start:
@@ -330,7 +322,6 @@ class SharedLog:
                 self._db.execute(schema.PRUNE_MARKS, values)
                 self._set("position", str(mark.position))
                 self._set("clock", str(clock))
-                self._update_classes(classes)
         return problems
 
     def cut(self, position: int) -> None:
@@ -348,7 +339,7 @@ class SharedLog:
             ((last,),) = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'pending'")
             ((first,),) = self._db.execute("SELECT coalesce(min(seq), 0) FROM pending")
             behind = last + head.position - position + 1 - first
-            self._db.execute(schema.MOVE_EVENTS, (behind, PROVISIONAL, 2**63 - 1))
+            self._db.execute(schema.MOVE_EVENTS, (behind, PROVISIONAL, LAST))
             self._db.execute(schema.MOVE_PENDING, (behind,))
             self._db.execute(schema.MOVE_EVENTS, (last - position, position + 1, PROVISIONAL - 1))
             self._insert_pending(last, last + head.position - position)
@@ -423,15 +414,6 @@ class SharedLog:
             self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
         else:
             self._db.execute("UPDATE events SET node = ? WHERE seq = ?", (twin.node, seq))
-
-    def _update_classes(self, digests: Collection[bytes]) -> None:
-        in_force = self.classes_upto(2**63 - 1) if digests else {}
-        for digest in digests:
-            name = digest.decode().removeprefix("class:")
-            if name in in_force:
-                self._db.execute(schema.DEFINE_CLASS, (name, in_force[name]))
-            else:
-                self._db.execute("DELETE FROM classes WHERE name = ?", (name,))
 
     def _find(self, vote: Vote) -> tuple[int, Vote] | None:
         values = (vote.digest, vote.user, *vote.version)

@@ -236,8 +236,7 @@ class SqliteLedger(ClosedOnExit):
 
     def file_bytes(self) -> int:
         """Bytes of the file, with those still in its log."""
-        with self._db.errors():
-            return int(self._db.pragma("page_count") * self._db.pragma("page_size"))
+        return int(self._db.query(schema.FILE_BYTES)[0][0])
 
     # ---- notes
 
@@ -480,11 +479,6 @@ class SqliteLedger(ClosedOnExit):
         """The event up to which the ledger was last compacted; 0: never."""
         return self._read_number("ledger.compacted")
 
-    def last_time(self) -> int:
-        """When the last event was cast, seconds since 1970; 0 when there is none."""
-        rows = self._db.query(schema.LAST_TIME)
-        return int(rows[0][0]) if rows else 0
-
     def get_vote(self, digest: bytes, user: str) -> Vote | None:
         """The vote in force of this user on this message, or its tombstone."""
         rows = self._db.query(schema.STANDING_VOTE, (digest, user))
@@ -588,6 +582,8 @@ class SqliteLedger(ClosedOnExit):
 
     def classes(self) -> dict[str, bool]:
         """Each class by name, and whether it is unwanted."""
+        if self.shared is not None:
+            return self.shared.classes_upto()
         rows = self._db.query("SELECT name, unwanted FROM classes ORDER BY name")
         return {name: bool(unwanted) for name, unwanted in rows}
 
@@ -611,12 +607,11 @@ class SqliteLedger(ClosedOnExit):
         with self._db.errors():
             number, until = self._last_number.read()  # first, since others may commit
         noted = self.get_meta(_LOST_KEY)
-        before = LostEvents(*json.loads(noted)) if noted else None
-        if (missing := number - self.last_seq()) <= 0:
-            return before
-        if before is None:
-            return LostEvents(missing, self.last_time(), until)
-        return LostEvents(before.events + missing, before.since, until)
+        lost = LostEvents(*json.loads(noted)) if noted else None
+        if (missing := number - self.last_seq()) > 0:
+            events, since = lost[:2] if lost else (0, self._db.query(schema.LAST_TIME)[0][0])
+            lost = LostEvents(events + missing, since, until)
+        return lost
 
     def forget_lost(self) -> None:
         """Somebody knows of them."""
