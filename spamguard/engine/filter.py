@@ -547,9 +547,8 @@ class Filter(ClosedOnExit):
             raise TypeError(
                 "the name of a user is a str, and empty for what is nobody's in particular"
             )
-        changed = self._store.cast(votes, unless_voted_since=unless_voted_since, settle=settle)
-        if not self._store.is_current:
-            self._refresh()
+        changed = self._ledger.append(votes, unless_voted_since=unless_voted_since)
+        self._refresh()
         self._store.save_if_long_tail()
         if settle:
             self._settle_if_due()

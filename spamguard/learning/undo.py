@@ -224,10 +224,10 @@ def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
         if excess * _SLACK < kept.number:
             return 0
         old = ledger.users.oldest_votes(upto, number=excess, personal=MAX_VOTES)
-    for seqs in batches(old):
+    for keys in batches(old):
         tombstones = [
             NewVote(digest, user, None, b"", b"", Origin.AGEING, trusted, extractor)
-            for digest, user, extractor in ledger.users.keys_of(seqs)
+            for digest, user, extractor in keys
         ]
         aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=moment))
     return aged

@@ -221,17 +221,14 @@ class UserQueries:
 
     def oldest_votes(
         self, upto_seq: int, *, number: int = -1, before: int | None = None, personal: int = 0
-    ) -> list[int]:
-        """Events that are votes in force about messages, the oldest `number` of them (-1: all).
+    ) -> list[tuple[bytes, str, int]]:
+        """Digest, user and extractor of votes in force about messages, the oldest `number` of them
+        (-1: all), the oldest first.
 
         before: only those cast before then, in seconds since 1970. personal: so many of each user's
         latest votes come last; the site (user "") has none.
         """
-        return self._column(schema.OLDEST_VOTES, upto_seq, before, personal, number)
-
-    def keys_of(self, seqs: Sequence[int]) -> list[tuple[bytes, str, int]]:
-        """Digest, user and extractor version of the votes of these events that are still there."""
-        return self._query(schema.KEYS_OF_SEQS, (json.dumps(seqs),))
+        return self._query(schema.OLDEST_VOTES, (upto_seq, before, personal, number))
 
     def find_kept(self) -> tuple[int | None, int]:
         """When the oldest vote in force was cast, and how many have aged and are not dropped."""

@@ -105,7 +105,6 @@ SELECT max(
         (SELECT value FROM meta WHERE key = 'ledger.away')
         WHEN '' THEN {PROVISIONAL} ELSE {LAST} END),
     coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.position'), 0))"""
-END = "SELECT coalesce(max(seq), 0) FROM events"
 NEXT_STEP = """
 SELECT coalesce(max(seq), ?1) FROM (
     SELECT seq FROM events WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3)"""
@@ -134,6 +133,8 @@ INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = ex
 FINGERPRINT = "SELECT max(value) FROM meta WHERE key = 'ledger.fingerprint'"
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+# Notes of other rooms that hold numbers of events: joining gives every event another number.
+DROP_NUMBERED_NOTES = "DELETE FROM meta WHERE key GLOB 'tables.*' OR key GLOB 'renewed.*'"
 DROP_META = "DELETE FROM meta WHERE key IN (SELECT value FROM json_each(?))"
 
 # A joined ledger (`shared.SharedLog`).
@@ -301,17 +302,19 @@ WHERE {_IS_IN_FORCE} GROUP BY user, label"""
 # their order is as good as random: so the classes of an import, taught one after the other, grow
 # old together.
 OLDEST_VOTES = f"""
-SELECT seq FROM (
-    SELECT seq, user, time,
-        row_number() OVER (PARTITION BY user ORDER BY time DESC, seq DESC) AS place
-    FROM events INDEXED BY events_of_users
-    WHERE {_IS_IN_FORCE} AND +seq <= ?1)
-WHERE ?2 IS NULL OR time < ?2
-ORDER BY user <> '' AND place <= ?3, time / 3600, (seq % 1073741824 * 2654435761) & 4294967295
-LIMIT ?4"""
-
-KEYS_OF_SEQS = """
-SELECT digest, user, extractor FROM events WHERE seq IN (SELECT value FROM json_each(?))"""
+SELECT events.digest, events.user, events.extractor
+FROM (
+    SELECT seq, row_number() OVER (
+        ORDER BY user <> '' AND place <= ?3, time / 3600,
+            (seq % 1073741824 * 2654435761) & 4294967295) AS turn
+    FROM (
+        SELECT seq, user, time,
+            row_number() OVER (PARTITION BY user ORDER BY time DESC, seq DESC) AS place
+        FROM events INDEXED BY events_of_users
+        WHERE {_IS_IN_FORCE} AND +seq <= ?1)
+    WHERE ?2 IS NULL OR time < ?2
+    ORDER BY turn LIMIT ?4) AS oldest
+CROSS JOIN events ON events.seq = oldest.seq ORDER BY turn"""
 
 KEPT = f"""SELECT
     (SELECT min(time) FROM events INDEXED BY events_of_users WHERE {_IS_IN_FORCE}),

@@ -95,10 +95,6 @@ class LogState(NamedTuple):
     away: str
 
 
-# Notes of other rooms that hold numbers of events: joining gives every event another number.
-_NUMBERED_NOTES = ("tables.", "renewed.")
-
-
 class ForkError(LedgerError):
     """The shared log does not go on where this copy of it ends."""
 
@@ -132,8 +128,7 @@ class SharedLog:
             log = SharedLog(database, database.transaction)
             database.execute("UPDATE events SET seq = seq + ?", (PROVISIONAL - 1,))
             log._insert_pending(PROVISIONAL - 1, LAST)
-            for note in _NUMBERED_NOTES:
-                database.execute("DELETE FROM meta WHERE substr(key, 1, ?) = ?", (len(note), note))
+            database.execute(schema.DROP_NUMBERED_NOTES)
             node = secrets.token_hex(8)
             values = {"node": node, "compacted": "0", "position": "0", "generation": "1"}
             values |= {"away": str(int(time.time())), "joining": "yes"}
@@ -237,13 +232,8 @@ class SharedLog:
 
     def counts(self) -> LogCounts:
         """The state of this copy, for people."""
-        with self._db.transaction("BEGIN"):
-            return LogCounts(
-                self._number("position"),
-                *self.waiting(),
-                self._number("away"),
-                self._text("joining") != "",
-            )
+        away, joining = self._number("away"), self._text("joining") != ""
+        return LogCounts(self._number("position"), *self.waiting(), away, joining)
 
     def set_away(self, since: int | None) -> None:
         """Note since when the log cannot be reached, and all that waits is in force; None: it can
@@ -306,16 +296,12 @@ class SharedLog:
                     self._drop(seq)
                 try:
                     vote = decode_event(row.event)
+                    if vote.clock - clock > MAX_CLOCK_STEP:
+                        raise LedgerError(f"its clock, {vote.clock}, is far above all others")
+                    clock = max(clock, vote.clock)
+                    self._place(row.position, vote)
                 except LedgerError as error:
                     problems.append((row.position, str(error)))
-                    continue
-                if vote.clock - clock > MAX_CLOCK_STEP:
-                    text = f"its clock, {vote.clock}, is far above all others"
-                    problems.append((row.position, text))
-                    continue
-                clock = max(clock, vote.clock)
-                if not self._place(row.position, vote):
-                    problems.append((row.position, "its version is taken by other votes"))
             if mark != start:
                 last = mark.position - _KEPT_MARKS
                 values = (start.position - _KEPT_MARKS, last, _KEPT_MARKS)
@@ -384,7 +370,7 @@ class SharedLog:
             raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
         return True
 
-    def _place(self, position: int, vote: Vote) -> bool:
+    def _place(self, position: int, vote: Vote) -> None:
         """Give a vote its position, under a node of its own where another has its version."""
         for candidate in _candidates(vote):
             standing = self._find(candidate)
@@ -396,10 +382,10 @@ class SharedLog:
                 standing = None
             if standing is None:
                 self._db.execute(schema.INSERT_EVENT, (position, *candidate))
-                return True
+                return
             if standing[1] == candidate:  # it came in another shape before
-                return True
-        return False
+                return
+        raise LedgerError("its version is taken by other votes")
 
     def _drop(self, seq: int) -> None:
         self._db.execute("DELETE FROM pending WHERE seq = ?", (seq,))

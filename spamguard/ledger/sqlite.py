@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -39,12 +40,11 @@ from spamguard.ledger.votes import (
     NewVote,
     add_version,
     is_class_label,
-    lesson_changes,
     make_class_vote,
     resolve_lessons,
     votes_in_force,
 )
-from spamguard.records import EXTRACTOR, Vote
+from spamguard.records import Vote
 from spamguard.storage import as_directory_owner, batches
 
 if TYPE_CHECKING:
@@ -65,18 +65,6 @@ class LostEvents(NamedTuple):
     events: int
     since: int
     until: int
-
-
-class Cast(NamedTuple):
-    """What casting votes did.
-
-    changed: of each vote, whether it changed anything. before: the number of the event before
-    them. changes: what they teach and unteach, as by `SqliteLedger.changes_after`.
-    """
-
-    changed: list[bool]
-    before: int
-    changes: list[Change]
 
 
 class EventsMovedError(LedgerError):
@@ -118,7 +106,7 @@ class SqliteLedger(ClosedOnExit):
         self.fingerprint = fingerprint
         self._db = database
         self.users = UserQueries(database.query)
-        self._last = self._clock = 0  # of `_casting`
+        self._clock = 0  # of `_casting`
         with database.errors():
             self.node = self.get_meta("ledger.node") or ""
             self._last_counters = self._change_counters()
@@ -312,12 +300,8 @@ class SqliteLedger(ClosedOnExit):
         the same or a newer extractor, when it takes back what is not taught, or when its user has
         said anything of its message after `unless_voted_since` (`voting_moment`; 0: ever).
         """
-        return self.cast(votes, unless_voted_since=unless_voted_since).changed
-
-    def cast(self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None) -> Cast:
-        """`append` for a reader of the log, who need not read these events any more."""
         if not votes:
-            return Cast([], 0, [])
+            return []
         with self._pushing(), self._casting():
             return self._append(votes, unless_voted_since=unless_voted_since)
 
@@ -330,7 +314,7 @@ class SqliteLedger(ClosedOnExit):
         All votes that are cast inside take effect, or none. force: also those that change nothing.
         """
         with self._pushing(), self._casting():
-            yield lambda votes: self._append(votes, force=force).changed
+            yield partial(self._append, force=force)
 
     def _append(
         self,
@@ -338,42 +322,32 @@ class SqliteLedger(ClosedOnExit):
         *,
         unless_voted_since: int | None = None,
         force: bool = False,
-    ) -> Cast:
+    ) -> list[bool]:
         changed: list[bool] = []
         digests = list({vote.digest: None for vote in votes})
         rows = self.users.query_digests(schema.VOTES_OF_DIGESTS, digests)
         in_force = votes_in_force(map(Vote._make, rows))
-
-        def insert_each() -> Iterator[tuple[int, Vote]]:
-            for vote in votes:
-                standing = in_force.get(vote.digest, {}).get(vote.user)
-                label, extractor = (standing.label, standing.extractor) if standing else (None, 0)
-                is_newer = label is not None and extractor < vote.extractor
-                is_needed = force or label != vote.label or is_newer
-                if is_needed and unless_voted_since is not None:
-                    key = (vote.digest, vote.user)
-                    for seq, clock in self._db.query(schema.LAST_WORD, key):
-                        moment = seq if self.shared is None else clock
-                        is_needed = moment <= unless_voted_since
-                changed.append(is_needed)
-                if is_needed:
-                    self._clock += 1
-                    versioned = add_version(vote, self._clock, self.node)
-                    self._insert(versioned)
-                    yield self._last, versioned
-
-        before = self._last
-        # `lesson_changes` keeps the votes in force up to date: later votes see earlier ones.
-        changes = lesson_changes(in_force, insert_each(), EXTRACTOR, self.users.load_vote)
-        return Cast(changed, before, list(changes))
+        for vote in votes:
+            standing = in_force.get(vote.digest, {}).get(vote.user)
+            label, extractor = (standing.label, standing.extractor) if standing else (None, 0)
+            is_newer = label is not None and extractor < vote.extractor
+            is_needed = force or label != vote.label or is_newer
+            if is_needed and unless_voted_since is not None:
+                for seq, clock in self._db.query(schema.LAST_WORD, (vote.digest, vote.user)):
+                    moment = seq if self.shared is None else clock
+                    is_needed = moment <= unless_voted_since
+            changed.append(is_needed)
+            if is_needed:
+                self._clock += 1
+                versioned = add_version(vote, self._clock, self.node)
+                self._insert(versioned)
+                in_force.setdefault(vote.digest, {})[vote.user] = versioned
+        return changed
 
     def _insert(self, vote: Vote) -> bool:
         if self.shared is not None:
             return self.shared.cast(vote)
-        cursor = self._db.execute(schema.INSERT_VOTE, vote)
-        is_new = cursor.rowcount > 0
-        self._last = (cursor.lastrowid or 0) if is_new else self._last
-        return is_new
+        return self._db.execute(schema.INSERT_VOTE, vote).rowcount > 0
 
     def merge(self, votes: Iterable[Vote]) -> int:
         """Take in votes that have versions, in any order, any number of times; how many were new.
@@ -483,11 +457,6 @@ class SqliteLedger(ClosedOnExit):
         """The vote in force of this user on this message, or its tombstone."""
         rows = self._db.query(schema.STANDING_VOTE, (digest, user))
         return Vote(*rows[0]) if rows else None
-
-    def standing_label(self, digest: bytes, user: str) -> str | None:
-        """The label of the vote in force of this user under this digest."""
-        rows = self._db.query(schema.STANDING_LABEL, (digest, user))
-        return rows[0][0] if rows else None
 
     def has_digest_between(self, first: bytes, end: bytes) -> bool:
         """Whether there is an event with a digest from the first of these on, before the second."""
@@ -623,17 +592,17 @@ class SqliteLedger(ClosedOnExit):
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        """A transaction that casts votes: `_last` is the last event, `_clock` the last version."""
+        """A transaction that casts votes: `_clock` is the last version."""
         with self._writing():
-            ((self._last,),) = self._db.execute(schema.END)
             self._clock = clock = self._read_number("ledger.clock")
-            if self.shared is None and self._last_number.read()[0] > self._last:
+            if self.shared is None and self._last_number.read()[0] > self.last_seq():
                 # their numbers are given again now
                 self._set_meta(_LOST_KEY, json.dumps(self.find_lost()))
             yield
             if self._clock > clock:
                 self._set_meta("ledger.clock", str(self._clock))
-        self._last_number.write(0 if self.shared is not None else self._last)
+            last = 0 if self.shared is not None else self.last_seq()
+        self._last_number.write(last)
 
     @contextmanager
     def _pushing(self) -> Iterator[None]:

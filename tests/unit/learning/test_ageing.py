@@ -49,7 +49,7 @@ def numbers_in_force(spam_filter: Filter, user: str = "") -> list[int]:
     return [
         number
         for number, example in enumerate(EXAMPLES)
-        if ledger.standing_label(example.digest, user) is not None
+        if (vote := ledger.get_vote(example.digest, user)) and vote.label is not None
     ]
 
 
