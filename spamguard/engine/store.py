@@ -323,7 +323,6 @@ class TableStore:
                 raise
         self._tidy_up(upto)
         self.catch_up()
-        self._ledger.skip_own_writes()
 
     def _is_settled_beyond(self, line: str | None, seq: int) -> bool:
         """Whether another process has settled more.

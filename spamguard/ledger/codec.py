@@ -100,7 +100,7 @@ def _layout(count: int) -> tuple[int, int, int]:
 
 def unpack(packed: bytes) -> Features:
     """The features of one receipt. LedgerError: it is damaged."""
-    count, traits_end, numbers_end, low_end, middle_end = _check_layout(packed)
+    count, traits_end, numbers_end, low_end, middle_end = check_receipt(packed)
     body = np.frombuffer(packed, np.uint8, offset=_HEADER.size)
     ones = np.flatnonzero(np.unpackbits(body[middle_end:], bitorder="little").view(np.bool_))
     if len(ones) != count:
@@ -140,13 +140,10 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
         ) from error
 
 
-def check_receipt(packed: bytes) -> None:
-    """Raise LedgerError unless format, length and checksum are right."""
-    _check_layout(packed)
-
-
-def _check_layout(packed: bytes) -> tuple[int, int, int, int, int]:
-    """The number of tokens, and where traits, numbers, low and middle plane end behind the head."""
+def check_receipt(packed: bytes) -> tuple[int, int, int, int, int]:
+    """The number of tokens, and where traits, numbers, low and middle plane end behind the head.
+    LedgerError: format, length or checksum is wrong.
+    """
     if len(packed) < _HEADER.size:
         raise _damage_error("it is too short")
     checksum, count, form, traits, numbers = _HEADER.unpack_from(packed)
@@ -181,7 +178,5 @@ def pack_scores(scores: Sequence[float]) -> bytes:
 
 
 def unpack_scores(packed: bytes) -> tuple[float, ...]:
-    """The log-odds that were packed, to 1/512 nat. LedgerError: the bytes are damaged."""
-    if len(packed) % 2:
-        raise _damage_error("its scores are cut off")
+    """The log-odds that were packed, to 1/512 nat."""
     return tuple((np.frombuffer(packed, "<i2") / _SCORE_STEPS).tolist())

@@ -128,8 +128,8 @@ class UserQueries:
 
     def last_vote_time(self, origins: Sequence[str]) -> int | None:
         """When anybody last cast a vote from one of these origins, in seconds since 1970."""
-        times = (self._column(schema.LAST_TIME_OF_ORIGIN, origin)[0] for origin in origins)
-        return max(filter(None, times), default=None)
+        times: list[int | None] = self._column(schema.LAST_TIME_OF_ORIGINS, json.dumps(origins))
+        return times[0]
 
     def votes_by_origin(self, after: int, upto: int) -> list[tuple[str, str, int, int]]:
         """Class, origin, number and newest time of the votes after one event up to another."""

@@ -241,14 +241,14 @@ SELECT {_COLUMNS} FROM events WHERE digest > ? AND digest <= ? AND +seq <= ? ORD
 # the order of digests every row would be a page of its own.
 LABELS_OF_SINGLE_EVENTS = """
 SELECT label, count(*) FROM events
-WHERE seq <= :upto AND label IS NOT NULL AND (:extractor IS NULL OR extractor = :extractor)
-AND NOT EXISTS (
+WHERE seq <= :upto AND substr(label, 1, 1) <> '('
+AND (:extractor IS NULL OR extractor = :extractor) AND NOT EXISTS (
     SELECT 1 FROM events AS other
     WHERE other.digest = events.digest AND +other.seq <= :upto AND +other.seq <> events.seq)
 GROUP BY label"""
 
 VOTES_OF_SEVERAL_EVENTS = f"""
-{_SELECT_BARE_VOTE} WHERE +seq <= :upto AND digest IN (
+{_SELECT_BARE_VOTE} WHERE +seq <= :upto AND extractor < {SENDER_VERSION} AND digest IN (
     SELECT digest FROM events WHERE +seq <= :upto GROUP BY digest HAVING count(*) > 1)
 ORDER BY digest"""
 
@@ -334,9 +334,10 @@ SELECT time, origin FROM events
 WHERE user = ?1 AND label IS NOT NULL AND {_HAS_ORIGIN.format("?2")}
 ORDER BY time DESC LIMIT 1"""
 
-LAST_TIME_OF_ORIGIN = f"""
+LAST_TIME_OF_ORIGINS = f"""
 SELECT max(time) FROM events INDEXED BY events_of_users
-WHERE label IS NOT NULL AND {_HAS_ORIGIN.format("?1")}"""
+WHERE label IS NOT NULL AND EXISTS (
+    SELECT 1 FROM json_each(?) WHERE {_HAS_ORIGIN.format("value")})"""
 
 # Rows are read, up to their large columns.
 DIGESTS_OF_USER = f"""

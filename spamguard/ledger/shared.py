@@ -46,7 +46,7 @@ from spamguard.ledger.events import (
     encode_event,
     next_chain,
 )
-from spamguard.ledger.schema import LAST, PROVISIONAL
+from spamguard.ledger.schema import LAST, LEDGER_SCHEMA, PROVISIONAL
 from spamguard.ledger.votes import (
     CLASS_KEY_RANGE,
     SETTLING_DIGEST,
@@ -63,7 +63,6 @@ MAX_WAIT_SECONDS = 1.0  # for a turn of the courier
 COURIER_SOCKET = "courier.sock"
 """In the state directory: where the courier hears requests, a line of JSON each."""
 _MIN_GROWTH = 10  # events between two settlings
-_BATCH_EVENTS = 512
 _KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
 
 
@@ -115,14 +114,12 @@ class SharedLog:
 
     @staticmethod
     def create(database: Database) -> None:
-        """Make a ledger part of a shared log. It must be opened anew afterwards.
+        """Make a ledger, which is part of none, part of a shared log.
 
         All that it holds becomes provisional and waits to be pushed. The node gets another name,
         because a copy of this file may join as well.
         """
         with database.transaction():
-            if database.execute(schema.HAS_JOINED).fetchone()[0]:
-                raise LedgerError(f"ledger {database.path}: it has joined a shared log already")
             for statement in schema.JOINED_TABLES:
                 database.execute(statement)
             log = SharedLog(database, database.transaction)
@@ -154,7 +151,8 @@ class SharedLog:
         with self._writing():
             waiting, _ = self.waiting()
             if waiting and not force:
-                raise self._error(f"{waiting:,} events have not reached the shared log yet")
+                problem = f"{waiting:,} events have not reached the shared log yet"
+                raise LEDGER_SCHEMA.make_error(self._db.path, problem)
             self._db.execute("DELETE FROM classes")
             self._db.executemany(schema.DEFINE_CLASS, self.classes_upto().items())
             offset = PROVISIONAL - 1 - self._number("position")
@@ -250,15 +248,11 @@ class SharedLog:
 
     def note_server(self, server: Server) -> None:
         """From now on, only this one, and its successors, hold the log."""
-        if self.server() != server:
-            with self._writing():
-                self._set("server", f"{server.system} {server.timeline}")
+        self._note("server", f"{server.system} {server.timeline}")
 
     def end_joining(self) -> None:
         """Note that the whole log is here, and settled."""
-        if self._text("joining"):
-            with self._writing():
-                self._set("joining", "")
+        self._note("joining", "")
 
     def settling_position(self) -> int:
         """Up to which position tables are to be settled: a function of the log alone.
@@ -313,12 +307,10 @@ class SharedLog:
     def cut(self, position: int) -> None:
         """Make all events behind a position provisional again: the log has gone on otherwise there.
 
-        They come before the events that wait already.
+        They come before the events that wait already. position: 0, or of a mark.
         """
         with self._writing():
             head = self.head()
-            if position and not self._db.execute(schema.MARK_AT, (position,)).fetchone():
-                raise self._error(f"no chain is kept of position {position}: cut at a mark")
             if position >= head.position:
                 return
             # The cut events take the next numbers, and those that wait come behind them.
@@ -345,30 +337,25 @@ class SharedLog:
     # ---- within a transaction
 
     def _insert_pending(self, after: int, upto: int) -> None:
-        while rows := self._db.execute(
-            schema.EVENTS_BETWEEN, (after, upto, _BATCH_EVENTS)
-        ).fetchall():
-            for seq, *columns in rows:
-                event = encode_event(Vote(*columns))
-                self._db.execute(schema.INSERT_PENDING_AT, (seq, *_pending_columns(event)))
-            after = rows[-1][0]
+        for seq, *columns in self._db.execute(schema.EVENTS_BETWEEN, (after, upto, -1)):
+            event = encode_event(Vote(*columns))
+            self._db.execute(schema.INSERT_PENDING_AT, (seq, *_pending_columns(event)))
 
     def _is_next(self, row: LogRow, mark: Mark, compacted: int) -> bool:
         """Whether the row is to be written; not, if it is there already. ForkError."""
         if row.position <= mark.position:
-            for (chain,) in self._db.execute(schema.MARK_AT, (row.position,)):
-                if chain != row.chain:
-                    problem = f"has another row at position {row.position}"
-                    raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
-            return False
-        follows = row.position == mark.position + 1
-        is_past_gap = mark.position < compacted and row.position <= compacted + 1
-        if row.position >= PROVISIONAL or (
-            row.chain != next_chain(mark.chain, row.event) if follows else not is_past_gap
-        ):
+            known = self._db.execute(schema.MARK_AT, (row.position,)).fetchall()
+            if known in ([], [(row.chain,)]):
+                return False
+            problem = f"has another row at position {row.position}"
+        else:
+            is_right = mark.position < compacted and row.position <= compacted + 1
+            if row.position == mark.position + 1:
+                is_right = row.chain == next_chain(mark.chain, row.event)
+            if is_right and row.position < PROVISIONAL:
+                return True
             problem = f"does not go on from position {mark.position}"
-            raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
-        return True
+        raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
 
     def _place(self, position: int, vote: Vote) -> None:
         """Give a vote its position, under a node of its own where another has its version."""
@@ -413,11 +400,13 @@ class SharedLog:
     def _number(self, name: str) -> int:
         return int(self._text(name) or 0)
 
+    def _note(self, name: str, value: str) -> None:
+        if self._text(name) != value:
+            with self._writing():
+                self._set(name, value)
+
     def _set(self, name: str, value: str) -> None:
         self._db.execute(schema.SET_META, (f"ledger.{name}", value))
-
-    def _error(self, problem: str) -> LedgerError:
-        return LedgerError(f"ledger {self._db.path}: {problem}")
 
 
 def _twin(vote: Vote) -> Vote | None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +38,6 @@ from spamguard.ledger.votes import (
     Lesson,
     NewVote,
     add_version,
-    is_class_label,
     make_class_vote,
     resolve_lessons,
     votes_in_force,
@@ -179,10 +177,8 @@ class SqliteLedger(ClosedOnExit):
         may count as a change.
         """
         before = self._last_counters
-        try:  # faster than `Database.errors`: this runs before every verdict
+        with self._db.errors():
             self._last_counters = self._change_counters()
-        except sqlite3.Error as error:
-            raise LEDGER_SCHEMA.explain(self.path, error) from error
         return self._last_counters != before
 
     def _change_counters(self) -> tuple[int, int]:
@@ -190,10 +186,6 @@ class SqliteLedger(ClosedOnExit):
         connection = self._db.connection
         ((version,),) = connection.execute("PRAGMA data_version")
         return version, connection.total_changes
-
-    def skip_own_writes(self) -> None:
-        """Have `has_grown` leave out what this object has written so far."""
-        self._last_counters = self._last_counters[0], self._db.connection.total_changes
 
     def trusted_time(self, now: float) -> int:
         """The time by which votes grow old (`Database.trusted_time`), seconds since 1970."""
@@ -491,8 +483,8 @@ class SqliteLedger(ClosedOnExit):
         now. Then the reader must throw away what it has folded and begin at 0.
         """
         before, (end, state) = state, self.read_end()
-        if before is not None and self.valid_upto(seq, before) < seq:
-            raise self._moved_error()
+        if before is not None:
+            self._check_state(before, seq)
         if seq > end:
             raise self._rebuild_error(f"it ends at event {end}, the tables hold {seq}")
         first, dropped = seq, self.get_meta(_DROPPED_KEY)
@@ -541,11 +533,13 @@ class SqliteLedger(ClosedOnExit):
         values = {"upto": upto, "extractor": extractor}
         with self._db.transaction("BEGIN"):
             self._check_compacted(upto)
-            counts = Counter(dict(self._db.execute(schema.LABELS_OF_SINGLE_EVENTS, values)))
+            counts: Counter[str] = Counter(
+                dict(self._db.execute(schema.LABELS_OF_SINGLE_EVENTS, values))
+            )
             rows = self._db.execute(schema.VOTES_OF_SEVERAL_EVENTS, values)
             lessons = resolve_lessons(map(Vote._make, rows), extractor)
             counts.update(lesson.label for lesson in lessons)
-        return {label: count for label, count in counts.items() if is_class_label(label)}
+        return dict(counts)
 
     # ---- classes
 
@@ -620,14 +614,11 @@ class SqliteLedger(ClosedOnExit):
         if self.shared is None:
             return None
         if self.valid_upto(seq, state) < seq:
-            raise self._moved_error()
+            raise EventsMovedError(
+                f"ledger {self.path}: lessons of other machines came in before those read so far: "
+                "try again"
+            )
         return self.shared.state()
-
-    def _moved_error(self) -> EventsMovedError:
-        return EventsMovedError(
-            f"ledger {self.path}: lessons of other machines came in before those read so far: "
-            "try again"
-        )
 
     def _check_compacted(self, seq: int) -> None:
         compacted = self.compacted_seq()
