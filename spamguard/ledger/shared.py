@@ -273,8 +273,6 @@ class SharedLog:
         comes back leaves `pending`. compacted: up to this position the log may have gaps.
         ForkError: the rows do not go on where this copy ends; nothing was written.
         """
-        if not rows:
-            return []
         problems = list[tuple[int, str]]()
         with self._writing():
             start = mark = self.head()
