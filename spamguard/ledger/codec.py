@@ -178,5 +178,7 @@ def pack_scores(scores: Sequence[float]) -> bytes:
 
 
 def unpack_scores(packed: bytes) -> tuple[float, ...]:
-    """The log-odds that were packed, to 1/512 nat."""
+    """The log-odds that were packed, to 1/512 nat. LedgerError: the bytes are damaged."""
+    if len(packed) % 2:
+        raise _damage_error("its scores are cut off")
     return tuple((np.frombuffer(packed, "<i2") / _SCORE_STEPS).tolist())

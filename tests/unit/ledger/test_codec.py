@@ -120,3 +120,5 @@ def test_scores_are_clipped_and_damage_is_refused():
     )
     assert codec.pack_scores([]) == b""
     assert codec.unpack_scores(b"") == ()
+    with pytest.raises(LedgerError):
+        codec.unpack_scores(b"abc")
