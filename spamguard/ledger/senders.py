@@ -131,6 +131,6 @@ class SenderWords:
         """This user's own word."""
         for digest, of_domain in zip(digests, (False, True), strict=False):
             word = self._ledger.get_vote(digest, user)
-            if word and (nats := label_nats(word.label)):
+            if nats := label_nats(word and word.label):
                 return SenderWord(nats, of_domain)
         return None

@@ -50,9 +50,7 @@ from spamguard.ledger.schema import LAST, LEDGER_SCHEMA, PROVISIONAL
 from spamguard.ledger.votes import (
     CLASS_KEY_RANGE,
     SETTLING_DIGEST,
-    add_version,
     classes_in_force,
-    make_class_vote,
 )
 from spamguard.records import Vote
 
@@ -72,21 +70,19 @@ _KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
 class LogCounts(NamedTuple):
     """The state of a node's copy.
 
-    waiting: events without a position. oldest: time of the first of them. away: since when the log
-    cannot be reached, and they are in force here; 0: it can be reached. joining: until the whole
+    waiting: events without a position. oldest: time of the first of them. joining: until the whole
     log is here, and settled.
     """
 
     position: int
     waiting: int
     oldest: int
-    away: int
     joining: bool
 
 
 class LogState(NamedTuple):
-    """generation: how often events have got other positions. head: the end of this copy. away: as
-    of `LogCounts`, as a text.
+    """generation: how often events have got other positions. head: the end of this copy. away:
+    since when the log cannot be reached, and what waits is in force here; "": it can be reached.
     """
 
     generation: int
@@ -126,22 +122,15 @@ class SharedLog:
             database.execute("UPDATE events SET seq = seq + ?", (PROVISIONAL - 1,))
             log._insert_pending(PROVISIONAL - 1, LAST)
             database.execute(schema.DROP_NUMBERED_NOTES)
-            node = secrets.token_hex(8)
-            values = {"node": node, "compacted": "0", "position": "0", "generation": "1"}
+            values = {
+                "node": secrets.token_hex(8),
+                "compacted": "0",
+                "position": "0",
+                "generation": "1",
+            }
             values |= {"away": str(int(time.time())), "joining": "yes"}
             for name, value in values.items():
                 log._set(name, value)
-            log._cast_classes(node)
-
-    def _cast_classes(self, node: str) -> None:
-        """Cast votes for the classes that are defined otherwise, or by no vote."""
-        rows = self._db.execute("SELECT name, unwanted FROM classes ORDER BY name").fetchall()
-        voted, clock, now = self.classes_upto(), self._number("clock"), int(time.time())
-        for name, unwanted in rows:
-            if voted.get(name) != bool(unwanted):
-                clock += 1
-                self.cast(add_version(make_class_vote(name, bool(unwanted), now), clock, node))
-        self._set("clock", str(clock))
 
     def leave(self, *, force: bool = False) -> None:
         """Make the ledger one of a single machine. LedgerError: events wait to be pushed.
@@ -230,8 +219,7 @@ class SharedLog:
 
     def counts(self) -> LogCounts:
         """The state of this copy, for people."""
-        away, joining = self._number("away"), self._text("joining") != ""
-        return LogCounts(self._number("position"), *self.waiting(), away, joining)
+        return LogCounts(self.head().position, *self.waiting(), self._text("joining") != "")
 
     def set_away(self, since: int | None) -> None:
         """Note since when the log cannot be reached, and all that waits is in force; None: it can

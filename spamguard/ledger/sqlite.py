@@ -277,6 +277,8 @@ class SqliteLedger(ClosedOnExit):
         """Make the ledger part of a shared log (`SharedLog.create`)."""
         from spamguard.ledger.shared import SharedLog  # noqa: PLC0415  for joined ledgers only
 
+        now = int(time.time())
+        self.append([make_class_vote(*each, now) for each in self.classes().items()])
         with self._db.errors():
             SharedLog.create(self._db)
         self.node, self.shared = self.get_meta("ledger.node") or "", self._find_shared_log()
@@ -552,11 +554,11 @@ class SqliteLedger(ClosedOnExit):
 
     def define_class(self, name: str, unwanted: bool) -> None:
         """Make a class, or change whether it is unwanted."""
-        with self._pushing(), self._casting():
-            if self.shared is None:
-                self._db.execute(schema.DEFINE_CLASS, (name, unwanted))
-            else:
-                self._append([make_class_vote(name, unwanted, int(time.time()))])
+        if self.shared is not None:
+            self.append([make_class_vote(name, unwanted, int(time.time()))])
+            return
+        with self._writing():
+            self._db.execute(schema.DEFINE_CLASS, (name, unwanted))
 
     # ---- events that were lost
 
