@@ -127,17 +127,18 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
 
     LedgerError: a receipt is damaged, or they differ in shape.
     """
-    tokens, traits, numbers = zip(
-        *((each.tokens, each.traits, each.numbers) for each in map(unpack, packed)), strict=True
-    )
-    offsets = np.concatenate(([0], np.cumsum([len(each) for each in tokens])))
+    features = list(map(unpack, packed))
+    offsets = np.cumsum([0, *(len(each.tokens) for each in features)])
+    tokens = np.concatenate([each.tokens for each in features])
     try:
-        return ReceiptColumns(np.concatenate(tokens), offsets, np.stack(traits), np.stack(numbers))
+        traits = np.stack([each.traits for each in features])
+        numbers = np.stack([each.numbers for each in features])
     except ValueError as error:
         raise LedgerError(
             "receipts of different extractor versions cannot be unpacked together: ask for one "
             "version"
         ) from error
+    return ReceiptColumns(tokens, offsets, traits, numbers)
 
 
 def check_receipt(packed: bytes) -> tuple[int, int, int, int, int]:

@@ -225,9 +225,7 @@ class SharedLog:
         """Note since when the log cannot be reached, and all that waits is in force; None: it can
         be reached.
         """
-        if (self._text("away") == "") != (since is None):
-            with self._writing():
-                self._set("away", "" if since is None else str(since))
+        self._note("away", "" if since is None else self._text("away") or str(since))
 
     def server(self) -> Server | None:
         """The server of the highest timeline that this node has seen."""

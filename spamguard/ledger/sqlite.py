@@ -107,7 +107,8 @@ class SqliteLedger(ClosedOnExit):
         self._clock = 0  # of `_casting`
         with database.errors():
             self.node = self.get_meta("ledger.node") or ""
-            self._last_counters = self._change_counters()
+            self._last_counters = (0, 0)
+            self.has_grown()
             self._opened_file = self._current_file()
             self._last_number = LastNumber(path.with_name(path.name + schema.LAST_SUFFIX))
         self.shared = self._find_shared_log()
@@ -177,15 +178,10 @@ class SqliteLedger(ClosedOnExit):
         may count as a change.
         """
         before = self._last_counters
-        with self._db.errors():
-            self._last_counters = self._change_counters()
+        with self._db.errors():  # commits by other connections, and writes by this one
+            version = self._db.pragma("data_version")
+        self._last_counters = version, self._db.connection.total_changes
         return self._last_counters != before
-
-    def _change_counters(self) -> tuple[int, int]:
-        """Counters of commits by other connections and of writes by this one."""
-        connection = self._db.connection
-        ((version,),) = connection.execute("PRAGMA data_version")
-        return version, connection.total_changes
 
     def trusted_time(self, now: float) -> int:
         """The time by which votes grow old (`Database.trusted_time`), seconds since 1970."""

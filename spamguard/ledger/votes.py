@@ -180,14 +180,11 @@ def lesson_changes(
     winning: the votes in force, before the first event, on the messages of the events; kept up to
     date. events: numbers and votes, in the order of the log. extractor: as in `resolve_lessons`.
     """
-    deciding: dict[bytes, Vote | None] = {}
     for seq, vote in events:
         votes = winning.setdefault(vote.digest, {})
-        if vote.digest not in deciding:
-            deciding[vote.digest] = deciding_vote(votes.values(), extractor)
-        before = deciding[vote.digest]
+        before = deciding_vote(votes.values(), extractor)
         _keep_newer(votes, vote)
-        after = deciding[vote.digest] = deciding_vote(votes.values(), extractor)
+        after = deciding_vote(votes.values(), extractor)
         if after is before:
             yield seq, None, None
         else:
