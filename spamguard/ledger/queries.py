@@ -68,7 +68,7 @@ class UserQueries:
         Replaced votes count too.
         """
         values = (user, since, until, origin, max_votes)
-        return int(self._query(schema.COUNT_VOTES_OF_USER, values)[0][0])
+        return int(self._column(schema.COUNT_VOTES_OF_USER, *values)[0])
 
     def apply_quota(
         self,
@@ -199,7 +199,7 @@ class UserQueries:
         extractor, of the oldest vote in force.
         """
         return {
-            digest: bytes(scores)
+            digest: scores
             for digest in digests
             for scores in self._column(schema.FIRST_SCORES, digest, extractor)
         }

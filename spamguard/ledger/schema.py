@@ -118,7 +118,6 @@ LAST_WORD = f"""
 SELECT seq, clock FROM events
 WHERE digest = ? AND user = ? AND NOT {_IS_AGEING} {_IN_ORDER} LIMIT 1"""
 VOTES_OF_KEY = f"SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? {_IN_ORDER}"
-STANDING_VOTE = f"{VOTES_OF_KEY} LIMIT 1"
 VOTES_ON_MESSAGE = f"""
 SELECT {_COLUMNS} FROM events
 WHERE digest = ? AND label IS NOT NULL AND NOT {_IS_SUPERSEDED} ORDER BY user"""

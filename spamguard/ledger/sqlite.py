@@ -125,7 +125,7 @@ class SqliteLedger(ClosedOnExit):
         with LEDGER_SCHEMA.errors(path), as_directory_owner(path.parent):
             # Looked for first: another process that makes the ledger makes the file before its log.
             names = [path.with_name(path.name + end) for end in schema.LOG_SUFFIXES]
-            logs = [name for name in names if name.exists()]
+            logs = list(filter(Path.exists, names))
             if logs and not path.exists():
                 raise LEDGER_SCHEMA.make_error(
                     path,
@@ -445,8 +445,7 @@ class SqliteLedger(ClosedOnExit):
 
     def get_vote(self, digest: bytes, user: str) -> Vote | None:
         """The vote in force of this user on this message, or its tombstone."""
-        rows = self._db.query(schema.STANDING_VOTE, (digest, user))
-        return Vote(*rows[0]) if rows else None
+        return next(iter(self.users.all_votes(user, digest)), None)
 
     def has_digest_between(self, first: bytes, end: bytes) -> bool:
         """Whether there is an event with a digest from the first of these on, before the second."""
@@ -576,9 +575,8 @@ class SqliteLedger(ClosedOnExit):
 
     def forget_lost(self) -> None:
         """Somebody knows of them."""
-        with self._writing():
+        with self._casting():
             self._db.execute("DELETE FROM meta WHERE key = ?", (_LOST_KEY,))
-            self._last_number.write(0 if self.shared is not None else self.last_seq())
 
     # ---- help
 
