@@ -227,13 +227,27 @@ def short_path(directory: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
+def _connect(client: socket.socket, path: Path) -> None:
+    with short_path(path.parent) as directory:
+        client.connect(str(directory / path.name))
+
+
+def ask(path: Path, request: bytes, seconds: float) -> bytes:
+    """Send a line to the process of ours that listens there; the line that it answers. OSError."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(seconds)
+        _connect(client, path)
+        client.sendall(request + b"\n")
+        with client.makefile("rb") as stream:
+            return stream.readline()
+
+
 def is_listening(path: Path) -> bool:
     """Whether a process listens there; a killed process leaves a socket on which nobody does."""
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
-            with short_path(path.parent) as directory:
-                client.connect(str(directory / path.name))
+            _connect(client, path)
         except BlockingIOError:  # its queue is full just now
             return True
         except OSError:

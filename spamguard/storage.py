@@ -170,10 +170,7 @@ class Spool:
         self.size += len(data)
 
     def read_start(self, length: int) -> bytes:
-        self._raise_failure()
-        if self._file is None:
-            return bytes(self._memory[:length])
-        return os.pread(self._file, length, 0)
+        return self._read_at(0, length)
 
     def read(self) -> bytes:
         return b"".join(self.chunks())
@@ -182,15 +179,17 @@ class Spool:
         """The bytes from `start` on, a chunk at a time."""
         self._raise_failure()
         while start < self.size:
-            self._raise_failure()  # it may have been closed meanwhile
-            if self._file is None:
-                chunk = bytes(self._memory[start:])
-            else:
-                chunk = os.pread(self._file, min(_CHUNK_BYTES, self.size - start), start)
-                if not chunk:
-                    raise OSError(errno.EIO, "the message has become shorter")
+            chunk = self._read_at(start, min(_CHUNK_BYTES, self.size - start))
+            if not chunk:
+                raise OSError(errno.EIO, "the message has become shorter")
             yield chunk
             start += len(chunk)
+
+    def _read_at(self, start: int, length: int) -> bytes:
+        self._raise_failure()
+        if self._file is None:
+            return bytes(self._memory[start : start + length])
+        return os.pread(self._file, length, start)
 
     @property
     def descriptor(self) -> int | None:

@@ -66,6 +66,7 @@ Between the thresholds of ham and spam lie 5.1.
 RESERVED_CLASSES = ("unsure", "not-scanned", "any")
 """Words that mean something else where headers and the API name a class."""
 
+_LESSON_HEADER = re.compile(r"(?:TEACH (\S+)|FORGET) ([0-9]{1,9})(?: (.+))?\n")
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MAX_USER_BYTES = 255
 
@@ -97,17 +98,9 @@ class QueuedLesson(NamedTuple):
 
 
 def parse_lesson_header(line: bytes) -> LessonHeader:
-    verb, _, rest = line.decode().removesuffix("\n").partition(" ")
-    label, _, rest = rest.partition(" ") if verb == "TEACH" else ("", "", rest)
-    length, blank, user = rest.partition(" ")
-    is_number = length.isascii() and length.isdecimal()
-    header = LessonHeader(label, int(length) if is_number else 0, user)
-    if (
-        not line.endswith(b"\n")
-        or not (label or verb == "FORGET")
-        or not header.is_valid()
-        or (blank and not user)
-    ):
+    match = _LESSON_HEADER.fullmatch(line.decode())
+    header = match and LessonHeader(match[1] or "", int(match[2]), match[3] or "")
+    if not header or not header.is_valid():
         raise ValueError(
             f"expected TEACH CLASS LENGTH [USER], with a length from 1 to {MAX_LESSON_BYTES}"
         )

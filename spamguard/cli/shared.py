@@ -221,7 +221,7 @@ def status(options: argparse.Namespace) -> int:
     values = asdict(courier) | counts._asdict() | {"notes": notes}
     lines = [
         f"position   {counts.position:,} of {max(courier.last, counts.position):,}",
-        f"waiting    {counts.waiting:,} ({counts.waiting_bytes / 1e6:,.1f} MB)"
+        f"waiting    {counts.waiting:,}"
         + (f", the oldest since {local_time(counts.oldest)}" if counts.waiting else ""),
         *notes,
     ]

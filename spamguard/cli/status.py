@@ -64,8 +64,7 @@ def run_status(options: argparse.Namespace) -> int:
 
     with common.open_filter(options, must_exist=True) as spam_filter:
         known, loss, ledger = spam_filter.status(), spam_filter.find_loss(), spam_filter.ledger
-        days = ledger.users.count_by_day()
-        first = next((day * _DAY_SECONDS for day, number in days.items() if number), None)
+        oldest, aged = ledger.users.find_kept()
         values = {
             "state": str(spam_filter.directory),
             "versions": {
@@ -79,7 +78,7 @@ def run_status(options: argparse.Namespace) -> int:
                 name: {"messages": number, "unwanted": name in known.unwanted}
                 for name, number in known.classes.items()
             },
-            "kept": {"since": first, "aged": ledger.ages.count_aged()[0]},
+            "kept": {"since": oldest, "aged": aged},
             "lost": asdict(loss) if loss else None,
             "outdated": count_outdated(ledger),
             "missing": policy.missing_lessons(known.classes, known.unwanted, known.stayed),

@@ -509,7 +509,7 @@ class Filter(ClosedOnExit):
         Messages that are taught already, by anybody, keep their first scores.
         """
         digests = [lesson.digest for lesson in lessons]
-        kept_scores = self.ledger.scores.first_scores(digests, EXTRACTOR)
+        kept_scores = self.ledger.users.first_scores(digests, EXTRACTOR)
         parameters, learnt, packed = self._parameters(), self._store.tables, list[bytes]()
         for some in batches([lesson.features for lesson in lessons], _SCORED_TOGETHER):
             scores = experts.batch_scores(parameters, some)
@@ -530,9 +530,8 @@ class Filter(ClosedOnExit):
             raise TypeError(
                 "the name of a user is a str, and empty for what is nobody's in particular"
             )
-        changed = self._store.cast(votes, unless_voted_since=unless_voted_since, settle=settle)
-        if not self._store.is_current:
-            self._refresh()
+        changed = self.ledger.append(votes, unless_voted_since=unless_voted_since)
+        self._refresh()
         self._store.save_if_long_tail()
         if settle:
             self.settle_if_due()

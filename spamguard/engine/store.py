@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from spamguard.engine.snapshot import (
 from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.sqlite import EventsMovedError, SqliteLedger
-from spamguard.ledger.votes import Change, NewVote
+from spamguard.ledger.votes import Change
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import LEDGER_FILE, remove_stale_drafts
@@ -151,28 +151,6 @@ class TableStore:
         events = self.unsettled + coming + _TAKEN_BACK_WEIGHT * self.taken_back
         lessons = int(self.tables.messages.sum()) + coming
         return events >= max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * lessons)
-
-    def cast(
-        self,
-        votes: Sequence[NewVote],
-        *,
-        unless_voted_since: int | None = None,
-        settle: bool = False,
-    ) -> list[bool]:
-        """`SqliteLedger.append`; what the votes teach is folded without reading them again, unless
-        others have taught meanwhile. With `settle` it is not folded where that would be due.
-        """
-        cast = self._ledger.cast(votes, unless_voted_since=unless_voted_since)
-        is_known = self.is_current and self._ledger.shared is None and cast.before == self.seq
-        self.is_current = False
-        if is_known and settle and self.is_settling_due(sum(cast.changed)):
-            self.settle()
-        elif is_known:
-            with suppress(LedgerError, TableError):  # `catch_up` begins anew
-                self._fold(cast.changes)
-                self._ledger.skip_own_writes()
-                self.is_current = True
-        return cast.changed
 
     def catch_up(self) -> None:
         """Map the current snapshot and fold the events after it.
@@ -336,7 +314,6 @@ class TableStore:
                 raise
         self._tidy_up(upto)
         self.catch_up()
-        self._ledger.skip_own_writes()
 
     def _is_settled_beyond(self, line: str | None, seq: int) -> bool:
         """Whether another process has settled more.

@@ -29,7 +29,6 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.fold import MAX_VOTES
 from spamguard.engine.prepare import Example
 from spamguard.ledger.codec import pack
-from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import CLASS_VERSION, SETTLING_VERSION, NewVote
 from spamguard.records import EXTRACTOR, Vote
@@ -44,13 +43,12 @@ class VoteSelection(NamedTuple):
 
     user: str
     since: int = 0  # seconds since 1970
-    origin: str = ""  # as in `ledger.queries.origin_patterns`; "" for any
+    origin: str = ""  # or what it begins with, before a blank; "" for any
     until: int = 0  # excluded; 0 for all
     node: str = ""  # that cast them, of which nothing stays, also not what it has undone
 
     def matches(self, vote: Vote) -> bool:
-        exact, prefix = origin_patterns(self.origin)
-        is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
+        is_from = not self.origin or f"{vote.origin} ".startswith(f"{self.origin} ")
         is_opinion = bool(self.node or not _is_end(vote)) and (
             vote.extractor not in (CLASS_VERSION, SETTLING_VERSION)
         )
@@ -215,17 +213,17 @@ def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
     trusted, upto, moment = ledger.trusted_time(now), ledger.last_seq(), ledger.voting_moment()
     aged = 0
     if kept.days:
-        old = ledger.ages.oldest_votes(upto, before=trusted - kept.days * _DAY_SECONDS)
+        old = ledger.users.oldest_votes(upto, before=trusted - kept.days * _DAY_SECONDS)
     else:
         by_user = ledger.users.count_lessons().values()
         excess = sum(sum(labels.values()) for labels in by_user) - kept.number
         if excess * _SLACK < kept.number:
             return 0
-        old = ledger.ages.oldest_votes(upto, number=excess, personal=MAX_VOTES)
-    for seqs in batches(old):
+        old = ledger.users.oldest_votes(upto, number=excess, personal=MAX_VOTES)
+    for keys in batches(old):
         tombstones = [
             NewVote(digest, user, None, b"", b"", Origin.AGEING, trusted, extractor)
-            for digest, user, extractor in ledger.ages.keys_of(seqs)
+            for digest, user, extractor in keys
         ]
         aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=moment))
     return aged

@@ -50,15 +50,15 @@ def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
 def _is_possible(vote: Vote) -> bool:
     if not vote.digest or not 0 < vote.clock < _MAX_CLOCK or not 0 <= vote.time < MAX_TIME:
         return False
-    if vote.extractor == CLASS_VERSION:
-        return _defines_class(vote)
-    if vote.extractor == SETTLING_VERSION:
-        values = (vote.digest, vote.user, vote.label, vote.packed, vote.scores)
-        return values == (SETTLING_DIGEST, "", SETTLING_LABEL, b"", b"")
+    if vote.extractor not in _WITHOUT_FEATURES:
+        return is_class_label(vote.label) and not (vote.label is None and vote.packed)
+    if vote.packed or vote.scores:
+        return False
     if vote.extractor == SENDER_VERSION:
-        is_word = not vote.label or SENDER_LABEL.fullmatch(vote.label) is not None
-        return is_word and not vote.packed and not vote.scores
-    return is_class_label(vote.label) and not (vote.label is None and vote.packed)
+        return not vote.label or SENDER_LABEL.fullmatch(vote.label) is not None
+    if vote.extractor == SETTLING_VERSION:
+        return (vote.digest, vote.user, vote.label) == (SETTLING_DIGEST, "", SETTLING_LABEL)
+    return not vote.user and _defines_class(vote)
 
 
 def _defines_class(vote: Vote) -> bool:
@@ -68,7 +68,6 @@ def _defines_class(vote: Vote) -> bool:
         vote.digest.startswith(CLASS_PREFIX)
         and is_class_name(name)
         and vote.label in {None, *CLASS_LABELS} - {opposite}
-        and (vote.user, vote.packed, vote.scores) == ("", b"", b"")
     )
 
 

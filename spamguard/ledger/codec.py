@@ -1,10 +1,10 @@
-"""Packs the counted features of a message into a receipt, and unpacks many receipts at a time.
+"""Packs the counted features of a message into a receipt, and unpacks receipts.
 
 Hashes are uniform, so general compressors gain nothing, but their order need not be stored. The
 code is that of Elias and Fano for sorted integers (P. Elias, "Efficient storage and retrieval by
 content and address of static files", JACM 1974): the low bits of each token as they are, the high
 bits as a bitmap in which the i-th set bit stands at high[i] + i. The low part is cut in planes of
-whole bytes or half bytes, because those decode in a few array operations for a whole batch.
+whole bytes or half bytes, because those decode in a few array operations.
 
 Which width of the low part? Bytes of a receipt of n uniform tokens, 12 traits and 10 numbers
 (entropy: log2 of "2**32 choose n", tokens only; zlib: level 6 over 32-bit deltas, tokens only):
@@ -43,7 +43,6 @@ _FORMAT = 1
 _HEADER = struct.Struct("<IIBBB")
 _CHECKSUM_BYTES = 4
 _MAX_24_BIT_TOKENS = 960  # with more tokens, 20 low bits take less room (see above)
-_BLOCK = 64  # receipts whose bitmaps are read at once: larger arrays take twice the time
 _SCORE_STEPS = 256  # per nat
 _MAX_SCORE_STEPS = 32767  # of an int16: log-odds are clipped to about ±128
 
@@ -61,92 +60,91 @@ class ReceiptColumns(NamedTuple):
     numbers: NDArray[np.int16]
 
 
-_ReceiptParts = tuple[int, tuple[int, int], bytes, bytes, bytes, bytes]
-"""A receipt cut into its parts: the number of tokens; the numbers of traits and of numbers; these,
-as bytes; low, middle and high plane. A plain tuple is fast: one is made for every receipt.
-"""
-
-
 def pack(features: Features) -> bytes:
     """The features as a receipt, about 3.1 bytes for each token.
 
     ValueError: the tokens are not sorted and unique.
     """
     tokens, traits, numbers = features.tokens, features.traits, features.numbers
-    parts = (
-        struct.pack("<IBBB", len(tokens), _FORMAT, len(traits), len(numbers)),
-        traits.astype(np.uint8, copy=False).tobytes(),
-        numbers.astype("<i2", copy=False).tobytes(),
-        *_pack_tokens(tokens),
+    if np.any(tokens[1:] <= tokens[:-1]):
+        raise ValueError("tokens must be sorted and unique")
+    count = len(tokens)
+    low_bits, _, bitmap_bytes = _layout(count)
+    middle = (tokens >> np.uint32(16)).astype(np.uint8)
+    if low_bits == 20:
+        middle = np.append(middle & np.uint8(15), np.uint8(0))[: count + count % 2]
+        middle = middle[::2] | middle[1::2] << np.uint8(4)
+    bitmap = np.zeros(8 * bitmap_bytes, np.bool_)
+    bitmap[(tokens >> np.uint32(low_bits)).astype(np.int64) + np.arange(count)] = True
+    body = b"".join(
+        (
+            struct.pack("<IBBB", count, _FORMAT, len(traits), len(numbers)),
+            traits.astype(np.uint8, copy=False).tobytes(),
+            numbers.astype("<i2", copy=False).tobytes(),
+            tokens.astype("<u2").tobytes(),
+            middle.tobytes(),
+            np.packbits(bitmap, bitorder="little").tobytes(),
+        )
     )
-    body = b"".join(parts)
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
-def _pack_tokens(tokens: NDArray[np.uint32]) -> tuple[bytes, bytes, bytes]:
-    """Low, middle and high plane."""
-    if np.any(tokens[1:] <= tokens[:-1]):
-        raise ValueError("tokens must be sorted and unique")
-    low_bits = 24
-    middle = (tokens >> np.uint32(16)).astype(np.uint8)
-    if len(tokens) > _MAX_24_BIT_TOKENS:
-        low_bits = 20
-        halves = np.append(middle, np.uint8(0))[: len(middle) + len(middle) % 2] & np.uint8(15)
-        middle = halves[::2] | halves[1::2] << np.uint8(4)
-    high = (tokens >> np.uint32(low_bits)).astype(np.int64)
-    bitmap = np.zeros(8 * _bitmap_bytes(len(tokens)), np.bool_)
-    bitmap[high + np.arange(len(tokens))] = True
-    packed_bitmap = np.packbits(bitmap, bitorder="little").tobytes()
-    return tokens.astype("<u2").tobytes(), middle.tobytes(), packed_bitmap
-
-
-def _bitmap_bytes(count: int) -> int:
-    """Every high part takes a bit too, whether a token has it or not."""
-    high_parts = 256 if count <= _MAX_24_BIT_TOKENS else 4096
-    return (count + high_parts + 7) // 8
+def _layout(count: int) -> tuple[int, int, int]:
+    """How many low bits each token has; bytes of middle plane and bitmap, in which every high part
+    takes a bit too, whether a token has it or not.
+    """
+    if count <= _MAX_24_BIT_TOKENS:
+        return 24, count, (count + 256 + 7) // 8
+    return 20, (count + 1) // 2, (count + 4096 + 7) // 8
 
 
 def unpack(packed: bytes) -> Features:
     """The features of one receipt. LedgerError: it is damaged."""
-    columns = unpack_tokens([packed])
-    return Features(columns.tokens, columns.traits[0], columns.numbers[0])
+    count, traits_end, numbers_end, low_end, middle_end = check_receipt(packed)
+    body = np.frombuffer(packed, np.uint8, offset=_HEADER.size)
+    ones = np.flatnonzero(np.unpackbits(body[middle_end:], bitorder="little").view(np.bool_))
+    if len(ones) != count:
+        raise _damage_error("its bitmap does not fit its tokens")
+    tokens = ones.astype("<u4")
+    tokens -= np.arange(count, dtype=np.uint32)
+    low_bits, middle = _layout(count)[0], body[low_end:middle_end]
+    if low_bits == 20:
+        middle = np.column_stack((middle & np.uint8(15), middle >> np.uint8(4))).ravel()[:count]
+    if count and tokens[-1] >> np.uint32(32 - low_bits):
+        raise _damage_error("a bit stands beyond its bitmap")
+    # Little-endian: the first two bytes of a token are its low plane, the third begins with its
+    # middle bits.
+    tokens <<= np.uint32(low_bits)
+    tokens.view("<u2")[::2] = body[numbers_end:low_end].view("<u2")
+    tokens.view(np.uint8)[2::4] |= middle
+    if not (tokens[1:] > tokens[:-1]).all():
+        raise _damage_error("its tokens are out of order")
+    return Features(tokens, body[:traits_end], body[traits_end:numbers_end].view("<i2"))
 
 
 def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
-    """The features of many receipts of one extractor version.
-
-    Takes about 40 bytes of memory for each token while it works, so pass some hundreds of receipts
-    at a time.
+    """The features of some receipts of one extractor version.
 
     LedgerError: a receipt is damaged, or they differ in shape.
     """
-    parts = list(zip(*map(_split_receipt, packed), strict=True)) or [()] * 6
-    sizes, shapes, evidence, lows, middles, bitmaps = parts
-    counts = np.array(sizes, np.int64)
-    offsets = np.concatenate(([0], counts.cumsum()))
-    # Little-endian: the first two bytes of a token are its low plane, the third begins with its
-    # middle bits.
-    tokens = np.empty(int(offsets[-1]), np.uint32)
-    for start in range(0, len(packed), _BLOCK):
-        ends = offsets[start : start + _BLOCK + 1]
-        block = slice(start, start + _BLOCK)
-        tokens[ends[0] : ends[-1]] = _high_bits(bitmaps[block], counts[block], ends - ends[0])
-    tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
-    tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
-    rising = tokens[1:] > tokens[:-1]
-    borders = offsets[1:-1]
-    rising[borders[(borders > 0) & (borders < len(tokens))] - 1] = True
-    if not rising.all():
-        raise _damage_error("its tokens are out of order")
-    return ReceiptColumns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
+    features = list(map(unpack, packed))
+    offsets = np.cumsum([0, *(len(each.tokens) for each in features)])
+    tokens = np.concatenate([each.tokens for each in features])
+    try:
+        traits = np.stack([each.traits for each in features])
+        numbers = np.stack([each.numbers for each in features])
+    except ValueError as error:
+        raise LedgerError(
+            "receipts of different extractor versions cannot be unpacked together: ask for one "
+            "version"
+        ) from error
+    return ReceiptColumns(tokens, offsets, traits, numbers)
 
 
-def check_receipt(packed: bytes) -> None:
-    """Raise LedgerError unless format, length and checksum are right."""
-    _split_receipt(packed)
-
-
-def _split_receipt(packed: bytes) -> _ReceiptParts:
+def check_receipt(packed: bytes) -> tuple[int, int, int, int, int]:
+    """The number of tokens, and where traits, numbers, low and middle plane end behind the head.
+    LedgerError: format, length or checksum is wrong.
+    """
     if len(packed) < _HEADER.size:
         raise _damage_error("it is too short")
     checksum, count, form, traits, numbers = _HEADER.unpack_from(packed)
@@ -154,75 +152,15 @@ def _split_receipt(packed: bytes) -> _ReceiptParts:
         raise LedgerError(
             f"a receipt has format {form}, this program reads {_FORMAT}: update spamguard"
         )
-    low = _HEADER.size + traits + 2 * numbers
-    middle = low + 2 * count
-    high = middle + (count if count <= _MAX_24_BIT_TOKENS else (count + 1) // 2)
-    if len(packed) != high + _bitmap_bytes(count):
+    numbers_end = traits + 2 * numbers
+    low_end = numbers_end + 2 * count
+    _, middle_bytes, bitmap_bytes = _layout(count)
+    middle_end = low_end + middle_bytes
+    if len(packed) != _HEADER.size + middle_end + bitmap_bytes:
         raise _damage_error("its length is wrong")
     if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum:
         raise _damage_error("its checksum is wrong")
-    return (
-        count,
-        (traits, numbers),
-        packed[_HEADER.size : low],
-        packed[low:middle],
-        packed[middle:high],
-        packed[high:],
-    )
-
-
-def _middle_bits(counts: Sequence[int], middles: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Bits 16-23 of each token as a byte; of a receipt in half bytes only 16-19 are set."""
-    pairs = list(zip(counts, middles, strict=True))
-    in_halves = b"".join([middle for count, middle in pairs if count > _MAX_24_BIT_TOKENS])
-    halves = np.frombuffer(in_halves, np.uint8)
-    spread = np.empty(2 * len(halves), np.uint8)
-    np.bitwise_and(halves, 15, out=spread[::2])
-    np.right_shift(halves, 4, out=spread[1::2])
-    parts, view, at = list[bytes | memoryview](), spread.data, 0
-    for count, middle in pairs:
-        if count <= _MAX_24_BIT_TOKENS:
-            parts.append(middle)
-        else:
-            parts.append(view[at : at + count])
-            at += 2 * len(middle)
-    return np.frombuffer(b"".join(parts), np.uint8)
-
-
-def _high_bits(
-    bitmaps: Sequence[bytes], counts: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> NDArray[np.uint32]:
-    """The tokens with only their high bits: set bit i of a bitmap stands at high[i] + i."""
-    ends = 8 * np.cumsum(np.fromiter(map(len, bitmaps), np.int64, len(bitmaps)))
-    ones = np.flatnonzero(
-        np.unpackbits(np.frombuffer(b"".join(bitmaps), np.uint8), bitorder="little").view(np.bool_)
-    )
-    if not np.array_equal(np.searchsorted(ones, ends), offsets[1:]):
-        raise _damage_error("its bitmap does not fit its tokens")
-    starts = np.concatenate(([0], ends[:-1]))
-    high = ones.astype("<u4")
-    high -= np.arange(len(ones), dtype=np.uint32)
-    high -= (starts - offsets[:-1]).astype(np.uint32).repeat(counts)
-    widths = np.where(counts <= _MAX_24_BIT_TOKENS, np.uint32(24), np.uint32(20))
-    highest = high[offsets[1:][counts > 0] - 1]  # the last of each receipt, for they rise
-    if np.any(highest >> (np.uint32(32) - widths[counts > 0])):
-        raise _damage_error("a bit stands beyond its bitmap")
-    high <<= widths.repeat(counts)
-    return high
-
-
-def _traits_and_numbers(
-    shapes: Sequence[tuple[int, int]], evidence: Sequence[bytes]
-) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
-    distinct = set(shapes) or {(0, 0)}
-    if len(distinct) > 1:
-        raise LedgerError(
-            "receipts of different extractor versions cannot be unpacked together: ask for one "
-            "version"
-        )
-    traits, numbers = distinct.pop()
-    rows = np.frombuffer(b"".join(evidence), np.uint8).reshape(len(evidence), traits + 2 * numbers)
-    return rows[:, :traits], np.ascontiguousarray(rows[:, traits:]).view("<i2")
+    return count, traits, numbers_end, low_end, middle_end
 
 
 def _damage_error(damage: str) -> LedgerError:
@@ -234,11 +172,9 @@ def _damage_error(damage: str) -> LedgerError:
 
 
 def pack_scores(scores: Sequence[float]) -> bytes:
-    """Log-odds as int16 in steps of 1/256 nat, clipped to ±128. ValueError: there is a NaN."""
-    values = np.asarray(scores, np.float64)
-    if np.isnan(values).any():
-        raise ValueError("log-odds must be numbers")
-    steps = np.rint(np.clip(values * _SCORE_STEPS, -_MAX_SCORE_STEPS, _MAX_SCORE_STEPS))
+    """Log-odds as int16 in steps of 1/256 nat, clipped to ±128."""
+    steps = np.asarray(scores, np.float64) * _SCORE_STEPS
+    steps = np.rint(np.clip(steps, -_MAX_SCORE_STEPS, _MAX_SCORE_STEPS))
     return steps.astype("<i2").tobytes()
 
 

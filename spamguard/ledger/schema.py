@@ -13,6 +13,7 @@ from typing import Any
 
 from spamguard.database import Schema
 from spamguard.errors import LedgerError
+from spamguard.ledger.votes import SENDER_VERSION
 from spamguard.users import Origin
 
 # ---- the file
@@ -78,11 +79,20 @@ _IS_SUPERSEDED = """EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node))"""
 
+# Votes in force about messages. Keys of several events are few, and are found in the index of keys.
+_IS_IN_FORCE = f"""(substr(label, 1, 1) <> '(' AND +seq NOT IN (
+    SELECT events.seq
+    FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
+    CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
+    WHERE {_IS_SUPERSEDED}))"""
+
 # A tombstone of ageing.
 _IS_AGEING = f"(label IS NULL AND origin = '{Origin.AGEING}')"
 
 PROVISIONAL = 2**62
 """Numbers of events without a position in the shared log are from this one on."""
+LAST = 2**63 - 1
+"""The highest number of an event."""
 
 INSERT_VOTE = f"""
 INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -93,11 +103,13 @@ LAST_SEQ = f"""
 SELECT max(
     (SELECT coalesce(max(seq), 0) FROM events WHERE seq < CASE
         (SELECT value FROM meta WHERE key = 'ledger.away')
-        WHEN '' THEN {PROVISIONAL} ELSE {2**63 - 1} END),
+        WHEN '' THEN {PROVISIONAL} ELSE {LAST} END),
     coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.position'), 0))"""
-END_AND_CLOCK = """
-SELECT coalesce(max(seq), 0), (SELECT value FROM meta WHERE key = 'ledger.clock') FROM events"""
-LAST_TIME = "SELECT time FROM events ORDER BY seq DESC LIMIT 1"
+NEXT_STEP = """
+SELECT coalesce(max(seq), ?1) FROM (
+    SELECT seq FROM events WHERE seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT ?3)"""
+LAST_TIME = "SELECT coalesce((SELECT time FROM events ORDER BY seq DESC LIMIT 1), 0)"
+FILE_BYTES = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 
 STANDING_LABEL = (
     f"SELECT label, extractor FROM events WHERE digest = ? AND user = ? {_IN_ORDER} LIMIT 1"
@@ -106,7 +118,9 @@ LAST_WORD = f"""
 SELECT seq, clock FROM events
 WHERE digest = ? AND user = ? AND NOT {_IS_AGEING} {_IN_ORDER} LIMIT 1"""
 VOTES_OF_KEY = f"SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? {_IN_ORDER}"
-STANDING_VOTE = f"{VOTES_OF_KEY} LIMIT 1"
+VOTES_ON_MESSAGE = f"""
+SELECT {_COLUMNS} FROM events
+WHERE digest = ? AND label IS NOT NULL AND NOT {_IS_SUPERSEDED} ORDER BY user"""
 VOTE_OF_VERSION = f"""
 SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? AND clock = ? AND node = ?"""
 EVENT_BETWEEN = "SELECT 1 FROM events WHERE digest = ? AND +seq > ? AND +seq < ? LIMIT 1"
@@ -115,8 +129,11 @@ DIGEST_BETWEEN = "SELECT 1 FROM events WHERE digest >= ? AND digest < ? LIMIT 1"
 
 DEFINE_CLASS = """
 INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = excluded.unwanted"""
+FINGERPRINT = "SELECT max(value) FROM meta WHERE key = 'ledger.fingerprint'"
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+# Notes of other rooms that hold numbers of events: joining gives every event another number.
+DROP_NUMBERED_NOTES = "DELETE FROM meta WHERE key GLOB 'tables.*' OR key GLOB 'renewed.*'"
 DROP_META = "DELETE FROM meta WHERE key IN (SELECT value FROM json_each(?))"
 
 # A joined ledger (`shared.SharedLog`).
@@ -153,7 +170,6 @@ INSERT_EVENT = f"""
 INSERT INTO events (seq, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 EVENT_OF_VERSION = f"""
 SELECT seq, {_COLUMNS} FROM events WHERE digest = ? AND user = ? AND clock = ? AND node = ?"""
-EVENT_AT = f"SELECT {_COLUMNS} FROM events WHERE seq = ?"
 
 INSERT_PENDING = """
 INSERT INTO pending (subject, clock, node, content, time, bytes) VALUES (?, ?, ?, ?, ?, ?)"""
@@ -164,9 +180,11 @@ PENDING_IDENTITY = """
 SELECT seq FROM pending WHERE subject = ? AND clock = ? AND node = ? AND content = ?"""
 LAST_POSITION_OF_DIGEST = f"""
 SELECT coalesce(max(seq), 0) FROM events WHERE digest = ? AND +seq < {PROVISIONAL}"""
-PENDING_SIZE = "SELECT count(*), total(bytes) FROM pending"
-OLDEST_PENDING = """
-SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""
+WAITING = "SELECT count(*), (SELECT time FROM pending ORDER BY seq LIMIT 1) FROM pending"
+OLDEST_PENDING = f"""
+SELECT subject, pending.clock, pending.node, content, pending.time, body, events.*
+FROM pending LEFT JOIN (SELECT seq, {_COLUMNS} FROM events) AS events USING (seq)
+ORDER BY pending.seq LIMIT ?"""
 
 LOG_STATE = """
 SELECT CAST(generation.value AS INTEGER), away.value, coalesce(position, 0), coalesce(chain, x'00')
@@ -192,7 +210,7 @@ USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 
 VOTES_BY_ORIGIN = """
 SELECT label, origin, count(*), max(time) FROM events
-WHERE seq > ? AND seq <= ? AND label IS NOT NULL GROUP BY label, origin"""
+WHERE seq > ? AND seq <= ? AND substr(label, 1, 1) <> '(' GROUP BY label, origin"""
 
 OUTDATED_DIGESTS = f"""
 SELECT DISTINCT digest FROM events
@@ -215,40 +233,28 @@ NEXT_BATCH_END = """
 SELECT max(digest) FROM (
     SELECT DISTINCT digest FROM events WHERE digest > ? ORDER BY digest LIMIT ?)"""
 
-# The messages in a range that have several events, by the index alone.
-_DIGESTS_WITH_SEVERAL_EVENTS = """
-SELECT digest FROM events WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3
-GROUP BY digest HAVING count(*) > 1"""
+VOTES_OF_RANGE = f"""
+SELECT {_COLUMNS} FROM events WHERE digest > ? AND digest <= ? AND +seq <= ? ORDER BY digest"""
 
-# Of all other messages the only vote is the lesson: less than half of a vote's columns are enough.
-LESSONS_OF_DIGESTS = f"""
-SELECT digest, label, packed, scores, extractor FROM events
-WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3
-AND digest NOT IN ({_DIGESTS_WITH_SEVERAL_EVENTS})"""
-
-EVENTS_OF_DIGESTS = f"""
-{_SELECT_BARE_VOTE}
-WHERE digest IN ({_DIGESTS_WITH_SEVERAL_EVENTS}) AND +seq <= ?3 ORDER BY digest"""
-
-# One walk along the file: in the order of digests every row would be a page of its own.
-LABELS_OF_EVENTS = """
+# Nearly every message has one event, whose label is that of its lesson. One walk along the file: in
+# the order of digests every row would be a page of its own.
+LABELS_OF_SINGLE_EVENTS = """
 SELECT label, count(*) FROM events
-WHERE seq <= :upto AND label IS NOT NULL AND (:extractor IS NULL OR extractor = :extractor)
+WHERE seq <= :upto AND substr(label, 1, 1) <> '('
+AND (:extractor IS NULL OR extractor = :extractor) AND NOT EXISTS (
+    SELECT 1 FROM events AS other
+    WHERE other.digest = events.digest AND +other.seq <= :upto AND +other.seq <> events.seq)
 GROUP BY label"""
 
 VOTES_OF_SEVERAL_EVENTS = f"""
-{_SELECT_BARE_VOTE} WHERE +seq <= ?1 AND digest IN (
-    SELECT digest FROM events WHERE +seq <= ?1 GROUP BY digest HAVING count(*) > 1)
+{_SELECT_BARE_VOTE} WHERE +seq <= :upto AND extractor < {SENDER_VERSION} AND digest IN (
+    SELECT digest FROM events WHERE +seq <= :upto GROUP BY digest HAVING count(*) > 1)
 ORDER BY digest"""
 
-# Of a digest with one event, as nearly all have, its label is that of the lesson.
-LABELS_OF_DIGESTS_BETWEEN = """
-SELECT digest, max(label), count(*) FROM events
-WHERE digest IN (SELECT digest FROM events WHERE seq > ? AND seq <= ?) GROUP BY digest"""
+DIGESTS_BETWEEN = f"""
+SELECT DISTINCT digest FROM events WHERE seq > ? AND seq <= ? AND extractor < {SENDER_VERSION}"""
 
 # The first scores of messages.
-
-KNOWN_DIGESTS = "SELECT DISTINCT digest FROM events WHERE digest IN ({})"
 
 FIRST_SCORES = f"""
 SELECT scores FROM events
@@ -286,59 +292,51 @@ DELETE FROM events WHERE (digest, user) IN (
 
 # By user, in the index `events_of_users` alone unless a comment says otherwise.
 
-LABELS_BY_USER = """
+LESSONS_BY_USER = f"""
 SELECT user, label, count(*) FROM events INDEXED BY events_of_users
-WHERE label IS NOT NULL GROUP BY user, label"""
-
-# Keys of several events are few, and are found in the index of keys.
-SUPERSEDED_BY_USER = f"""
-SELECT events.user, label, count(*)
-FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
-CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
-WHERE label IS NOT NULL AND {_IS_SUPERSEDED} GROUP BY events.user, label"""
+WHERE {_IS_IN_FORCE} GROUP BY user, label"""
 
 # Votes in force about messages, by the two indexes alone: those that do not count for their user
 # alone before the others, then the oldest first. Votes of one hour are as old as each other, and
 # their order is as good as random: so the classes of an import, taught one after the other, grow
 # old together.
 OLDEST_VOTES = f"""
-SELECT seq FROM (
-    SELECT seq, user, time,
-        row_number() OVER (PARTITION BY user ORDER BY time DESC, seq DESC) AS place
-    FROM events INDEXED BY events_of_users
-    WHERE label IS NOT NULL AND substr(label, 1, 1) <> '(' AND +seq <= ?1
-    AND +seq NOT IN (
-        SELECT events.seq
-        FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
-        CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
-        WHERE {_IS_SUPERSEDED}))
-WHERE ?2 IS NULL OR time < ?2
-ORDER BY user <> '' AND place <= ?3, time / 3600, (seq % 1073741824 * 2654435761) & 4294967295
-LIMIT ?4"""
+SELECT events.digest, events.user, events.extractor
+FROM (
+    SELECT seq, row_number() OVER (
+        ORDER BY user <> '' AND place <= ?3, time / 3600,
+            (seq % 1073741824 * 2654435761) & 4294967295) AS turn
+    FROM (
+        SELECT seq, user, time,
+            row_number() OVER (PARTITION BY user ORDER BY time DESC, seq DESC) AS place
+        FROM events INDEXED BY events_of_users
+        WHERE {_IS_IN_FORCE} AND +seq <= ?1)
+    WHERE ?2 IS NULL OR time < ?2
+    ORDER BY turn LIMIT ?4) AS oldest
+CROSS JOIN events ON events.seq = oldest.seq ORDER BY turn"""
 
-KEYS_OF_SEQS = "SELECT digest, user, extractor FROM events WHERE seq IN ({})"
+KEPT = f"""SELECT
+    (SELECT min(time) FROM events INDEXED BY events_of_users WHERE {_IS_IN_FORCE}),
+    (SELECT count(*) FROM events INDEXED BY events_of_users WHERE {_IS_AGEING})"""
 
-AGED_BY_TIME = f"""
-SELECT count(*), max(time) FROM events INDEXED BY events_of_users WHERE {_IS_AGEING}"""
-
-# An origin is told by two values: what it is, and what it may begin with instead.
-_HAS_ORIGIN = "(origin = {0} OR substr(origin, 1, length({1})) = {1})"
+_HAS_ORIGIN = "substr(origin || ' ', 1, length({0}) + 1) = {0} || ' '"
 
 # A vote that was cast again with its own time (`learning.undo`) counts once.
 COUNT_VOTES_OF_USER = f"""
 SELECT count(*) FROM (
     SELECT DISTINCT digest, label, time FROM events
     WHERE user = ?1 AND time BETWEEN ?2 AND ?3 AND label IS NOT NULL
-    AND {_HAS_ORIGIN.format("?4", "?5")} LIMIT ?6)"""
+    AND {_HAS_ORIGIN.format("?4")} LIMIT ?5)"""
 
 LAST_VOTE_OF_USER = f"""
 SELECT time, origin FROM events
-WHERE user = ?1 AND label IS NOT NULL AND {_HAS_ORIGIN.format("?2", "?3")}
+WHERE user = ?1 AND label IS NOT NULL AND {_HAS_ORIGIN.format("?2")}
 ORDER BY time DESC LIMIT 1"""
 
-LAST_TIME_OF_ORIGIN = f"""
+LAST_TIME_OF_ORIGINS = f"""
 SELECT max(time) FROM events INDEXED BY events_of_users
-WHERE label IS NOT NULL AND {_HAS_ORIGIN.format("?1", "?2")}"""
+WHERE label IS NOT NULL AND EXISTS (
+    SELECT 1 FROM json_each(?) WHERE {_HAS_ORIGIN.format("value")})"""
 
 # Rows are read, up to their large columns.
 DIGESTS_OF_USER = f"""
@@ -357,8 +355,8 @@ WHERE user = ?1 AND label IS NOT NULL AND +seq <= ?2 AND extractor = ?3 AND NOT 
     AND (later.clock, later.node) > (own.clock, own.node) AND +later.seq <= ?2)
 ORDER BY time DESC, digest LIMIT ?4"""
 
-RECEIPTS_BY_SEQ = "SELECT seq, label, packed FROM events WHERE seq IN ({})"
-USERS_OF_DIGEST = "SELECT DISTINCT user FROM events WHERE digest = ? ORDER BY user"
+RECEIPTS_BY_SEQ = """
+SELECT seq, label, packed FROM events WHERE seq IN (SELECT value FROM json_each(?))"""
 
 # One step into the index finds each user, then the votes of a period: other votes cost nothing.
 _WITH_USERS = """
@@ -370,19 +368,13 @@ WITH RECURSIVE names (user) AS (
 _VOTES_IN_PERIOD = """
 FROM names CROSS JOIN events INDEXED BY events_of_users ON events.user = names.user
 WHERE (?1 IS NULL OR names.user = ?1) AND events.time >= ?2 AND events.time < ?3
-AND label IS NOT NULL
+AND substr(label, 1, 1) <> '('
 """
 
 VOTES_BY_HOUR = f"""{_WITH_USERS}
-SELECT (events.time - ?2) / 3600, label, count(*) {_VOTES_IN_PERIOD} GROUP BY 1, 2"""
+SELECT (events.time - ?2) / 3600, count(*) {_VOTES_IN_PERIOD} GROUP BY 1"""
 
 LAST_TIME_BY_USER = f"""{_WITH_USERS}
 SELECT user, (
-    SELECT max(time) FROM events WHERE events.user = names.user AND NOT {_IS_AGEING}) FROM names
-WHERE user IS NOT NULL"""
-
-VOTES_BY_DAY = """
-SELECT time / 86400, label, count(*) FROM events INDEXED BY events_of_users
-WHERE label IS NOT NULL GROUP BY 1, 2"""
-
-SUPERSEDED_BY_DAY = SUPERSEDED_BY_USER.replace("events.user, label", "events.time / 86400, label")
+    SELECT max(time) FROM events WHERE events.user = names.user AND NOT {_IS_AGEING}) AS last
+FROM names WHERE last IS NOT NULL"""

@@ -130,6 +130,7 @@ class SenderWords:
     def _load(self, digests: list[bytes], user: str) -> SenderWord | None:
         """This user's own word."""
         for digest, of_domain in zip(digests, (False, True), strict=False):
-            if nats := label_nats(self._ledger.standing_label(digest, user)):
+            word = self._ledger.get_vote(digest, user)
+            if nats := label_nats(word and word.label):
                 return SenderWord(nats, of_domain)
         return None

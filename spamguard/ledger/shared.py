@@ -26,9 +26,8 @@ Must never drop an event that is not in the log, and never change anything outsi
 from __future__ import annotations
 
 import secrets
-import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,27 +46,21 @@ from spamguard.ledger.events import (
     encode_event,
     next_chain,
 )
-from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.schema import LAST, LEDGER_SCHEMA, PROVISIONAL
 from spamguard.ledger.votes import (
     CLASS_KEY_RANGE,
-    CLASS_VERSION,
     SETTLING_DIGEST,
-    add_version,
     classes_in_force,
-    make_class_vote,
 )
 from spamguard.records import Vote
 
 if TYPE_CHECKING:
     from spamguard.ledger.sqlite import SqliteLedger
 
-MAX_PENDING_EVENTS = 200_000
-MAX_PENDING_BYTES = 2 << 30
 MAX_WAIT_SECONDS = 1.0  # for a turn of the courier
 COURIER_SOCKET = "courier.sock"
 """In the state directory: where the courier hears requests, a line of JSON each."""
 _MIN_GROWTH = 10  # events between two settlings
-_BATCH_EVENTS = 512
 _KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
 
 
@@ -77,22 +70,19 @@ _KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
 class LogCounts(NamedTuple):
     """The state of a node's copy.
 
-    waiting, waiting_bytes: events without a position. oldest: time of the first of them. away:
-    since when the log cannot be reached, and they are in force here; 0: it can be reached.
-    joining: until the whole log is here, and settled.
+    waiting: events without a position. oldest: time of the first of them. joining: until the whole
+    log is here, and settled.
     """
 
     position: int
     waiting: int
-    waiting_bytes: int
     oldest: int
-    away: int
     joining: bool
 
 
 class LogState(NamedTuple):
-    """generation: how often events have got other positions. head: the end of this copy. away: as
-    of `LogCounts`, as a text.
+    """generation: how often events have got other positions. head: the end of this copy. away:
+    since when the log cannot be reached, and what waits is in force here; "": it can be reached.
     """
 
     generation: int
@@ -120,37 +110,28 @@ class SharedLog:
 
     @staticmethod
     def create(database: Database) -> None:
-        """Make a ledger part of a shared log. It must be opened anew afterwards.
+        """Make a ledger, which is part of none, part of a shared log.
 
         All that it holds becomes provisional and waits to be pushed. The node gets another name,
         because a copy of this file may join as well.
         """
         with database.transaction():
-            if database.execute(schema.HAS_JOINED).fetchone()[0]:
-                raise LedgerError(f"ledger {database.path}: it has joined a shared log already")
             for statement in schema.JOINED_TABLES:
                 database.execute(statement)
             log = SharedLog(database, database.transaction)
             database.execute("UPDATE events SET seq = seq + ?", (PROVISIONAL - 1,))
-            log._insert_pending(PROVISIONAL - 1, 2**63 - 1)
+            log._insert_pending(PROVISIONAL - 1, LAST)
             # of tables, which hold numbers of events: joining gives every event another one
             database.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
-            node = secrets.token_hex(8)
-            values = {"node": node, "compacted": "0", "position": "0", "generation": "1"}
+            values = {
+                "node": secrets.token_hex(8),
+                "compacted": "0",
+                "position": "0",
+                "generation": "1",
+            }
             values |= {"away": str(int(time.time())), "joining": "yes"}
             for name, value in values.items():
                 log._set(name, value)
-            log._cast_classes(node)
-
-    def _cast_classes(self, node: str) -> None:
-        """Cast votes for the classes that are defined otherwise, or by no vote."""
-        rows = self._db.execute("SELECT name, unwanted FROM classes ORDER BY name").fetchall()
-        voted, clock, now = self.classes_upto(2**63 - 1), self._number("clock"), int(time.time())
-        for name, unwanted in rows:
-            if voted.get(name) != bool(unwanted):
-                clock += 1
-                self.cast(add_version(make_class_vote(name, bool(unwanted), now), clock, node))
-        self._set("clock", str(clock))
 
     def leave(self, *, force: bool = False) -> None:
         """Make the ledger one of a single machine. LedgerError: events wait to be pushed.
@@ -158,9 +139,12 @@ class SharedLog:
         force: the waiting events stay here, and are not pushed.
         """
         with self._writing():
-            waiting, _ = self._size()
+            waiting, _ = self.waiting()
             if waiting and not force:
-                raise self._error(f"{waiting:,} events have not reached the shared log yet")
+                problem = f"{waiting:,} events have not reached the shared log yet"
+                raise LEDGER_SCHEMA.make_error(self._db.path, problem)
+            self._db.execute("DELETE FROM classes")
+            self._db.executemany(schema.DEFINE_CLASS, self.classes_upto().items())
             offset = PROVISIONAL - 1 - self._number("position")
             self._db.execute("UPDATE events SET seq = seq - ? WHERE seq > ?", (offset, offset))
             for statement in schema.LEAVE:
@@ -182,21 +166,12 @@ class SharedLog:
         rows = self._db.query(schema.MARK_AT, (mark.position,))
         return mark == START or rows == [(mark.chain,)]
 
-    def classes_upto(self, seq: int) -> dict[str, bool]:
+    def classes_upto(self, seq: int = LAST) -> dict[str, bool]:
         """The classes that events up to a number define, and whether each is unwanted."""
         rows = self._db.query(schema.EVENTS_OF_KEYS, (*CLASS_KEY_RANGE, seq))
         return classes_in_force(Vote(*columns) for _, *columns in rows)
 
     # ---- casting, within a transaction of the ledger
-
-    def begin_casting(self) -> None:
-        """Prepare a transaction that casts. LedgerError: too much waits already."""
-        waiting, size = self._size()
-        if waiting >= MAX_PENDING_EVENTS or size >= MAX_PENDING_BYTES:
-            raise self._error(
-                f"{waiting:,} events wait for the shared log, no more can be kept: look at "
-                "`spamguard shared status`"
-            )
 
     def cast(self, vote: Vote) -> bool:
         """Add a vote; whether its key and version are new here. LedgerError: others refuse it."""
@@ -207,8 +182,6 @@ class SharedLog:
         seq = self._db.execute(schema.INSERT_PENDING, _pending_columns(event)).lastrowid or 0
         self._db.execute(schema.INSERT_EVENT, (seq, *vote))
         self._has_cast = True
-        if vote.extractor == CLASS_VERSION:
-            self._update_classes([vote.digest])
         return True
 
     def await_positions(self) -> None:
@@ -220,14 +193,8 @@ class SharedLog:
         if not has_cast or self._text("away"):
             return
         try:
-            with (
-                process.short_path(self._db.path.parent) as directory,
-                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as courier,
-            ):
-                courier.settimeout(MAX_WAIT_SECONDS)
-                courier.connect(str(directory / COURIER_SOCKET))
-                courier.sendall(b'{"do":"turn"}\n')
-                courier.recv(1)
+            path = self._db.path.with_name(COURIER_SOCKET)
+            process.ask(path, b'{"do":"turn"}', MAX_WAIT_SECONDS)
         except (TimeoutError, BlockingIOError):  # it is busy
             pass
         except OSError:
@@ -238,42 +205,28 @@ class SharedLog:
     def read_pending(self, max_events: int, max_bytes: int) -> list[SharedEvent]:
         """The oldest events that wait, at least one if there is any."""
         events, size = list[SharedEvent](), 0
-        for seq, *identity, kept in self._db.query(schema.OLDEST_PENDING, (max_events,)):
-            body = kept
-            if body is None:
-                found = self._db.query(schema.EVENT_AT, (seq,))
-                if not found:  # it has got its position since
-                    continue
-                body = encode_event(Vote(*found[0])).body
+        for row in self._db.query(schema.OLDEST_PENDING, (max_events,)):
+            body = row[5] or encode_event(Vote(*row[7:])).body
             size += len(body)
             if events and size > max_bytes:
                 break
-            events.append(SharedEvent._make((*identity, body)))
+            events.append(SharedEvent._make((*row[:5], body)))
         return events
 
     def waiting(self) -> tuple[int, int]:
         """How many events wait, and the time of the oldest; 0: none does."""
-        rows = self._db.query("SELECT time FROM pending ORDER BY seq LIMIT 1")
-        return self._size()[0], int(rows[0][0]) if rows else 0
+        ((number, oldest),) = self._db.query(schema.WAITING)
+        return number, oldest or 0
 
     def counts(self) -> LogCounts:
         """The state of this copy, for people."""
-        with self._db.transaction("BEGIN"):
-            return LogCounts(
-                self._number("position"),
-                *self._size(),
-                self.waiting()[1],
-                self._number("away"),
-                self._text("joining") != "",
-            )
+        return LogCounts(self.head().position, *self.waiting(), self._text("joining") != "")
 
     def set_away(self, since: int | None) -> None:
         """Note since when the log cannot be reached, and all that waits is in force; None: it can
         be reached.
         """
-        if (self._text("away") == "") != (since is None):
-            with self._writing():
-                self._set("away", "" if since is None else str(since))
+        self._note("away", "" if since is None else self._text("away") or str(since))
 
     def server(self) -> Server | None:
         """The server of the highest timeline that this node has seen."""
@@ -282,15 +235,11 @@ class SharedLog:
 
     def note_server(self, server: Server) -> None:
         """From now on, only this one, and its successors, hold the log."""
-        if self.server() != server:
-            with self._writing():
-                self._set("server", f"{server.system} {server.timeline}")
+        self._note("server", f"{server.system} {server.timeline}")
 
     def end_joining(self) -> None:
         """Note that the whole log is here, and settled."""
-        if self._text("joining"):
-            with self._writing():
-                self._set("joining", "")
+        self._note("joining", "")
 
     def settling_position(self) -> int:
         """Up to which position tables are to be settled: a function of the log alone.
@@ -311,9 +260,7 @@ class SharedLog:
         comes back leaves `pending`. compacted: up to this position the log may have gaps.
         ForkError: the rows do not go on where this copy ends; nothing was written.
         """
-        if not rows:
-            return []
-        problems, classes = list[tuple[int, str]](), set[bytes]()
+        problems = list[tuple[int, str]]()
         with self._writing():
             start = mark = self.head()
             clock = self._number("clock")
@@ -328,43 +275,34 @@ class SharedLog:
                     self._drop(seq)
                 try:
                     vote = decode_event(row.event)
+                    if vote.clock - clock > MAX_CLOCK_STEP:
+                        raise LedgerError(f"its clock, {vote.clock}, is far above all others")
+                    clock = max(clock, vote.clock)
+                    self._place(row.position, vote)
                 except LedgerError as error:
                     problems.append((row.position, str(error)))
-                    continue
-                if vote.clock - clock > MAX_CLOCK_STEP:
-                    text = f"its clock, {vote.clock}, is far above all others"
-                    problems.append((row.position, text))
-                    continue
-                clock = max(clock, vote.clock)
-                if vote.extractor == CLASS_VERSION:
-                    classes.add(vote.digest)
-                if not self._place(row.position, vote):
-                    problems.append((row.position, "its version is taken by other votes"))
             if mark != start:
                 last = mark.position - _KEPT_MARKS
                 values = (start.position - _KEPT_MARKS, last, _KEPT_MARKS)
                 self._db.execute(schema.PRUNE_MARKS, values)
                 self._set("position", str(mark.position))
                 self._set("clock", str(clock))
-                self._update_classes(classes)
         return problems
 
     def cut(self, position: int) -> None:
         """Make all events behind a position provisional again: the log has gone on otherwise there.
 
-        They come before the events that wait already.
+        They come before the events that wait already. position: 0, or of a mark.
         """
         with self._writing():
             head = self.head()
-            if position and not self._db.execute(schema.MARK_AT, (position,)).fetchone():
-                raise self._error(f"no chain is kept of position {position}: cut at a mark")
             if position >= head.position:
                 return
             # The cut events take the next numbers, and those that wait come behind them.
             ((last,),) = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'pending'")
             ((first,),) = self._db.execute("SELECT coalesce(min(seq), 0) FROM pending")
             behind = last + head.position - position + 1 - first
-            self._db.execute(schema.MOVE_EVENTS, (behind, PROVISIONAL, 2**63 - 1))
+            self._db.execute(schema.MOVE_EVENTS, (behind, PROVISIONAL, LAST))
             self._db.execute(schema.MOVE_PENDING, (behind,))
             self._db.execute(schema.MOVE_EVENTS, (last - position, position + 1, PROVISIONAL - 1))
             self._insert_pending(last, last + head.position - position)
@@ -384,32 +322,27 @@ class SharedLog:
     # ---- within a transaction
 
     def _insert_pending(self, after: int, upto: int) -> None:
-        while rows := self._db.execute(
-            schema.EVENTS_BETWEEN, (after, upto, _BATCH_EVENTS)
-        ).fetchall():
-            for seq, *columns in rows:
-                event = encode_event(Vote(*columns))
-                self._db.execute(schema.INSERT_PENDING_AT, (seq, *_pending_columns(event)))
-            after = rows[-1][0]
+        for seq, *columns in self._db.execute(schema.EVENTS_BETWEEN, (after, upto, -1)):
+            event = encode_event(Vote(*columns))
+            self._db.execute(schema.INSERT_PENDING_AT, (seq, *_pending_columns(event)))
 
     def _is_next(self, row: LogRow, mark: Mark, compacted: int) -> bool:
         """Whether the row is to be written; not, if it is there already. ForkError."""
         if row.position <= mark.position:
-            for (chain,) in self._db.execute(schema.MARK_AT, (row.position,)):
-                if chain != row.chain:
-                    problem = f"has another row at position {row.position}"
-                    raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
-            return False
-        follows = row.position == mark.position + 1
-        is_past_gap = mark.position < compacted and row.position <= compacted + 1
-        if row.position >= PROVISIONAL or (
-            row.chain != next_chain(mark.chain, row.event) if follows else not is_past_gap
-        ):
+            known = self._db.execute(schema.MARK_AT, (row.position,)).fetchall()
+            if known in ([], [(row.chain,)]):
+                return False
+            problem = f"has another row at position {row.position}"
+        else:
+            is_right = mark.position < compacted and row.position <= compacted + 1
+            if row.position == mark.position + 1:
+                is_right = row.chain == next_chain(mark.chain, row.event)
+            if is_right and row.position < PROVISIONAL:
+                return True
             problem = f"does not go on from position {mark.position}"
-            raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
-        return True
+        raise ForkError(f"ledger {self._db.path}: the shared log {problem}")
 
-    def _place(self, position: int, vote: Vote) -> bool:
+    def _place(self, position: int, vote: Vote) -> None:
         """Give a vote its position, under a node of its own where another has its version."""
         for candidate in _candidates(vote):
             standing = self._find(candidate)
@@ -421,10 +354,10 @@ class SharedLog:
                 standing = None
             if standing is None:
                 self._db.execute(schema.INSERT_EVENT, (position, *candidate))
-                return True
+                return
             if standing[1] == candidate:  # it came in another shape before
-                return True
-        return False
+                return
+        raise LedgerError("its version is taken by other votes")
 
     def _drop(self, seq: int) -> None:
         self._db.execute("DELETE FROM pending WHERE seq = ?", (seq,))
@@ -440,23 +373,10 @@ class SharedLog:
         else:
             self._db.execute("UPDATE events SET node = ? WHERE seq = ?", (twin.node, seq))
 
-    def _update_classes(self, digests: Collection[bytes]) -> None:
-        in_force = self.classes_upto(2**63 - 1) if digests else {}
-        for digest in digests:
-            name = digest.decode().removeprefix("class:")
-            if name in in_force:
-                self._db.execute(schema.DEFINE_CLASS, (name, in_force[name]))
-            else:
-                self._db.execute("DELETE FROM classes WHERE name = ?", (name,))
-
     def _find(self, vote: Vote) -> tuple[int, Vote] | None:
         values = (vote.digest, vote.user, *vote.version)
         row = self._db.execute(schema.EVENT_OF_VERSION, values).fetchone()
         return (row[0], Vote(*row[1:])) if row else None
-
-    def _size(self) -> tuple[int, int]:
-        ((number, size),) = self._db.query(schema.PENDING_SIZE)
-        return number, int(size)
 
     def _text(self, name: str) -> str:
         rows = self._db.query(schema.META_VALUE, (f"ledger.{name}",))
@@ -465,11 +385,13 @@ class SharedLog:
     def _number(self, name: str) -> int:
         return int(self._text(name) or 0)
 
+    def _note(self, name: str, value: str) -> None:
+        if self._text(name) != value:
+            with self._writing():
+                self._set(name, value)
+
     def _set(self, name: str, value: str) -> None:
         self._db.execute(schema.SET_META, (f"ledger.{name}", value))
-
-    def _error(self, problem: str) -> LedgerError:
-        return LedgerError(f"ledger {self._db.path}: {problem}")
 
 
 def _twin(vote: Vote) -> Vote | None:

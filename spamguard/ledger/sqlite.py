@@ -18,14 +18,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -33,28 +31,18 @@ from spamguard.database import ClosedOnExit, Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
 from spamguard.ledger.arriving import MAX_CLOCK_STEP, check_votes, with_unique_node
-from spamguard.ledger.queries import (
-    AgeQueries,
-    ScoreQueries,
-    UserQueries,
-    digest_ranges,
-    load_vote,
-    query_digests,
-    read_changes,
-)
+from spamguard.ledger.queries import UserQueries
 from spamguard.ledger.schema import LEDGER_SCHEMA, PROVISIONAL
 from spamguard.ledger.votes import (
     Change,
     Lesson,
     NewVote,
     add_version,
-    is_class_label,
-    lesson_changes,
     make_class_vote,
     resolve_lessons,
     votes_in_force,
 )
-from spamguard.records import EXTRACTOR, Vote
+from spamguard.records import Vote
 from spamguard.storage import as_directory_owner, batches
 
 if TYPE_CHECKING:
@@ -63,7 +51,7 @@ if TYPE_CHECKING:
 _NUMBER_DIGITS = 20
 _DROPPED_KEY = "ledger.dropped"  # meta: how many events `compact` has dropped
 _LOST_KEY = "ledger.lost"  # meta: `LostEvents`, a list in JSON
-_READ_BATCH = 128  # events of one reading transaction: some 500 kB of receipts
+_READ_BATCH = 128  # events, or digests, of one reading transaction: some 500 kB of receipts
 _MERGE_BATCH = 256  # votes of one writing transaction
 
 
@@ -75,18 +63,6 @@ class LostEvents(NamedTuple):
     events: int
     since: int
     until: int
-
-
-class Cast(NamedTuple):
-    """What casting votes did.
-
-    changed: of each vote, whether it changed anything. before: the number of the event before
-    them. changes: what they teach and unteach, as by `SqliteLedger.changes_after`.
-    """
-
-    changed: list[bool]
-    before: int
-    changes: list[Change]
 
 
 class EventsMovedError(LedgerError):
@@ -101,23 +77,22 @@ class LastNumber:
     """
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with as_directory_owner(path.parent):
-            self._descriptor = os.open(path, flags, 0o600)
+            opener = lambda name, _: os.open(name, flags, 0o600)  # noqa: E731
+            self._file = open(path, "r+b", opener=opener)  # noqa: SIM115  until `close`
 
     def read(self) -> tuple[int, int]:
         """The number, 0 if none is known, and when it was written, in seconds since 1970."""
-        text = os.pread(self._descriptor, _NUMBER_DIGITS, 0)
-        return int(text) if text.isdigit() else 0, int(os.fstat(self._descriptor).st_mtime)
+        text = os.pread(self._file.fileno(), _NUMBER_DIGITS, 0)
+        return int(text) if text.isdigit() else 0, int(os.fstat(self._file.fileno()).st_mtime)
 
     def write(self, number: int) -> None:
         with suppress(OSError):  # what was committed is safe, and a full disk fails elsewhere
-            os.pwrite(self._descriptor, b"%0*d" % (_NUMBER_DIGITS, number), 0)
+            os.pwrite(self._file.fileno(), b"%0*d" % (_NUMBER_DIGITS, number), 0)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
 
 class SqliteLedger(ClosedOnExit):
@@ -129,12 +104,11 @@ class SqliteLedger(ClosedOnExit):
         self.fingerprint = fingerprint
         self._db = database
         self.users = UserQueries(database.query)
-        self.ages = AgeQueries(database.query)
-        self.scores = ScoreQueries(database.query)
-        self._last = self._clock = 0  # of `_casting`
+        self._clock = 0  # of `_casting`
         with database.errors():
-            self.node = self._read_meta("ledger.node")
-            self._last_counters = self._change_counters()
+            self.node = self.get_meta("ledger.node") or ""
+            self._last_counters = (0, 0)
+            self.has_grown()
             self._opened_file = self._current_file()
             self._last_number = LastNumber(path.with_name(path.name + schema.LAST_SUFFIX))
         self.shared = self._find_shared_log()
@@ -151,7 +125,7 @@ class SqliteLedger(ClosedOnExit):
         with LEDGER_SCHEMA.errors(path), as_directory_owner(path.parent):
             # Looked for first: another process that makes the ledger makes the file before its log.
             names = [path.with_name(path.name + end) for end in schema.LOG_SUFFIXES]
-            logs = [name for name in names if name.exists()]
+            logs = list(filter(Path.exists, names))
             if logs and not path.exists():
                 raise LEDGER_SCHEMA.make_error(
                     path,
@@ -178,14 +152,12 @@ class SqliteLedger(ClosedOnExit):
                 durable=durable,
             )
             try:
-                rows = database.query(schema.META_VALUE, ("ledger.fingerprint",))
-                if not rows:
-                    raise sqlite3.DatabaseError("no ledger.fingerprint")
-                if rows[0][0] != fingerprint:
+                ((taught,),) = database.query(schema.FINGERPRINT)
+                if taught != fingerprint:
                     raise LEDGER_SCHEMA.make_error(
                         path,
-                        f"it was taught with key {rows[0][0]}, this installation has "
-                        f"{fingerprint}: restore its key from the backup",
+                        f"it was taught with key {taught}, this installation has {fingerprint}: "
+                        "restore its key from the backup",
                     )
                 return cls(path, database, fingerprint)
             except BaseException:
@@ -206,21 +178,10 @@ class SqliteLedger(ClosedOnExit):
         may count as a change.
         """
         before = self._last_counters
-        try:  # faster than `Database.errors`: this runs before every verdict
-            self._last_counters = self._change_counters()
-        except sqlite3.Error as error:
-            raise LEDGER_SCHEMA.explain(self.path, error) from error
+        with self._db.errors():  # commits by other connections, and writes by this one
+            version = self._db.pragma("data_version")
+        self._last_counters = version, self._db.connection.total_changes
         return self._last_counters != before
-
-    def _change_counters(self) -> tuple[int, int]:
-        """Counters of commits by other connections and of writes by this one."""
-        connection = self._db.connection
-        ((version,),) = connection.execute("PRAGMA data_version")
-        return version, connection.total_changes
-
-    def skip_own_writes(self) -> None:
-        """Have `has_grown` leave out what this object has written so far."""
-        self._last_counters = self._last_counters[0], self._db.connection.total_changes
 
     def trusted_time(self, now: float) -> int:
         """The time by which votes grow old (`Database.trusted_time`), seconds since 1970."""
@@ -251,8 +212,7 @@ class SqliteLedger(ClosedOnExit):
 
     def file_bytes(self) -> int:
         """Bytes of the file, with those still in its log."""
-        with self._db.errors():
-            return int(self._db.pragma("page_count") * self._db.pragma("page_size"))
+        return int(self._db.query(schema.FILE_BYTES)[0][0])
 
     # ---- notes
 
@@ -294,21 +254,10 @@ class SqliteLedger(ClosedOnExit):
     def _set_meta(self, key: str, value: str) -> None:
         self._db.execute(schema.SET_META, (key, value))
 
-    def _read_meta(self, key: str) -> str:
-        """A text that every ledger has."""
-        if (value := self.get_meta(key)) is None:
-            raise sqlite3.DatabaseError(f"no {key}")
-        return value
-
     def _read_number(self, key: str) -> int:
-        """A number that every ledger has. Call it within a transaction: it may find damage."""
-        return self._parse_number(key, self.get_meta(key))
-
-    def _parse_number(self, key: str, text: str | None) -> int:
-        try:
-            return int(text or "")
-        except ValueError as error:
-            raise sqlite3.DatabaseError(f"{key} is no number") from error
+        """A number that every ledger has."""
+        with self._db.errors(ValueError):
+            return int(self.get_meta(key) or "")
 
     # ---- joining
 
@@ -324,9 +273,11 @@ class SqliteLedger(ClosedOnExit):
         """Make the ledger part of a shared log (`SharedLog.create`)."""
         from spamguard.ledger.shared import SharedLog  # noqa: PLC0415  for joined ledgers only
 
+        now = int(time.time())
+        self.append([make_class_vote(*each, now) for each in self.classes().items()])
         with self._db.errors():
             SharedLog.create(self._db)
-            self.node, self.shared = self._read_meta("ledger.node"), self._find_shared_log()
+        self.node, self.shared = self.get_meta("ledger.node") or "", self._find_shared_log()
 
     # ---- writing
 
@@ -339,12 +290,8 @@ class SqliteLedger(ClosedOnExit):
         the same or a newer extractor, when it takes back what is not taught, or when its user has
         said anything of its message after `unless_voted_since` (`voting_moment`; 0: ever).
         """
-        return self.cast(votes, unless_voted_since=unless_voted_since).changed
-
-    def cast(self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None) -> Cast:
-        """`append` for a reader of the log, who need not read these events any more."""
         if not votes:
-            return Cast([], 0, [])
+            return []
         with self._pushing(), self._casting():
             return self._append(votes, unless_voted_since=unless_voted_since)
 
@@ -357,7 +304,7 @@ class SqliteLedger(ClosedOnExit):
         All votes that are cast inside take effect, or none. force: also those that change nothing.
         """
         with self._pushing(), self._casting():
-            yield lambda votes: self._append(votes, force=force).changed
+            yield partial(self._append, force=force)
 
     def _append(
         self,
@@ -365,43 +312,32 @@ class SqliteLedger(ClosedOnExit):
         *,
         unless_voted_since: int | None = None,
         force: bool = False,
-    ) -> Cast:
+    ) -> list[bool]:
         changed: list[bool] = []
         digests = list({vote.digest: None for vote in votes})
-        rows = query_digests(self._db.query, schema.VOTES_OF_DIGESTS, digests)
+        rows = self.users.query_digests(schema.VOTES_OF_DIGESTS, digests)
         in_force = votes_in_force(map(Vote._make, rows))
-
-        def insert_each() -> Iterator[tuple[int, Vote]]:
-            for vote in votes:
-                standing = in_force.get(vote.digest, {}).get(vote.user)
-                label, extractor = (standing.label, standing.extractor) if standing else (None, 0)
-                is_newer = label is not None and extractor < vote.extractor
-                is_needed = force or label != vote.label or is_newer
-                if is_needed and unless_voted_since is not None:
-                    key = (vote.digest, vote.user)
-                    for seq, clock in self._db.query(schema.LAST_WORD, key):
-                        moment = seq if self.shared is None else clock
-                        is_needed = moment <= unless_voted_since
-                changed.append(is_needed)
-                if is_needed:
-                    self._clock += 1
-                    versioned = add_version(vote, self._clock, self.node)
-                    self._insert(versioned)
-                    yield self._last, versioned
-
-        before = self._last
-        load = partial(load_vote, self._db.query)
-        # `lesson_changes` keeps the votes in force up to date: later votes see earlier ones.
-        changes = list(lesson_changes(in_force, insert_each(), EXTRACTOR, load))
-        return Cast(changed, before, changes)
+        for vote in votes:
+            standing = in_force.get(vote.digest, {}).get(vote.user)
+            label, extractor = (standing.label, standing.extractor) if standing else (None, 0)
+            is_newer = label is not None and extractor < vote.extractor
+            is_needed = force or label != vote.label or is_newer
+            if is_needed and unless_voted_since is not None:
+                for seq, clock in self._db.query(schema.LAST_WORD, (vote.digest, vote.user)):
+                    moment = seq if self.shared is None else clock
+                    is_needed = moment <= unless_voted_since
+            changed.append(is_needed)
+            if is_needed:
+                self._clock += 1
+                versioned = add_version(vote, self._clock, self.node)
+                self._insert(versioned)
+                in_force.setdefault(vote.digest, {})[vote.user] = versioned
+        return changed
 
     def _insert(self, vote: Vote) -> bool:
         if self.shared is not None:
             return self.shared.cast(vote)
-        cursor = self._db.execute(schema.INSERT_VOTE, vote)
-        is_new = cursor.rowcount > 0
-        self._last = (cursor.lastrowid or 0) if is_new else self._last
-        return is_new
+        return self._db.execute(schema.INSERT_VOTE, vote).rowcount > 0
 
     def merge(self, votes: Iterable[Vote]) -> int:
         """Take in votes that have versions, in any order, any number of times; how many were new.
@@ -469,10 +405,7 @@ class SqliteLedger(ClosedOnExit):
 
     def next_step(self, seq: int, size: int) -> int:
         """How far to read after an event, to read some `size` events up to `last_seq`."""
-        last, position = self.last_seq(), self.last_position()
-        if seq < position:
-            return min(seq + size, position)
-        return min(max(seq, PROVISIONAL - 1 if last >= PROVISIONAL else 0) + size, last)
+        return int(self._db.query(schema.NEXT_STEP, (seq, self.last_seq(), size))[0][0])
 
     def event_count(self) -> int:
         """The number of events so far."""
@@ -484,10 +417,7 @@ class SqliteLedger(ClosedOnExit):
 
         Where many machines vote that is the clock of versions, for numbers of events may change.
         """
-        if self.shared is None:
-            return self.last_seq()
-        with self._db.errors():
-            return self._read_number("ledger.clock")
+        return self.last_seq() if self.shared is None else self._read_number("ledger.clock")
 
     def read_end(self) -> tuple[int, LogState | None]:
         """`last_seq`, and the state of the shared log at the same moment; None: there is none."""
@@ -511,23 +441,11 @@ class SqliteLedger(ClosedOnExit):
 
     def compacted_seq(self) -> int:
         """The event up to which the ledger was last compacted; 0: never."""
-        with self._db.errors():
-            return self._read_number("ledger.compacted")
-
-    def last_time(self) -> int:
-        """When the last event was cast, seconds since 1970; 0 when there is none."""
-        rows = self._db.query(schema.LAST_TIME)
-        return int(rows[0][0]) if rows else 0
+        return self._read_number("ledger.compacted")
 
     def get_vote(self, digest: bytes, user: str) -> Vote | None:
         """The vote in force of this user on this message, or its tombstone."""
-        rows = self._db.query(schema.STANDING_VOTE, (digest, user))
-        return Vote(*rows[0]) if rows else None
-
-    def standing_label(self, digest: bytes, user: str) -> str | None:
-        """The label of the vote in force of this user under this digest."""
-        rows = self._db.query(schema.STANDING_LABEL, (digest, user))
-        return rows[0][0] if rows else None
+        return next(iter(self.users.all_votes(user, digest)), None)
 
     def has_digest_between(self, first: bytes, end: bytes) -> bool:
         """Whether there is an event with a digest from the first of these on, before the second."""
@@ -556,14 +474,14 @@ class SqliteLedger(ClosedOnExit):
 
         In a joined ledger others may come before that one meanwhile.
 
-        extractor: as in `votes.resolve_lesson`. state: of `read_end`, in which the reader has
+        extractor: as in `votes.resolve_lessons`. state: of `read_end`, in which the reader has
         folded the events up to `seq`; None: that of now. LedgerError: `seq` is beyond the end, as
         after an older ledger was restored, or events after it were compacted, or have other numbers
         now. Then the reader must throw away what it has folded and begin at 0.
         """
         before, (end, state) = state, self.read_end()
-        if before is not None and self.valid_upto(seq, before) < seq:
-            raise self._moved_error()
+        if before is not None:
+            self._check_state(before, seq)
         if seq > end:
             raise self._rebuild_error(f"it ends at event {end}, the tables hold {seq}")
         first, dropped = seq, self.get_meta(_DROPPED_KEY)
@@ -575,7 +493,7 @@ class SqliteLedger(ClosedOnExit):
                     self._check_compacted(seq)
                 rows = self._db.execute(schema.EVENTS_BETWEEN, (seq, end, _READ_BATCH)).fetchall()
                 events = [(row[0], Vote(*row[1:])) for row in rows]
-                changes = read_changes(self._db.query, seq, events, extractor)
+                changes = self.users.read_changes(seq, events, extractor)
             if not changes:  # the last event has been compacted meanwhile
                 return
             seq = changes[-1][0]
@@ -586,25 +504,22 @@ class SqliteLedger(ClosedOnExit):
     ) -> Iterator[Lesson]:
         """Every lesson that the events up to `upto_seq` teach, in order of digest or backwards.
 
-        extractor: as in `votes.resolve_lesson`. upto_seq: default: all events at the start.
+        extractor: as in `votes.resolve_lessons`. upto_seq: default: all events at the start.
         LedgerError: events after `upto_seq` were compacted, or got other numbers.
         """
         end, state = self.read_end()
         upto = end if upto_seq is None else upto_seq
-        for after, last in digest_ranges(self._db.query, backwards=backwards):
+        bounds = [b""]
+        while last := self._db.query(schema.NEXT_BATCH_END, (bounds[-1], _READ_BATCH))[0][0]:
+            bounds.append(last)
+        step = -1 if backwards else 1
+        for after, last in list(pairwise(bounds))[::step]:
             with self._db.transaction("BEGIN"):
                 self._check_compacted(upto)
                 self._check_state(state, upto)
-                rows = self._db.execute(schema.LESSONS_OF_DIGESTS, (after, last, upto))
-                lessons = [
-                    Lesson(digest, label, packed, scores)
-                    for digest, label, packed, scores, version in rows
-                    if label is not None and extractor in (None, version)
-                ]
-                rows = self._db.execute(schema.EVENTS_OF_DIGESTS, (after, last, upto))
-                votes = map(Vote._make, rows)
-                lessons += resolve_lessons(votes, extractor, partial(load_vote, self._db.query))
-            yield from sorted(lessons, key=attrgetter("digest"), reverse=backwards)
+                rows = self._db.execute(schema.VOTES_OF_RANGE, (after, last, upto))
+                lessons = list(resolve_lessons(map(Vote._make, rows), extractor))
+            yield from lessons[::step]
         self._check_compacted(upto)
 
     def lesson_counts(
@@ -615,33 +530,30 @@ class SqliteLedger(ClosedOnExit):
         values = {"upto": upto, "extractor": extractor}
         with self._db.transaction("BEGIN"):
             self._check_compacted(upto)
-            counts = Counter(dict(self._db.execute(schema.LABELS_OF_EVENTS, values)))
-            # Nearly every message has one event, which is its lesson. Correct for the others.
-            rows = self._db.execute(schema.VOTES_OF_SEVERAL_EVENTS, (upto,))
-            for _, group in groupby(map(Vote._make, rows), attrgetter("digest")):
-                votes = list(group)
-                counts.subtract(vote.label for vote in votes if extractor in (None, vote.extractor))
-                counts.update(lesson.label for lesson in resolve_lessons(votes, extractor))
-        return {
-            label: count
-            for label, count in counts.items()
-            if label is not None and count and is_class_label(label)
-        }
+            counts: Counter[str] = Counter(
+                dict(self._db.execute(schema.LABELS_OF_SINGLE_EVENTS, values))
+            )
+            rows = self._db.execute(schema.VOTES_OF_SEVERAL_EVENTS, values)
+            lessons = resolve_lessons(map(Vote._make, rows), extractor)
+            counts.update(lesson.label for lesson in lessons)
+        return dict(counts)
 
     # ---- classes
 
     def classes(self) -> dict[str, bool]:
         """Each class by name, and whether it is unwanted."""
+        if self.shared is not None:
+            return self.shared.classes_upto()
         rows = self._db.query("SELECT name, unwanted FROM classes ORDER BY name")
         return {name: bool(unwanted) for name, unwanted in rows}
 
     def define_class(self, name: str, unwanted: bool) -> None:
         """Make a class, or change whether it is unwanted."""
-        with self._pushing(), self._casting():
-            if self.shared is None:
-                self._db.execute(schema.DEFINE_CLASS, (name, unwanted))
-            else:
-                self._append([make_class_vote(name, unwanted, int(time.time()))])
+        if self.shared is not None:
+            self.append([make_class_vote(name, unwanted, int(time.time()))])
+            return
+        with self._writing():
+            self._db.execute(schema.DEFINE_CLASS, (name, unwanted))
 
     # ---- events that were lost
 
@@ -655,35 +567,32 @@ class SqliteLedger(ClosedOnExit):
         with self._db.errors():
             number, until = self._last_number.read()  # first, since others may commit
         noted = self.get_meta(_LOST_KEY)
-        before = LostEvents(*json.loads(noted)) if noted else None
-        if (missing := number - self.last_seq()) <= 0:
-            return before
-        if before is None:
-            return LostEvents(missing, self.last_time(), until)
-        return LostEvents(before.events + missing, before.since, until)
+        lost = LostEvents(*json.loads(noted)) if noted else None
+        if (missing := number - self.last_seq()) > 0:
+            events, since = lost[:2] if lost else (0, self._db.query(schema.LAST_TIME)[0][0])
+            lost = LostEvents(events + missing, since, until)
+        return lost
 
     def forget_lost(self) -> None:
         """Somebody knows of them."""
-        with self._writing():
+        with self._casting():
             self._db.execute("DELETE FROM meta WHERE key = ?", (_LOST_KEY,))
-            self._last_number.write(0 if self.shared is not None else self.last_seq())
 
     # ---- help
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        """A transaction that casts votes: `_last` is the last event, `_clock` the last version."""
+        """A transaction that casts votes: `_clock` is the last version."""
         with self._writing():
-            self._last, text = self._db.execute(schema.END_AND_CLOCK).fetchone()
-            self._clock = clock = self._parse_number("ledger.clock", text)
-            if self.shared is not None:
-                self.shared.begin_casting()
-            elif self._last_number.read()[0] > self._last:  # their numbers are given again now
+            self._clock = clock = self._read_number("ledger.clock")
+            if self.shared is None and self._last_number.read()[0] > self.last_seq():
+                # their numbers are given again now
                 self._set_meta(_LOST_KEY, json.dumps(self.find_lost()))
             yield
             if self._clock > clock:
                 self._set_meta("ledger.clock", str(self._clock))
-        self._last_number.write(0 if self.shared is not None else self._last)
+            last = 0 if self.shared is not None else self.last_seq()
+        self._last_number.write(last)
 
     @contextmanager
     def _pushing(self) -> Iterator[None]:
@@ -701,14 +610,11 @@ class SqliteLedger(ClosedOnExit):
         if self.shared is None:
             return None
         if self.valid_upto(seq, state) < seq:
-            raise self._moved_error()
+            raise EventsMovedError(
+                f"ledger {self.path}: lessons of other machines came in before those read so far: "
+                "try again"
+            )
         return self.shared.state()
-
-    def _moved_error(self) -> EventsMovedError:
-        return EventsMovedError(
-            f"ledger {self.path}: lessons of other machines came in before those read so far: "
-            "try again"
-        )
 
     def _check_compacted(self, seq: int) -> None:
         compacted = self.compacted_seq()

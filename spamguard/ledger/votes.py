@@ -105,11 +105,6 @@ LoadVote = Callable[[Vote], Vote]
 """Returns the whole of a vote that may have been read without features and scores."""
 
 
-def winning_votes(votes: Iterable[Vote]) -> dict[tuple[bytes, str], Vote]:
-    """The vote in force of each key (digest, user)."""
-    return {(vote.digest, vote.user): vote for vote in sorted(votes, key=attrgetter("version"))}
-
-
 def votes_in_force(votes: Iterable[Vote]) -> VotesInForce:
     """The vote in force of each user, by message."""
     winning: VotesInForce = {}
@@ -124,40 +119,33 @@ def _keep_newer(winning: dict[str, Vote], vote: Vote) -> None:
         winning[vote.user] = vote
 
 
-def resolve_lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesson | None:
-    """What the votes on one message teach; None: nothing, as on a tie.
+def resolve_lessons(votes: Iterable[Vote], extractor: int | None = None) -> Iterator[Lesson]:
+    """What votes on any messages teach; votes on the same message must stand together.
 
-    Features and scores are those of the lowest version among the winning votes for the class.
+    A message teaches nothing on a tie. Features and scores are those of the lowest version among
+    the winning votes for the class.
 
-    extractor: features of this version only: a lesson without a vote of this version is None,
-    although votes of any version count. None: any version.
+    extractor: features of this version only: a message without a vote of this version among these
+    teaches nothing, although votes of any version count. None: any version.
     """
-    return next(resolve_lessons(votes, extractor), None)
-
-
-def resolve_lessons(
-    votes: Iterable[Vote], extractor: int | None = None, load_vote: LoadVote = lambda vote: vote
-) -> Iterator[Lesson]:
-    """What votes on any messages teach; votes on the same message must stand together."""
     for _, group in groupby(votes, attrgetter("digest")):
         cast = list(group)
         # Nearly every message has one vote.
-        winning = cast if len(cast) == 1 else winning_votes(cast).values()
-        lesson = _make_lesson(_deciding_vote(winning, extractor), load_vote)
+        winning = cast if len(cast) == 1 else votes_in_force(cast)[cast[0].digest].values()
+        lesson = _make_lesson(deciding_vote(winning, extractor))
         if lesson is not None:
             yield lesson
 
 
-def _make_lesson(deciding: Vote | None, load_vote: LoadVote) -> Lesson | None:
+def _make_lesson(deciding: Vote | None) -> Lesson | None:
     if deciding is None or deciding.label is None:
         return None
-    vote = load_vote(deciding)
-    return Lesson(vote.digest, deciding.label, vote.packed, vote.scores)
+    return Lesson(deciding.digest, deciding.label, deciding.packed, deciding.scores)
 
 
-def _deciding_vote(winning: Collection[Vote], extractor: int | None) -> Vote | None:
-    """The vote that is the lesson: of the oldest version, then of the first user, because votes of
-    another installation may share a version.
+def deciding_vote(winning: Collection[Vote], extractor: int | None = None) -> Vote | None:
+    """The vote that is the lesson, of those in force on a message: of the oldest version, then of
+    the first user, because votes of another installation may share a version.
     """
     cast = [vote for vote in winning if vote.label is not None]
     if len(cast) > 1:
@@ -181,20 +169,18 @@ def lesson_changes(
     so that the reader always knows how far it has come.
 
     winning: the votes in force, before the first event, on the messages of the events; kept up to
-    date. events: numbers and votes, in the order of the log. extractor: as in `resolve_lesson`.
+    date. events: numbers and votes, in the order of the log. extractor: as in `resolve_lessons`.
     """
-    deciding: dict[bytes, Vote | None] = {}
     for seq, vote in events:
         votes = winning.setdefault(vote.digest, {})
-        if vote.digest not in deciding:
-            deciding[vote.digest] = _deciding_vote(votes.values(), extractor)
-        before = deciding[vote.digest]
+        before = deciding_vote(votes.values(), extractor)
         _keep_newer(votes, vote)
-        after = deciding[vote.digest] = _deciding_vote(votes.values(), extractor)
+        after = deciding_vote(votes.values(), extractor)
         if after is before:
             yield seq, None, None
         else:
-            yield seq, _make_lesson(before, load_vote), _make_lesson(after, load_vote)
+            taught, teaches = (_make_lesson(each and load_vote(each)) for each in (before, after))
+            yield seq, taught, teaches
 
 
 # ---- senders
@@ -232,10 +218,11 @@ def classes_in_force(votes: Iterable[Vote]) -> dict[str, bool]:
 
     votes: those whose digest is in `CLASS_KEY_RANGE`.
     """
-    winning = winning_votes(vote for vote in votes if vote.extractor == CLASS_VERSION).values()
+    winning = votes_in_force(vote for vote in votes if vote.extractor == CLASS_VERSION)
     return {
-        vote.digest.removeprefix(CLASS_PREFIX).decode(): CLASS_LABELS[vote.label]
-        for vote in sorted(winning, key=attrgetter("digest"))
+        digest.removeprefix(CLASS_PREFIX).decode(): CLASS_LABELS[vote.label]
+        for digest, by_user in sorted(winning.items())
+        for vote in by_user.values()
         if vote.label is not None
     }
 

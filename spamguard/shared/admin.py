@@ -59,18 +59,18 @@ def node_settings(dsn: str, password_file: Path | None = None, **usual: str) -> 
                 "belongs into ~/.pgpass, that of the nodes into a file (--password-file)"
             )
         mode, authority = values.pop("sslmode", "verify-full"), values.pop("sslrootcert", "")
-        if mode not in _TLS_BY_MODE:
+        verify = _TLS_BY_MODE.get(mode)
+        if verify is None:
             raise ValueError(
                 f"sslmode={mode} believes any server: write verify-full (the default), with "
                 "sslrootcert=FILE for a CA of your own, or disable for no TLS"
             )
-        ca = None
-        if _TLS_BY_MODE[mode] and authority not in ("", "system"):
-            ca = check_file(str(Path(authority).absolute()))
+        is_own = verify and authority not in ("", "system")
+        ca = check_file(str(Path(authority).absolute())) if is_own else None
         database = check_database(make_conninfo("", **{**usual, **values}))
     except (psycopg.ProgrammingError, ValueError) as error:
         raise UsageError(f"DSN: {error_text(error)}") from error
-    return SharedSettings(database, password_file, DatabaseTls(_TLS_BY_MODE[mode], ca))
+    return SharedSettings(database, password_file, DatabaseTls(verify, ca))
 
 
 @contextmanager

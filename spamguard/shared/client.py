@@ -9,13 +9,12 @@ Every exchange has a time limit. Must never load the driver of the database.
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spamguard import process
-from spamguard.errors import SharedError, UnavailableError
+from spamguard.errors import SharedError, UnavailableError, error_text
 from spamguard.ledger.shared import COURIER_SOCKET
 
 _TIMEOUT = 7.0  # seconds; the courier's own exchanges end after five
@@ -26,7 +25,7 @@ def burn(state: Path, identity: str) -> bool:
 
     UnavailableError: nobody can tell, as the courier or the database is away.
     """
-    return bool(_ask(state, {"do": "burn", "id": identity}).get("ok"))
+    return _ask(state, {"do": "burn", "id": identity})
 
 
 def forget(state: Path, node: str) -> None:
@@ -34,25 +33,18 @@ def forget(state: Path, node: str) -> None:
     _ask(state, {"do": "forget", "node": node})
 
 
-def _ask(state: Path, request: Mapping[str, object]) -> dict[str, Any]:
-    """Send a request and return the answer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_TIMEOUT)
-        try:
-            with process.short_path(state) as directory:
-                connection.connect(str(directory / COURIER_SOCKET))
-        except OSError as error:
-            raise UnavailableError(
-                f"{state / COURIER_SOCKET}: the courier does not answer ({error.strerror}): "
-                "start the daemon, or see its log"
-            ) from error
-        try:
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            with connection.makefile("rb") as stream:
-                answer: dict[str, Any] = json.loads(stream.readline())
-        except (OSError, ValueError) as error:
-            raise UnavailableError("the courier does not answer: see the daemon's log") from error
+def _ask(state: Path, request: Mapping[str, object]) -> bool:
+    """Send a request; whether the courier did it."""
+    path = state / COURIER_SOCKET
+    try:
+        line = process.ask(path, json.dumps(request).encode(), _TIMEOUT)
+        answer: dict[str, Any] = json.loads(line)
+    except (OSError, ValueError) as error:
+        raise UnavailableError(
+            f"{path}: the courier does not answer ({error_text(error)}): start the daemon, or see "
+            "its log"
+        ) from error
     if problem := answer.get("error"):
         kind = UnavailableError if answer.get("away") else SharedError
         raise kind(str(problem))
-    return answer
+    return bool(answer.get("ok"))

@@ -66,7 +66,6 @@ class Courier:
     _request_settling: Callable[[], None]
     _nudged: asyncio.Event = field(default_factory=asyncio.Event)
     _awaited: list[asyncio.Future[None]] = field(default_factory=list)
-    _pause: float = 0.0
     _connected: float = 0.0
     _refused: set[tuple[bytes, int, str, bytes]] = field(default_factory=set)
     _compacted: int = 0  # up to this position the log may have gaps
@@ -91,12 +90,13 @@ class Courier:
 
     async def run(self) -> None:
         """Take turns for ever."""
+        pause = 0.0
         while True:
             self._nudged.clear()
             awaited, self._awaited = self._awaited, []
             try:
                 await self.take_turn()
-                self._pause = pause = 0.0
+                pause = 0.0
                 self.contact, self.problem = time.time(), ""
                 if self.away_since:
                     self.away_since = 0.0
@@ -117,8 +117,7 @@ class Courier:
                         self._request_settling()
                 if is_away or not isinstance(error, SharedError):  # what passes is no alarm
                     self.alarms.pop("log", None)
-                    pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
-                    self._pause = pause
+                    pause = min(max(_FIRST_PAUSE, 2 * pause), _LONGEST_PAUSE)
                 else:
                     self.alarms["log"] = str(error)
                     pause = _MEND_SECONDS

@@ -164,13 +164,11 @@ class PeerClient:
             """Return what a node has answered, or None, and whether it is absent."""
             answer, trouble = None, ""
             try:
-                answer = decode(await self._exchange(peer, "GET", path, query, ASK_SECONDS))
+                answer = await self.act(peer, "GET", path, query, decode, ASK_SECONDS)
             except PeerRefusalError as error:
                 trouble = "" if error.status == HTTPStatus.NOT_FOUND else str(error)
             except PeerError as error:
                 trouble = str(error)
-            except ValueError:
-                trouble = "its answer makes no sense"
             if trouble:
                 text = printable(trouble[:_MAX_DETAIL])
                 self._silent.warn(peer.node, "node %s did not answer: %s", peer.name, text)
@@ -203,17 +201,12 @@ class PeerClient:
         path: str,
         query: Mapping[str, str],
         decode: Callable[[bytes], Answer],
+        seconds: float = ACT_SECONDS,
     ) -> Answer:
-        """Have one node do something. PeerRefusalError: it will not; PeerError: no answer."""
-        try:
-            return decode(await self._exchange(peer, method, path, query, ACT_SECONDS))
-        except ValueError as error:
-            raise PeerError("its answer makes no sense") from error
+        """Have one node do something, and decode its answer of status 200.
 
-    async def _exchange(
-        self, peer: PeerNode, method: str, path: str, query: Mapping[str, str], seconds: float
-    ) -> bytes:
-        """Return the body of an answer of status 200."""
+        PeerRefusalError: it will not; PeerError: there is no answer, or none that can be decoded.
+        """
         import httpx  # noqa: PLC0415  where nodes are asked only
 
         for name in ("httpx", "httpcore"):  # they log addresses, with what people search for
@@ -257,4 +250,7 @@ class PeerClient:
             with suppress(ValueError, TypeError, LookupError, RecursionError):  # RFC 9457, or not
                 detail = printable(str(json.loads(body)["detail"])[:_MAX_DETAIL])
             raise PeerRefusalError(answer.status_code, detail)
-        return bytes(body)
+        try:
+            return decode(bytes(body))
+        except ValueError as error:
+            raise PeerError("its answer makes no sense") from error

@@ -191,10 +191,8 @@ class SharedDatabase:
     # ---- the log
 
     async def cluster(self) -> ClusterRow:
-        rows = await self._work.query(_CLUSTER)
-        if not rows:
-            raise SharedError(f"{self._place}: it was not filled: run `spamguard shared init`")
-        return ClusterRow(*rows[0])
+        (row,) = await self._work.query(_CLUSTER)
+        return ClusterRow(*row)
 
     async def head(self) -> LogHead:
         (row,) = await self._work.query(_HEAD)
@@ -202,7 +200,7 @@ class SharedDatabase:
 
     async def chains(self, positions: Collection[int]) -> dict[int, bytes]:
         """Return the chain at each of the positions that are there."""
-        return dict(await self._work.query(_CHAINS, list(positions))) if positions else {}
+        return dict(await self._work.query(_CHAINS, list(positions)))
 
     async def read_page(self, after: int, limit: int) -> list[LogRow]:
         """Read the events behind a position in their order.
@@ -217,13 +215,11 @@ class SharedDatabase:
         ]
 
     async def append(self, events: Sequence[SharedEvent]) -> list[int]:
-        """Append events, at most 1,000, and return their positions.
+        """Append events, 1 to 1,000, and return their positions.
 
         What is in the log already keeps its position. After an error it is not known whether the
         events were appended: call again.
         """
-        if not events:
-            return []
         signed = [(*event, self._mac.sign("vote", event)) for event in events]
         columns = zip(*signed, strict=True)
         rows = await self._work.query(_APPEND, *map(list, columns))

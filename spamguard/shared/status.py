@@ -121,6 +121,7 @@ class SharedStatus:
 
 
 _FILE = StatusFile(STATUS_FILE, SharedStatus)
+write_status = _FILE.write
 
 
 def read_status(state: Path) -> SharedStatus:
@@ -143,8 +144,3 @@ def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any
         "age": round(status.age(now), 1),
         "notes": list(status.notes(now)),
     }
-
-
-def write_status(state: Path, status: SharedStatus) -> None:
-    """Write it in the place of the former one. OSError."""
-    _FILE.write(state, status)

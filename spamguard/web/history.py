@@ -378,8 +378,9 @@ class Reader:
         is_ours = row.fingerprint == self.ledger.fingerprint and settings.believed_servers
         if row.sender_digest and is_ours and (settings.personal or person.operator):
             said, *said_of_domain = (
-                label_class(self.ledger.standing_label(digest, person.voter))
+                label_class(vote and vote.label)
                 for digest in split_sender(row.sender_digest)
+                for vote in [self.ledger.get_vote(digest, person.voter)]
             )
             details = replace(details, authenticated=True, sender_word=said)
             # kept as a digest only; the text of the author may lack an address

@@ -16,7 +16,7 @@ from spamguard.ledger import codec
 from spamguard.ledger.events import LogRow, SharedEvent, next_chain
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import Lesson, NewVote
+from spamguard.ledger.votes import Lesson, NewVote, resolve_lessons
 from spamguard.records import Features, Vote
 
 fixed = settings(
@@ -25,6 +25,16 @@ fixed = settings(
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+
+
+def winning_votes(votes: Iterable[Vote]) -> dict[tuple[bytes, str], Vote]:
+    """The vote in force of each key (digest, user)."""
+    return {(vote.digest, vote.user): vote for vote in sorted(votes, key=lambda one: one.version)}
+
+
+def resolve_lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesson | None:
+    """What the votes on one message teach."""
+    return next(resolve_lessons(votes, extractor), None)
 
 
 @dataclass

@@ -226,20 +226,20 @@ def test_grown_is_true_after_events_were_dropped(ledger):
 def test_first_scores_are_those_of_the_oldest_vote_in_force(ledger):
     def first(label, scores, user="", extractor=1):
         ledger.append([NewVote(b"d", user, label, packed(1), scores, "cli", 5, extractor)])
-        return ledger.scores.first_scores([b"other", b"d"], extractor).get(b"d")
+        return ledger.users.first_scores([b"other", b"d"], extractor).get(b"d")
 
-    assert ledger.scores.first_scores([b"d"], 1) == {}
+    assert ledger.users.first_scores([b"d"], 1) == {}
     assert first("spam", b"\1\0") == b"\1\0"
     assert first("ham", b"\2\0", "anna") == b"\1\0"
     assert first("ham", b"\3\0") == b"\2\0"
     assert first(None, b"", "anna") == b"\3\0"
     assert first(None, b"") is None
     assert first("spam", b"") == b""
-    assert ledger.scores.first_scores([b"other"], 1) == ledger.scores.first_scores([], 1) == {}
+    assert ledger.users.first_scores([b"other"], 1) == ledger.users.first_scores([], 1) == {}
     assert (
         first("ham", b"\4\0", "ben", 2) == b"\4\0"
     )  # what experts say of other features is another thing
-    assert ledger.scores.first_scores([b"d"], 1) == {b"d": b""}
+    assert ledger.users.first_scores([b"d"], 1) == {b"d": b""}
 
 
 def test_touched_tells_of_events_on_one_message_between_two_others(shelf, ledger):

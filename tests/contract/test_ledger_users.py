@@ -11,16 +11,14 @@ from itertools import product
 
 import pytest
 
-from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.votes import (
     LastVote,
     MessageStanding,
     NewVote,
-    resolve_lesson,
-    winning_votes,
 )
 from spamguard.records import EXTRACTOR
-from tests.contract.ledgers import packed
+from spamguard.users import Origin
+from tests.contract.ledgers import packed, resolve_lesson, winning_votes
 
 PACKED = packed(1, 2)
 
@@ -77,7 +75,6 @@ def test_how_many_were_cast_since(ledger):
     assert ledger.users.last_vote("anna", "folder") == LastVote(5, "folder INBOX")
     assert ledger.users.last_vote("anna", "cli") == LastVote(4, "cli")
     assert ledger.users.last_vote("cleo", "folder") is None
-    assert origin_patterns("folder") == ("folder", "folder ")
 
 
 def test_a_lesson_of_an_older_extractor_counts_when_it_is_given_again(ledger):
@@ -108,7 +105,7 @@ def test_beyond_the_limit_ones_own_word_can_be_taken_back(ledger):
     )
     assert within("ham", b"d", b"a", b"b", b"c") == ([b"a", b"b", b"c"], [b"d"])
     cast(ledger, (b"a", "anna", "ham", "cli", 1), (b"b", "anna", "ham", "cli", 1))
-    assert within("spam", b"d", b"a", b"b") == ([b"a"], [b"b", b"d"])
+    assert within("spam", b"d", b"a", b"b") == ([b"a"], [b"d", b"b"])
     cast(ledger, (b"c", "anna", "ham", "cli", 1))
     assert within("spam", b"a", b"c") == ([], [b"a", b"c"])
 
@@ -280,13 +277,15 @@ def test_by_hour(crowded, user):
     )
 
 
-def test_by_day_those_in_force(crowded):
+def test_those_in_force_and_those_that_have_aged(crowded):
     won = [vote for vote in winning_votes(crowded.all_votes()).values() if vote.label is not None]
-    expected = Counter(vote.time // 86_400 for vote in won)
-    assert {
-        day: number for day, number in crowded.users.count_by_day().items() if number
-    } == expected
-    assert sum(expected.values()) == sum(
+    cast(crowded, (b"aged", "anna", None, Origin.AGEING, 1))
+    assert crowded.users.find_kept() == (min(vote.time for vote in won), 0)
+    cast(crowded, (b"aged", "anna", "ham", "cli", 1))
+    assert crowded.users.find_kept()[0] == 1
+    cast(crowded, (b"aged", "anna", None, Origin.AGEING, 2))
+    assert crowded.users.find_kept() == (min(vote.time for vote in won), 1)
+    assert len(won) == sum(
         number for labels in crowded.users.count_lessons().values() for number in labels.values()
     )
 
@@ -296,6 +295,7 @@ def test_the_oldest_votes_in_force(crowded):
     numbers = [seq for (seq,) in crowded._db.query("SELECT seq FROM events ORDER BY seq")]
     events = dict(zip(numbers, crowded.all_votes(), strict=True))
     winning = winning_votes(events.values())
+    seqs = {(vote.digest, vote.user, vote.version): seq for seq, vote in events.items()}
     in_force = [
         (seq, vote)
         for seq, vote in events.items()
@@ -308,14 +308,16 @@ def test_the_oldest_votes_in_force(crowded):
             for place, (when, seq) in enumerate(sorted(own, reverse=True), 1):
                 if before is None or when < before:
                     order[seq] = (bool(user) and place <= personal, when // 3600)
-        found = crowded.ages.oldest_votes(
+        keys = crowded.users.oldest_votes(
             crowded.last_seq(), number=number, before=before, personal=personal
         )
+        found = [seqs[digest, user, winning[digest, user].version] for digest, user, _ in keys]
         count = len(order) if number < 0 else min(number, len(order))
         assert len(found) == len(set(found)) == count
         assert [order[seq] for seq in found] == sorted(order.values())[:count]
-        keys = [(events[seq].digest, events[seq].user, events[seq].extractor) for seq in found]
-        assert sorted(crowded.ages.keys_of(found)) == sorted(keys)
+        assert keys == [
+            (events[seq].digest, events[seq].user, events[seq].extractor) for seq in found
+        ]
 
 
 def test_when_everybody_last_said_anything(crowded):
@@ -328,4 +330,5 @@ def test_when_everybody_last_said_anything(crowded):
 def test_nobody_has_said_anything(ledger):
     users = ledger.users
     assert users.changed_labels(0, 0) == users.count_by_hour(None, 0, 9) == {}
-    assert users.count_by_day() == users.last_vote_times() == {}
+    assert users.last_vote_times() == {}
+    assert users.find_kept() == (None, 0)

@@ -73,7 +73,7 @@ def test_what_a_killed_look_decided_is_told_once_and_keeps_its_place_in_the_day(
     for message in messages:
         move(message, box / ".Junk")
     caplog.clear()
-    killed_look(tmp_path, SqliteLedger, "cast", after=False, lessons_per_day=2)
+    killed_look(tmp_path, SqliteLedger, "append", after=False, lessons_per_day=2)
     for _ in range(2):
         assert list(looks(tmp_path, lessons_per_day=2).values()) == ["spam", "spam"]
     told = [record.getMessage() for record in caplog.records]

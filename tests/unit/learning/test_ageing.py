@@ -18,7 +18,8 @@ from spamguard.learning.undo import (
     age_votes,
     undo_votes,
 )
-from spamguard.ledger.votes import NewVote, winning_votes
+from spamguard.ledger.votes import NewVote
+from tests.contract.ledgers import winning_votes
 from tests.unit.filters import READER, held, mail, opened
 
 DAY = 86_400
@@ -48,7 +49,7 @@ def numbers_in_force(spam_filter: Filter, user: str = "") -> list[int]:
     return [
         number
         for number, example in enumerate(EXAMPLES)
-        if ledger.standing_label(example.digest, user) is not None
+        if (vote := ledger.get_vote(example.digest, user)) and vote.label is not None
     ]
 
 

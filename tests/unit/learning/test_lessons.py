@@ -52,7 +52,7 @@ def test_trouble_of_ours_loses_nothing(tmp_path, queue, monkeypatch):
         with monkeypatch.context() as broken:
             broken.setattr(
                 spam_filter.ledger,
-                "cast",
+                "append",
                 lambda votes, **_: (_ for _ in ()).throw(LedgerError("the disk is full")),
             )
             with pytest.raises(LedgerError):

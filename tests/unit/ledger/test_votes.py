@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 from spamguard.ledger.votes import (
     Lesson,
     lesson_changes,
-    resolve_lesson,
     votes_in_force,
-    winning_votes,
 )
 from spamguard.records import Vote
-from tests.contract.ledgers import fold
+from tests.contract.ledgers import fold, resolve_lesson, winning_votes
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 

@@ -154,4 +154,4 @@ def test_what_somebody_has_to_mend_is_an_alarm(nodes):
 
     asyncio.run(run())
     assert "copy the key" in a.courier.alarms["log"]
-    assert a.log.counts().away
+    assert a.log.state().away

@@ -14,8 +14,8 @@ from spamguard.engine import store
 from spamguard.engine.snapshot import SNAPSHOT_KEY
 from spamguard.engine.store import disown_tables, is_settler_wanted
 from spamguard.errors import LedgerError
-from spamguard.ledger import sqlite
-from spamguard.ledger.schema import PROVISIONAL, Query
+from spamguard.ledger.queries import UserQueries
+from spamguard.ledger.schema import PROVISIONAL
 from spamguard.shared.status import NodeStatus, SharedStatus, write_status
 from tests.support.postgres import needs_postgres
 from tests.unit.filters import READER, mail, opened, teach
@@ -243,25 +243,25 @@ def test_mail_is_judged_while_events_move(nodes: Site, monkeypatch: pytest.Monke
     nodes.converge()
     teach(node.filter, MAIL[20:60])
     monkeypatch.setattr("spamguard.ledger.sqlite._READ_BATCH", 8)
-    read, moves = sqlite.read_changes, list[int]()
+    read, moves = UserQueries.read_changes, list[int]()
 
-    def read_and_move(query: Query, seq: int, *values: Any) -> Any:
+    def read_and_move(queries: UserQueries, seq: int, *values: Any) -> Any:
         if seq >= PROVISIONAL:
             moves.append(seq)
             with monkeypatch.context() as undisturbed:
-                undisturbed.setattr(sqlite, "read_changes", read)
+                undisturbed.setattr(UserQueries, "read_changes", read)
                 teach(other.filter, [MAIL[100 + len(moves)]])
                 other.turn()
             after = node.log.head().position
             node.log.apply(node.with_database(lambda database: database.read_page(after, 9)))
-        return read(query, seq, *values)
+        return read(queries, seq, *values)
 
-    monkeypatch.setattr(sqlite, "read_changes", read_and_move)
+    monkeypatch.setattr(UserQueries, "read_changes", read_and_move)
     with opened(node.filter.directory) as judging:
         assert moves
         assert judging.judge(PROBES[0]).label
         assert 20 <= sum(judging.status().classes.values()) < 60
-        monkeypatch.setattr(sqlite, "read_changes", read)
+        monkeypatch.setattr(UserQueries, "read_changes", read)
         assert sum(judging.status().classes.values()) == 60 + len(moves)
     nodes.converge()
     assert node.tables() == other.tables()

@@ -106,7 +106,6 @@ def test_wrong_settings_are_told_with_the_remedy(
 @pytest.mark.parametrize(
     ("statement", "remedy"),
     [
-        ("DELETE FROM spamguard.cluster", "run `spamguard shared init`"),
         ("REVOKE SELECT ON spamguard.cluster FROM spamguard_node", "run `spamguard shared init`"),
         ("UPDATE spamguard.cluster SET schema_version = 1", "run `spamguard shared upgrade`"),
         ("UPDATE spamguard.cluster SET min_writer = 4", "update spamguard on this node"),
