@@ -262,8 +262,9 @@ class _Session:
         said = f"UID {uid} RFC822.SIZE {len(message.raw)} INTERNALDATE {message.came}"
         value = f"({id(message)})" if self.ways.ids == "EMAILID" else f"{id(message)}"
         said += f" {self.ways.ids} {value}" if self.ways.ids else ""
-        if part := re.search(r"BODY\.PEEK\[\]<0\.(\d+)>", items):
-            what, body = "BODY[]<0>", message.raw[: int(part[1])]
+        if part := re.search(r"BODY\.PEEK\[\]<(\d+)\.(\d+)>", items):
+            start, size = map(int, part.groups())
+            what, body = f"BODY[]<{start}>", message.raw[start : start + size]
         elif "HEADER.FIELDS" in items:
             found = re.search(rb"(?im)^message-id:.*\r\n", message.raw)
             what = "BODY[HEADER.FIELDS (MESSAGE-ID)]"

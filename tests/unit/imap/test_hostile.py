@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.accounts import AccountTls, Mode
-from spamguard.imap import account as imap_account
+from spamguard.imap import line
 from spamguard.imap.connection import MAX_MESSAGE_BYTES, ImapError, connect
 from spamguard.imap.hub import Hub
 from tests.support.certificates import needs_openssl, self_signed, server_context
@@ -33,6 +33,7 @@ from tests.unit.imap.stage import (
     letter,
     look,
     on,
+    read,
     stage,
     tagged,
 )
@@ -40,7 +41,7 @@ from tests.unit.imap.stage import (
 FUZZ_SECONDS = float(os.environ.get("SPAMGUARD_FUZZ_SECONDS", "9"))
 COMMANDS = (
     *("GREETING", "CAPABILITY", "LOGIN", "ID", "LIST", "EXAMINE", "SELECT", "NOOP", "IDLE"),
-    *("UID SEARCH", "UID FETCH", "UID MOVE", "DONE", "LOGOUT"),
+    *("UID SEARCH", "UID FETCH", "UID MOVE", "DONE"),
 )
 WORDS = (
     b'* BYE\r\n|NIL|(|)|"|\\|\r\n|\n|{3}\r\n|{2147483648}\r\n|[THROTTLED]|-|* |+ \r\n| OK | NO |'
@@ -144,7 +145,7 @@ def test_every_wait_ends(command, drop, tmp_path):
             yield drop
 
     with stage(tmp_path) as (server, watch):
-        watch.silence = 2.0 if command == "LOGOUT" else 0.2  # a goodbye gets a tenth
+        watch.line.silence = 0.2
         server.deliver(cheap(1), year=2000)
         server.change = on(command, lambda _: drip())
         for number in range(4):
@@ -153,7 +154,7 @@ def test_every_wait_ends(command, drop, tmp_path):
             assert time.monotonic() - began < 2.5
             server.deliver(cheap(number))
         began = time.monotonic()
-        watch._disconnect()
+        watch.line.close()
         assert time.monotonic() - began < 1.0
         assert met
         over.set()
@@ -224,7 +225,7 @@ def test_what_is_longer_is_cut_and_judged(tmp_path):
         assert watch.status.judged == 1
         (inbox,) = (row for row in watch.folders() if row.is_inbox)
         ((name, _),) = watch.records.shown(inbox, hide_unread=False)
-        assert MAX_MESSAGE_BYTES <= len(watch.read(inbox, name)) < MAX_MESSAGE_BYTES + 100
+        assert MAX_MESSAGE_BYTES <= len(read(watch, inbox, name)) < MAX_MESSAGE_BYTES + 100
 
 
 def test_message_that_cannot_be_had_holds_nothing_up(tmp_path):
@@ -244,7 +245,7 @@ def test_message_that_cannot_be_had_holds_nothing_up(tmp_path):
 
 
 def test_no_more_is_fetched_on_a_day_than_may_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(imap_account, "_DAILY_BYTES", 1000)
+    monkeypatch.setattr(line, "_DAILY_BYTES", 1000)
     with stage(tmp_path) as (server, watch):
         look(watch)
         for number in range(5):
