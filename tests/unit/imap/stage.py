@@ -22,7 +22,7 @@ from tests.support.scripted_imap import OBJECTS, Change, ScriptedImap, Ways, pla
 
 # What a command may be: by UIDs, and never one that takes more than what it names.
 MEANT = re.compile(
-    r"(CAPABILITY|LOGIN .*|ID \(.*\)|NOOP|LOGOUT|IDLE|DONE|LIST .*|STATUS .*|EXAMINE .*|"
+    r"(CAPABILITY|LOGIN .*|ID \(.*\)|NOOP|IDLE|DONE|LIST .*|STATUS .*|EXAMINE .*|"
     r"UID (SEARCH (RETURN \(ALL\) )?(ALL|UNSEEN|DELETED)|FETCH [\d,]+ \((?!.*BODY\[).*\))|"
     r"(?P<writes>SELECT \"?INBOX\"?|UID (MOVE|COPY) \d+ .*|UID EXPUNGE \d+|"
     r"UID STORE \d+ \+FLAGS.SILENT \((\\Deleted|\$Junk|\$NotJunk)\)))"
