@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from spamguard.config.accounts import Account, Mode, UnreadMoves
 from spamguard.errors import SpamguardError
-from spamguard.imap.bodies import Body, RecentBodies
+from spamguard.imap.bodies import Body
 from spamguard.imap.connection import Connection, ImapError
 from spamguard.imap.folders import MAX_FOLDERS, account_folders, find_junk
 from spamguard.imap.judge import NO_VERDICT, Answer, NoVerdictError
@@ -39,7 +39,8 @@ POLL_SECONDS = 300.0  # between two looks at all folders
 _RELIST_SECONDS = 1800.0  # between two lists of folders
 _SHUT_SECONDS = 60.0  # until that after a folder could not be opened: it may be gone
 _LINGER_SECONDS = 2.0  # until IDLE after a message was read: the next one may follow
-_BATCH = 20  # messages that are judged in a step
+_BATCH = 20  # messages that are judged in a step, and as many are kept until they are read
+_SMALL_BYTES = 256 << 10  # larger ones are not kept
 _MAX_TRIES = 5  # to judge one message
 _RETRY_SECONDS = (1.0, 60.0, 120.0, 300.0, 900.0, 3600.0)  # after a connection was lost
 _STEADY_SECONDS = 60.0  # a connection that ends before was of no use
@@ -63,12 +64,11 @@ class AccountWatch:
         directory: Path,
         ask: Callable[[Body, str], Answer],
         tell: Callable[[AccountWatch, Collection[str] | None], object],
-        recent: RecentBodies,
     ) -> None:
         self.account, self.line, self.due = account, Line(account), 0.0
         self.records = Records(directory / f"{quote(account.name, safe='@')}.sqlite")
         self.status = AccountStatus(mode=account.mode)
-        self._ask, self._tell, self._recent = ask, tell, recent
+        self._ask, self._tell = ask, tell
         self._wire = threading.Lock()
         self._junk = ""
         self._folders = {row.id: row for row in self.records.folders()}
@@ -79,6 +79,7 @@ class AccountWatch:
         self._poll_at = self._relist_at = 0.0
         self._failures = 0
         self._tries = Counter[str]()
+        self._recent: dict[str, Body] = {}  # fetched just now, for who wants them again
         self._warnings = WarnOnce(_log)
 
     def close(self) -> None:
@@ -149,8 +150,7 @@ class AccountWatch:
             self._look_and_settle()
         unread, self._unread = self._unread, set()
         self._tell_folders(unread)
-        for name, number in self.records.numbers(self._junk).items():
-            setattr(self.status, name, number)
+        vars(self.status).update(self.records.numbers(self._junk))
         if has_more:
             return 0.0
         return min(self.line.wait(), max(0.0, self._poll_at - time.monotonic()))
@@ -285,7 +285,7 @@ class AccountWatch:
         if self.account.mode is Mode.MOVE and answer.is_spam and junk and connection.can_move:
             intent = Intent(message.name, inbox.id, message.uid, junk.id)
         self.records.set_judged(message.name, body.digest, answer, intent)
-        self._recent.put(self.account.name, message.name, body)
+        self._keep(message.name, body)
         if intent:
             self._dirty.update((inbox.id, intent.target))
             with self._warning(f"spam cannot be moved to {self._junk}"):
@@ -332,7 +332,7 @@ class AccountWatch:
         OSError: it cannot be had now. FileNotFoundError: it is not there.
         """
         place = self.records.find(folder, name)
-        body = self._recent.take(self.account.name, name) if place else None
+        body = self._recent.pop(name, None)
         if place and body is None:
             try:
                 body = self._fetch(place.folder, place.uid)
@@ -343,7 +343,7 @@ class AccountWatch:
         if place is None or body is None:
             raise FileNotFoundError(errno.ENOENT, "no such message", name)
         if self.records.note_read(name, body.digest):
-            self._recent.put(self.account.name, name, body)
+            self._keep(name, body)
         whole = Body()
         # A first line that begins with a blank would become the tail of our field.
         if place.field and next(body.pieces(), b"")[:1] not in (b" ", b"\t"):
@@ -351,6 +351,12 @@ class AccountWatch:
         for piece in body.pieces():
             whole.write(piece)
         return whole.seal()
+
+    def _keep(self, name: str, body: Body) -> None:
+        for oldest in list(self._recent)[: 1 - _BATCH]:
+            self._recent.pop(oldest, None)
+        if body.size <= _SMALL_BYTES:
+            self._recent[name] = body
 
     def _fetch(self, folder: FolderRow, uid: int) -> Body | None:
         if not self._wire.acquire(timeout=_READ_SECONDS):

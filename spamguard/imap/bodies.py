@@ -1,18 +1,15 @@
-"""Messages on their way through us, in memory that is not the process's own: several large ones at
-once take no more of that than a piece of each.
+"""A message on its way through us, in memory that is not the process's own: of that, several large
+ones at once take no more than a piece of each.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from hashlib import blake2b
 
 PIECE_BYTES = 1 << 20
-_KEPT_BYTES = 16 << 20
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -44,21 +41,3 @@ class Body:
         os.utime(self._file, (0, 0))  # it is whole, whoever asks by its age
         os.lseek(self._file, 0, os.SEEK_SET)
         return os.dup(self._file)
-
-
-class RecentBodies:
-    """Messages that were fetched just now, for those who want them again: each once."""
-
-    def __init__(self) -> None:
-        self._bodies = OrderedDict[tuple[str, str], Body]()
-        self._lock = threading.Lock()
-
-    def put(self, account: str, name: str, body: Body) -> None:
-        with self._lock:
-            self._bodies[account, name] = body
-            while sum(each.size for each in self._bodies.values()) > _KEPT_BYTES:
-                self._bodies.popitem(last=False)
-
-    def take(self, account: str, name: str) -> Body | None:
-        with self._lock:
-            return self._bodies.pop((account, name), None)

@@ -20,7 +20,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import islice
 from typing import Any, NamedTuple
 
 import imapclient
@@ -35,7 +34,6 @@ from spamguard.log import printable
 
 MAX_MESSAGE_BYTES = 20 << 20
 """As much of a message as is ever fetched."""
-FETCH_UIDS = 500  # messages of one command
 _MAX_MESSAGES = 200_000  # of a folder
 _MAX_ANSWER_BYTES = 32 << 20  # of one command
 _MAX_LINE_BYTES = 8 << 20
@@ -515,10 +513,3 @@ def _fetched(lines: Iterable[Any]) -> Iterator[FetchedMessage]:
         elif piece is not None:
             yield FetchedMessage(text + piece, literals)
             text, literals = b"", []
-
-
-def batches(uids: Sequence[int]) -> Iterator[list[int]]:
-    """UIDs in portions for one command each, the newest first."""
-    rest = iter(sorted(uids, reverse=True))
-    while batch := list(islice(rest, FETCH_UIDS)):
-        yield batch

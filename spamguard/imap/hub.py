@@ -11,10 +11,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from weakref import WeakSet
 
 from spamguard.config.accounts import Account
 from spamguard.config.options import ACCOUNTS_DIRECTORY, ACCOUNTS_DOOR
@@ -22,7 +22,7 @@ from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
 from spamguard.imap import judge
 from spamguard.imap.account import AccountWatch
-from spamguard.imap.bodies import Body, RecentBodies
+from spamguard.imap.bodies import Body
 from spamguard.imap.judge import Answer
 from spamguard.imap.mailboxes import ImapMailboxes
 from spamguard.imap.status import AccountStatus, write_status
@@ -51,11 +51,9 @@ class Hub:
         self._state, self._accounts = state, accounts
         directory = state / ACCOUNTS_DIRECTORY
         directory.mkdir(mode=0o700, exist_ok=True)
-        ask, recent = ask or partial(judge.ask, state / ACCOUNTS_DOOR), RecentBodies()
-        self.watches = [
-            AccountWatch(account, directory, ask, self._tell, recent) for account in accounts
-        ]
-        self._listeners: set[ImapMailboxes] = set()
+        ask = ask or partial(judge.ask, state / ACCOUNTS_DOOR)
+        self.watches = [AccountWatch(each, directory, ask, self._tell) for each in accounts]
+        self._listeners = WeakSet[ImapMailboxes]()
         self._turns = threading.Semaphore(_AT_ONCE)
         self._stopping, self._stop_event = False, os.eventfd(0)
 
@@ -126,14 +124,12 @@ class Hub:
             threading.Thread(target=self._serve, args=(channel,), daemon=True).start()
 
     def _serve(self, channel: socket.socket) -> None:
-        with channel, closing(self.open_mailboxes()) as mailboxes:
+        with channel:
             try:
                 fingerprint = broker.fingerprint_watches(broker.account_watches(self._accounts))
-                BrokerSession(channel, mailboxes).run(fingerprint)
+                BrokerSession(channel, self.open_mailboxes()).run(fingerprint)
             except (ValueError, OSError) as error:
                 _log.debug("a client has gone: %s", error)
-            finally:
-                self._listeners.discard(mailboxes)
 
     def open_mailboxes(self) -> ImapMailboxes:
         """The accounts, as they are shown to one watcher."""

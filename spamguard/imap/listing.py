@@ -9,9 +9,10 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from hashlib import blake2b
 
-from spamguard.imap.connection import Connection, FetchedMessage, batches
+from spamguard.imap.connection import Connection, FetchedMessage
 from spamguard.imap.records import FolderRow, Found, Records
 
+_BATCH = 500  # messages that are asked for in one command
 _PORTION = 5000  # messages that are written down at once when a folder is first listed
 _FINGERPRINT = "RFC822.SIZE INTERNALDATE BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)]"
 
@@ -46,7 +47,8 @@ def list_folder(
     flags = {uid: text for uid, text in flags.items() if text != before[uid]}
     new = [uid for uid in present if uid not in before]
     found, missing = dict[int, Found](), len(new)
-    for batch in batches(new):
+    for start in range(0, len(new), _BATCH):
+        batch = new[start : start + _BATCH]
         answers = connection.fetch(batch, f"UID INTERNALDATE {item}" if item else _FINGERPRINT)
         missing -= len(answers)
         for uid, answer in answers.items():
