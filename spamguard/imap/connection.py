@@ -153,7 +153,10 @@ class _BoundedReader:
 
 
 class _PlainStream(_BoundedReader, imapclient.imap4.IMAP4WithTimeout):  # type: ignore[misc]
-    pass
+    def _get_capabilities(self) -> None:  # imaplib's: the first that it asks once TLS has begun
+        if self._tls_established:  # what was sent before that does not count
+            self.unread.clear()
+        super()._get_capabilities()
 
 
 class _TlsStream(_BoundedReader, IMAP4_TLS):  # type: ignore[misc]
@@ -195,12 +198,11 @@ def connect(account: Account, silence: float = SILENCE_SECONDS) -> Connection:
         if account.tls is AccountTls.STARTTLS:
             with connection._command():
                 client.starttls(_tls_context())
-                client._imap.unread.clear()  # what was sent before TLS begins does not count
         with connection._command():
             login = client.oauth2_login if account.oauth else client.login
             login(account.user, secret)
         with connection._command():
-            client._cached_capabilities = None  # nor does what was said before the login
+            client._cached_capabilities = None  # what was said before the login does not count
             known = client.capabilities()
         connection.capabilities = frozenset(name.decode("ascii", "replace") for name in known)
         if "ID" in connection.capabilities:  # some refuse to go on without
@@ -231,6 +233,7 @@ class Connection:
         self.folder: tuple[str, bool] | None = None
         self.changed = self.closed = self.is_idle = False
         self._stores_ids: bool | None = None  # X-GUID: known once it was asked for
+        self._idle_tag = b""
 
     def close(self) -> None:
         client, self._client, self.closed = self._client, None, True
@@ -311,8 +314,8 @@ class Connection:
 
     def fetch(self, uids: Collection[int], items: str) -> dict[int, FetchedMessage]:
         """What the server says about messages; answers about others are left out."""
-        with self._command():
-            kind, lines = self._client._imap.uid("FETCH", ",".join(map(str, uids)), f"({items})")
+        with self._command() as imap:
+            kind, lines = imap.uid("FETCH", ",".join(map(str, uids)), f"({items})")
             self._client._checkok("fetch", kind, lines)
         wanted, found = set(uids), dict[int, FetchedMessage]()
         for message in _fetched(lines):
@@ -394,11 +397,10 @@ class Connection:
         """Let the server tell of changes; whether it has told of some already."""
         if "IDLE" not in self.capabilities:
             return False
-        with self._command():
-            imap = self._client._imap
-            tag = self._client._idle_tag = imap._command("IDLE")
+        with self._command() as imap:
+            self._idle_tag = imap._command("IDLE")
             while imap._get_response() is not None:  # IMAPClient bears nothing before the "+"
-                if imap.tagged_commands[tag]:
+                if imap.tagged_commands[self._idle_tag]:
                     self.capabilities -= {"IDLE"}
                     return False
             self.is_idle = True
@@ -412,26 +414,27 @@ class Connection:
     def end_idle(self) -> None:
         """End it, and read what was told: `changed` says whether that is anything."""
         if self.is_idle:
-            with self._command():
-                self.is_idle = False
-                _, told = self._client.idle_done()
-                self.changed |= any(_tells_change(each) for each in told)
+            self.is_idle = False
+            with self._command() as imap:
+                imap.send(b"DONE\r\n")
+                imap._command_complete("IDLE", self._idle_tag)
+                self.changed |= "FETCH" in imap.untagged_responses
 
     def noop(self) -> None:
         with self._command():
             self._client.noop()
 
     @contextmanager
-    def _command(self) -> Iterator[None]:
+    def _command(self) -> Iterator[Any]:
         """Do one command, and take note of what the server tells by the way."""
-        client = self._client
-        if client is None:
+        if self._client is None:
             raise ImapError(f"{self._where}: the connection has ended", lost=True)
-        client._imap.allow()
+        imap = self._client._imap
+        imap.allow()
         try:
             with _errors(self._where):
-                yield
-                told = client._imap.untagged_responses
+                yield imap
+                told = imap.untagged_responses
                 if "THROTTLED" in told:  # with OK, and half an answer or none
                     raise ImapError(f"{self._where}: asks for a pause (THROTTLED)", lost=True)
                 self.changed |= not told.keys().isdisjoint(("EXISTS", "EXPUNGE", "VANISHED"))
@@ -440,7 +443,7 @@ class Connection:
                 self.close()
             raise
         finally:
-            client._imap.untagged_responses = {}  # the pool would only grow
+            imap.untagged_responses = {}  # the pool would only grow
 
 
 # ---- errors
@@ -483,12 +486,6 @@ _SPECIAL_USES = (
     *("\\all", "\\sent", "\\drafts", "\\flagged", "\\important"),
 )
 _UNUSABLE = {"\\noselect", "\\nonexistent"}
-
-
-def _tells_change(told: object) -> bool:
-    """Whether a line of IDLE is about messages; "* OK Still here" is not."""
-    words = told if isinstance(told, tuple) else ()
-    return any(word in (b"EXISTS", b"EXPUNGE", b"FETCH", b"VANISHED") for word in words[:2])
 
 
 def _expand_set(line: bytes) -> list[int]:

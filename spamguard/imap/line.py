@@ -115,5 +115,5 @@ class Line:
 
     def sockets(self) -> list[int]:
         """The sockets on which the server may tell of something."""
-        found = [each.fileno() for each in list(self._connections) if each.is_idle]
-        return [number for number in found if number >= 0]
+        waiting = [each for each in list(self._connections) if each.is_idle]
+        return [number for each in waiting if (number := each.fileno()) >= 0]

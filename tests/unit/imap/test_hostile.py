@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import random
 import re
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.accounts import AccountTls, Mode
-from spamguard.imap import line
+from spamguard.imap import connection, line
 from spamguard.imap.connection import MAX_MESSAGE_BYTES, ImapError, connect
 from spamguard.imap.hub import Hub
 from tests.support.certificates import needs_openssl, self_signed, server_context
@@ -178,6 +180,32 @@ def test_password_is_not_sent_in_clear(greeting, tmp_path):
         with pytest.raises(ImapError):
             connect(account(server.port, tmp_path, tls=AccountTls.STARTTLS))
         assert {each.split()[0] for each in server.commands} <= {"CAPABILITY"}
+
+
+@needs_openssl
+def test_what_is_said_before_tls_begins_does_not_count(tmp_path, monkeypatch):
+    pem = self_signed(tmp_path)
+    monkeypatch.setattr(connection, "_tls_context", lambda: ssl.create_default_context(cafile=pem))
+
+    def serve() -> None:
+        stream, _ = listening.accept()
+        stream.sendall(b"* OK hi\r\n")
+        for number in range(5):  # CAPABILITY, STARTTLS, CAPABILITY, LOGIN, CAPABILITY
+            tag = stream.recv(1000).split()[0]
+            said = b"* CAPABILITY IMAP4rev1 STARTTLS\r\n" if number % 2 == 0 else b""
+            more = b"* BYE not by the server\r\n" if number == 1 else b""
+            stream.sendall(said + tag + b" OK done\r\n" + more)
+            if number == 1:
+                stream = server_context(pem).wrap_socket(stream, server_side=True)
+        stream.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listening.getsockname()[1]
+        asked = account(port, tmp_path, server="localhost", tls=AccountTls.STARTTLS)
+        connect(asked).close()
+        thread.join()
 
 
 def test_other_accounts_go_on(tmp_path):
