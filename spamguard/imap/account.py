@@ -75,7 +75,6 @@ class AccountWatch:
         self._dirty: set[int] = set()
         self._unread: set[int] = set()  # folders of messages that could not be read
         self._statuses: dict[int, str] = {}  # of folders, noted once they were looked at
-        self._shut: set[int] = set()  # folders that cannot be opened
         self._poll_at = self._relist_at = 0.0
         self._failures = 0
         self._tries = Counter[str]()
@@ -90,8 +89,8 @@ class AccountWatch:
     @property
     def is_listed(self) -> bool:
         """Whether it is known what lies where."""
-        rows = self.folders()
-        return bool(rows) and all(row.uidvalidity or row.id in self._shut for row in rows)
+        inbox = self.folder("")
+        return bool(inbox and inbox.uidvalidity)
 
     # ---- a step
 
@@ -221,7 +220,6 @@ class AccountWatch:
                     if error.lost:
                         raise
                     self._warnings.warn("folder", "%s: %s: %s", self.account.name, row.raw, error)
-                    self._shut.add(row.id)
                     self._relist_at = min(self._relist_at, time.monotonic() + _SHUT_SECONDS)
         self._dirty.clear()
         if self.is_listed and not was_listed:

@@ -64,7 +64,7 @@ class ListedFolder(NamedTuple):
 
     raw: str  # its name there, in modified UTF-7
     delimiter: str  # "" for none
-    use: str = ""  # its special use (RFC 6154) in lower case, such as \\junk
+    attributes: Collection[str] = ()  # in lower case, such as \\junk
 
 
 class Selected(NamedTuple):
@@ -79,8 +79,8 @@ class Selected(NamedTuple):
 class FetchedMessage(NamedTuple):
     """What one FETCH answer says, beside its UID: the attributes as text, and its literals."""
 
-    text: bytes
-    literals: Sequence[bytes]
+    text: bytes = b""
+    literals: Sequence[bytes] = ()
 
     def attribute(self, name: bytes) -> bytes:
         """A value that is a number, an atom or a quoted string, in brackets or not, or b""."""
@@ -261,8 +261,8 @@ class Connection:
             raw = name if isinstance(name, str) else name.decode("latin-1")
             attributes = {flag.decode("ascii", "replace").lower() for flag in flags}
             if raw.isascii() and raw.isprintable() and not attributes & _UNUSABLE:
-                use = next((use for use in _SPECIAL_USES if use in attributes), "")
-                folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), use))
+                level = (delimiter or b"").decode("latin-1")
+                folders.append(ListedFolder(raw, level, attributes))
         return folders
 
     def status(self, raw: str) -> str:
@@ -321,7 +321,7 @@ class Connection:
         for message in _fetched(lines):
             uid = message.attribute(b"UID")
             if uid.isdigit() and int(uid) in wanted:
-                before = found.get(int(uid), FetchedMessage(b"", ()))
+                before = found.get(int(uid), FetchedMessage())
                 found[int(uid)] = FetchedMessage(
                     before.text + message.text, [*before.literals, *message.literals]
                 )
@@ -332,7 +332,7 @@ class Connection:
         body = Body()
         for start in range(0, MAX_MESSAGE_BYTES, PIECE_BYTES):
             answers = self.fetch([uid], f"BODY.PEEK[]<{start}.{PIECE_BYTES}>")
-            answer = answers.get(uid, FetchedMessage(b"", ()))
+            answer = answers.get(uid, FetchedMessage())
             if not answer.literals:  # beyond the end there is "" or NIL
                 return body if start and b"BODY[]" in answer.text.upper() else None
             piece = max(answer.literals, key=len)
@@ -481,10 +481,6 @@ def _plain(error: Exception) -> str:
 
 # ---- answers
 
-_SPECIAL_USES = (
-    *("\\junk", "\\trash", "\\archive"),
-    *("\\all", "\\sent", "\\drafts", "\\flagged", "\\important"),
-)
 _UNUSABLE = {"\\noselect", "\\nonexistent"}
 
 

@@ -34,7 +34,7 @@ class AccountFolder(NamedTuple):
     raw: str
     directory: str
     role: Role
-    use: str = ""  # as of `ListedFolder`
+    use: str = ""  # its special use (RFC 6154)
 
     @property
     def is_watched(self) -> bool:
@@ -51,8 +51,8 @@ def account_folders(account: Account, listed: Sequence[ListedFolder]) -> list[Ac
         parts = folder_parts(directory)
         role = find_role(parts, configured) if parts else IGNORED_ROLE
         is_configured = parts is not None and role != find_role(parts)
-        use = folder.use
-        if use in SPECIAL_USES and role != SPECIAL_USES[use] and not is_configured:
+        use = next((each for each in SPECIAL_USES if each in folder.attributes), "")
+        if use and role != SPECIAL_USES[use] and not is_configured:
             role = SPECIAL_USES[use]
             usual = ("." if directory.startswith(".") else "") + _USUAL_NAMES.get(use, "")
             if use in _USUAL_NAMES and usual not in taken:
