@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from weakref import WeakSet
 
 from spamguard.config.accounts import Account
 from spamguard.config.options import ACCOUNTS_DIRECTORY, ACCOUNTS_DOOR
@@ -53,7 +52,7 @@ class Hub:
         directory.mkdir(mode=0o700, exist_ok=True)
         ask = ask or partial(judge.ask, state / ACCOUNTS_DOOR)
         self.watches = [AccountWatch(each, directory, ask, self._tell) for each in accounts]
-        self._listeners = WeakSet[ImapMailboxes]()
+        self._listeners: set[ImapMailboxes] = set()
         self._turns = threading.Semaphore(_AT_ONCE)
         self._stopping, self._stop_event = False, os.eventfd(0)
 
@@ -124,12 +123,15 @@ class Hub:
             threading.Thread(target=self._serve, args=(channel,), daemon=True).start()
 
     def _serve(self, channel: socket.socket) -> None:
+        mailboxes = self.open_mailboxes()
         with channel:
             try:
                 fingerprint = broker.fingerprint_watches(broker.account_watches(self._accounts))
-                BrokerSession(channel, self.open_mailboxes()).run(fingerprint)
+                BrokerSession(channel, mailboxes).run(fingerprint)
             except (ValueError, OSError) as error:
                 _log.debug("a client has gone: %s", error)
+            finally:
+                self._listeners.discard(mailboxes)
 
     def open_mailboxes(self) -> ImapMailboxes:
         """The accounts, as they are shown to one watcher."""
