@@ -29,6 +29,7 @@ from imapclient.tls import IMAP4_TLS
 from spamguard import __version__
 from spamguard.config.accounts import Account, AccountTls
 from spamguard.errors import SpamguardError, error_text
+from spamguard.folders.roles import SPECIAL_USES
 from spamguard.imap.bodies import PIECE_BYTES, Body
 from spamguard.log import printable
 
@@ -64,7 +65,7 @@ class ListedFolder(NamedTuple):
 
     raw: str  # its name there, in modified UTF-7
     delimiter: str  # "" for none
-    attributes: Collection[str] = ()  # in lower case, such as \\junk
+    use: str = ""  # its special use (RFC 6154) in lower case, such as \\junk
 
 
 class Selected(NamedTuple):
@@ -261,8 +262,8 @@ class Connection:
             raw = name if isinstance(name, str) else name.decode("latin-1")
             attributes = {flag.decode("ascii", "replace").lower() for flag in flags}
             if raw.isascii() and raw.isprintable() and not attributes & _UNUSABLE:
-                level = (delimiter or b"").decode("latin-1")
-                folders.append(ListedFolder(raw, level, attributes))
+                use = next((use for use in SPECIAL_USES if use in attributes), "")
+                folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), use))
         return folders
 
     def status(self, raw: str) -> str:

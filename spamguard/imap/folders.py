@@ -34,7 +34,7 @@ class AccountFolder(NamedTuple):
     raw: str
     directory: str
     role: Role
-    use: str = ""  # its special use (RFC 6154)
+    use: str = ""  # as of `ListedFolder`
 
     @property
     def is_watched(self) -> bool:
@@ -51,7 +51,7 @@ def account_folders(account: Account, listed: Sequence[ListedFolder]) -> list[Ac
         parts = folder_parts(directory)
         role = find_role(parts, configured) if parts else IGNORED_ROLE
         is_configured = parts is not None and role != find_role(parts)
-        use = next((each for each in SPECIAL_USES if each in folder.attributes), "")
+        use = folder.use
         if use and role != SPECIAL_USES[use] and not is_configured:
             role = SPECIAL_USES[use]
             usual = ("." if directory.startswith(".") else "") + _USUAL_NAMES.get(use, "")
