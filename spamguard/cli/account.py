@@ -16,6 +16,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,7 @@ def add(options: argparse.Namespace) -> int:
         account = settings.accounts[-1]
         if account.oauth is not None:
             _make_token(account, account.oauth)
-        is_good = _show_steps(options, [account])[0].outcome != "failed"
+        is_good = _show_steps(options, [account], state)[0].outcome != "failed"
     finally:
         if not is_good:
             _forget(secret, state)
@@ -227,16 +228,19 @@ def _show_next_steps(path: Path, state: Path, name: str) -> None:
     arguments.JSON,
 )
 def check(options: argparse.Namespace) -> int:
-    steps = _show_steps(options, _accounts(options, options.name))
+    steps = _show_steps(options, _accounts(options, options.name), options.state)
     return 1 if any(step.outcome == "failed" for step in steps) else 0
 
 
-def _show_steps(options: argparse.Namespace, accounts: Sequence[Account]) -> list[Step]:
+def _show_steps(
+    options: argparse.Namespace, accounts: Sequence[Account], state: Path
+) -> list[Step]:
     """Print what is found, step by step; at least the login of each."""
-    from spamguard.doctor.accounts import check_account
+    from spamguard.doctor.accounts import check_account, check_promotion
 
     steps = []
-    for step in chain.from_iterable(map(check_account, accounts)):
+    found = (chain(check_account(each), check_promotion(each, state)) for each in accounts)
+    for step in chain.from_iterable(found):
         steps.append(step)
         if not options.json:
             common.print_step(step)
@@ -294,7 +298,7 @@ def teach(options: argparse.Namespace) -> int:
     (account,) = _accounts(options, options.name)
     if read_status(options.state).get(account.name, AccountStatus()).moved:
         raise UsageError(f"{account.name}: spamguard has moved mail there, which must not teach")
-    with connect(account) as connection:
+    with closing(connect(account)) as connection:
         filed = _find_filed(account, connection)
         counts = Counter[str]()
         for folder, uids in filed:
@@ -335,7 +339,8 @@ def _fetch(
     for folder, uids in filed:
         connection.select(folder.raw)
         for uid in uids:
-            if raw := connection.fetch_message(uid):
+            if body := connection.fetch_message(uid):
+                raw = b"".join(body.pieces())
                 yield SourceMessage(f"{folder.raw} {uid}", raw, folder.role.label)
 
 

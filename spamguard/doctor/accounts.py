@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 from spamguard.config.accounts import Account, Mode, providers
 from spamguard.doctor import Step, failed, ok, skipped
@@ -15,6 +17,7 @@ from spamguard.errors import SecretError
 from spamguard.folders.roles import SPAM_ROLE, FolderKind, display_folder
 from spamguard.imap.connection import Connection, ImapError, connect
 from spamguard.imap.folders import account_folders
+from spamguard.imap.status import read_status
 
 _USEFUL = {  # capabilities, and what is without them
     "IDLE": "new mail is seen within minutes, not at once",
@@ -35,7 +38,7 @@ def check_account(account: Account) -> Iterator[Step]:
     """The login, the folders, and whether the account's mode is possible."""
     name = f"account {account.name}"
     try:
-        with connect(account) as connection:
+        with closing(connect(account)) as connection:
             has = [word for word in _TOLD if word in connection.capabilities]
             lacks = [f"no {word}: {so}" for word, so in _USEFUL.items() if word not in has]
             place = f"logged in to {account.server}:{account.usual_port} as {account.user}"
@@ -94,3 +97,11 @@ def _check_mode(account: Account, *, can_move: bool) -> Step:
     if account.mode is Mode.MOVE and not can_move:
         return failed(name, detail, "write mode: flag, or look")
     return ok(name, f"nothing is written; {detail}" if account.mode is Mode.LOOK else detail)
+
+
+def check_promotion(account: Account, state: Path) -> Iterator[Step]:
+    """What the mode `move` would have done, of an account that only looks."""
+    status = read_status(state).get(account.name)
+    if account.mode is Mode.LOOK and status and status.recent:
+        detail = f"of the last {status.recent} judged messages, {status.recent_spam} into Junk"
+        yield ok(f"account {account.name}: move would have put", detail)

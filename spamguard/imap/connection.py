@@ -20,26 +20,24 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import chain, islice
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import imapclient
 from imapclient.exceptions import LoginError
-from imapclient.response_parser import parse_response
 from imapclient.tls import IMAP4_TLS
 
 from spamguard import __version__
 from spamguard.config.accounts import Account, AccountTls
-from spamguard.errors import SpamguardError
+from spamguard.errors import SpamguardError, error_text
+from spamguard.folders.roles import SPECIAL_USES
+from spamguard.imap.bodies import PIECE_BYTES, Body
 from spamguard.log import printable
 
 MAX_MESSAGE_BYTES = 20 << 20
 """As much of a message as is ever fetched."""
-FETCH_UIDS = 500  # messages of one command
 _MAX_MESSAGES = 200_000  # of a folder
 _MAX_ANSWER_BYTES = 32 << 20  # of one command
 _MAX_LINE_BYTES = 8 << 20
-_LARGE_BYTES = 1 << 20  # of a literal
 SILENCE_SECONDS = 45.0
 """Between two pieces of an answer; all of it may take three times as long."""
 _MAX_TEXT = 300  # characters of what a server says
@@ -82,8 +80,8 @@ class Selected(NamedTuple):
 class FetchedMessage(NamedTuple):
     """What one FETCH answer says, beside its UID: the attributes as text, and its literals."""
 
-    text: bytes
-    literals: Sequence[bytes]
+    text: bytes = b""
+    literals: Sequence[bytes] = ()
 
     def attribute(self, name: bytes) -> bytes:
         """A value that is a number, an atom or a quoted string, in brackets or not, or b""."""
@@ -103,40 +101,27 @@ class _BoundedReader:
     what lies in its buffer cannot be seen.
     """
 
+    sock: socket.socket
+
     def __init__(self, silence: float, *arguments: Any) -> None:
-        self._silence = silence
+        self._silence, self.unread = silence, bytearray()
         self.allow()
         super().__init__(*arguments)
 
-    @property
-    def sock(self) -> socket.socket:
-        return self._sock
-
-    @sock.setter
-    def sock(self, sock: socket.socket) -> None:
-        # What was sent before TLS begins does not count.
-        self._sock, self.unread = sock, bytearray()
-        # IMAPClient sends the end of a line apart: it would wait for an acknowledgement.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def allow(self, silences: float = 3.0) -> None:
+    def allow(self) -> None:
         """Begin with another command."""
-        self._ends_at = time.monotonic() + silences * self._silence
-        self._left = _MAX_ANSWER_BYTES
+        self._ends_at, self._left = time.monotonic() + 3 * self._silence, _MAX_ANSWER_BYTES
 
     def send(self, data: bytes) -> None:
-        self._sock.settimeout(self._patience())
+        self._set_timeout()
         super().send(data)  # type: ignore[misc]
 
-    def read(self, size: int) -> bytes | bytearray:
-        if size > MAX_MESSAGE_BYTES:
+    def read(self, size: int) -> bytes:
+        if size > PIECE_BYTES:
             raise imaplib.IMAP4.abort(f"a literal of {size} bytes")
         while len(self.unread) < size:
-            self._fill(size - len(self.unread))
-        if len(self.unread) > size or size < _LARGE_BYTES:
-            return self._take(size)
-        taken, self.unread = self.unread, bytearray()  # several may be as large at once: no copy
-        return taken
+            self._fill()
+        return self._take(size)
 
     def readline(self) -> bytes:
         searched = 0
@@ -148,29 +133,31 @@ class _BoundedReader:
         self._left -= 100  # an object for each
         return self._take(end + 1)
 
-    def _fill(self, size: int = 1 << 16) -> None:
-        self._sock.settimeout(self._patience())
-        piece = self._sock.recv(min(size, 1 << 16))
+    def _fill(self) -> None:
+        self._set_timeout()
+        piece = self.sock.recv(1 << 16)
         if not piece:
             raise imaplib.IMAP4.abort("socket error: EOF")
         self.unread += piece
         self._left -= len(piece)
 
     def _take(self, size: int) -> bytes:
-        with memoryview(self.unread) as view:
-            taken = bytes(view[:size])
+        taken = bytes(memoryview(self.unread)[:size])
         del self.unread[:size]
         return taken
 
-    def _patience(self) -> float:
+    def _set_timeout(self) -> None:
         left = self._ends_at - time.monotonic()
         if self._left < 0 or left <= 0:
             raise imaplib.IMAP4.abort("an answer without end")
-        return min(self._silence, left)
+        self.sock.settimeout(min(self._silence, left))
 
 
 class _PlainStream(_BoundedReader, imapclient.imap4.IMAP4WithTimeout):  # type: ignore[misc]
-    pass
+    def _get_capabilities(self) -> None:  # imaplib's: the first that it asks once TLS has begun
+        if self._tls_established:  # what was sent before that does not count
+            self.unread.clear()
+        super()._get_capabilities()
 
 
 class _TlsStream(_BoundedReader, IMAP4_TLS):  # type: ignore[misc]
@@ -197,27 +184,31 @@ def connect(account: Account, silence: float = SILENCE_SECONDS) -> Connection:
     """Connect and log in. ImapError, SecretError."""
     secret = account.read_secret()
     where = f"{account.server}:{account.usual_port}"
-    with _errors(where, lost=True):
+    is_tls = account.tls is AccountTls.TLS
+    context = _tls_context() if is_tls else None
+    with _errors(where):
         client = _Client(
-            account.server,
-            account.usual_port,
-            ssl=account.tls is AccountTls.TLS,
-            ssl_context=_tls_context() if account.tls is AccountTls.TLS else None,
-            timeout=silence,
+            account.server, account.usual_port, ssl=is_tls, ssl_context=context, timeout=silence
         )
+        # IMAPClient sends the end of a line apart: it would wait for an acknowledgement.
+        client.socket().setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client._imap.debug = 0  # IMAPClient formats every line for its log
     client.folder_encode = False
     connection = Connection(client, where)
     try:
-        with connection._command(lost=True):
-            if account.tls is AccountTls.STARTTLS:
+        if account.tls is AccountTls.STARTTLS:
+            with connection._command():
                 client.starttls(_tls_context())
-        with connection._command(refused=True):
-            if account.oauth is not None:
-                client.oauth2_login(account.user, secret)
-            else:
-                client.login(account.user, secret)
-        connection._begin()
+        with connection._command():
+            login = client.oauth2_login if account.oauth else client.login
+            login(account.user, secret)
+        with connection._command():
+            client._cached_capabilities = None  # what was said before the login does not count
+            known = client.capabilities()
+        connection.capabilities = frozenset(name.decode("ascii", "replace") for name in known)
+        if "ID" in connection.capabilities:  # some refuse to go on without
+            with suppress(ImapError), connection._command():
+                client.id_({"name": "spamguard", "version": __version__})
     except BaseException:
         connection.close()
         raise
@@ -243,37 +234,12 @@ class Connection:
         self.folder: tuple[str, bool] | None = None
         self.changed = self.closed = self.is_idle = False
         self._stores_ids: bool | None = None  # X-GUID: known once it was asked for
-
-    def _begin(self) -> None:
-        with self._command():
-            # What was said before the login does not count.
-            self._client._cached_capabilities = None
-            known = self._client._do_capabilites()
-            self.capabilities = frozenset(name.decode("ascii", "replace") for name in known)
-            self._client._cached_capabilities = known
-        if "ID" in self.capabilities:  # some refuse to go on without
-            with suppress(ImapError), self._command():
-                self._client.id_({"name": "spamguard", "version": __version__})
-        if self.closed:
-            raise ImapError(f"{self._where}: the server has ended the connection", lost=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        self._idle_tag = b""
 
     def close(self) -> None:
-        """Say goodbye where there is somebody to say it to."""
-        client, self.closed = self._client, True
-        self._client = None
+        client, self._client, self.closed = self._client, None, True
         if client is not None:
-            client._imap.allow(0.1)
-            with suppress(Exception):
-                if self.is_idle:
-                    client.idle_done()
-                client.logout()
-            with suppress(Exception):
+            with suppress(OSError):  # it may have ended before
                 client.shutdown()
 
     def fileno(self) -> int:
@@ -293,45 +259,25 @@ class Connection:
             found = self._client._proc_folder_list(lines)
         folders = []
         for flags, delimiter, name in found:
-            raw = name.decode("ascii", "ignore") if isinstance(name, bytes) else str(name)
+            raw = name if isinstance(name, str) else name.decode("latin-1")
             attributes = {flag.decode("ascii", "replace").lower() for flag in flags}
-            known = [use for use in _SPECIAL_USES if use in attributes]
-            is_sound = raw.isprintable() and _as_bytes(name) == raw.encode()
-            if attributes & {"\\noselect", "\\nonexistent"} or not is_sound:
-                continue
-            folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), " ".join(known)))
+            if raw.isascii() and raw.isprintable() and not attributes & _UNUSABLE:
+                use = next((use for use in SPECIAL_USES if use in attributes), "")
+                folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), use))
         return folders
 
-    def statuses(self, folders: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Numbers of each folder: they differ if anything has changed there. One that cannot be
-        asked has none.
-        """
+    def status(self, raw: str) -> str:
+        """Numbers of a folder: they differ if anything has changed there. "": it has none."""
         items = ["UIDVALIDITY", "UIDNEXT", "MESSAGES", "UNSEEN"]
-        if "CONDSTORE" in self.capabilities:
-            items.append("HIGHESTMODSEQ")
-        found: dict[str, tuple[int, ...]] = {}
-        if "LIST-STATUS" in self.capabilities:
-            arguments = [b'""', b'"*"', f"RETURN (STATUS ({' '.join(items)}))".encode()]
+        items += ["HIGHESTMODSEQ"] * ("CONDSTORE" in self.capabilities)
+        try:
             with self._command():
-                lines = self._client._raw_command_untagged(
-                    b"LIST", arguments, uid=False, response_name="STATUS"
-                )
-                for pieces in _whole_lines(lines):
-                    name, values = parse_response(pieces)
-                    numbers = dict(zip(values[::2], values[1::2], strict=True))
-                    found[_as_bytes(name).decode()] = tuple(
-                        int(numbers.get(item.encode(), 0)) for item in items
-                    )
-            return found
-        for raw in folders:
-            try:
-                with self._command():
-                    answer = self._client.folder_status(raw, items)
-                    found[raw] = tuple(int(answer.get(item.encode(), 0)) for item in items)
-            except ImapError as error:
-                if error.lost:
-                    raise
-        return found
+                answer = self._client.folder_status(raw, items)
+                return " ".join(str(int(answer.get(item.encode(), 0))) for item in items)
+        except ImapError as error:
+            if error.lost:
+                raise
+            return ""
 
     def select(self, raw: str, *, readonly: bool = True) -> Selected:
         """Open a folder, with EXAMINE unless it is to be written."""
@@ -342,28 +288,23 @@ class Connection:
                 raise ImapError(f"{self._where}: {raw}: no UIDVALIDITY")
             self.folder = raw, not readonly
         self.changed = False
-        return Selected(
-            answer[b"UIDVALIDITY"],
-            answer.get(b"EXISTS", 0),
-            *(
-                frozenset(flag.decode("ascii", "replace").lower() for flag in answer.get(name, ()))
-                for name in (b"PERMANENTFLAGS", b"FLAGS")
-            ),
+        keywords, known = (
+            frozenset(flag.decode("ascii", "replace").lower() for flag in answer.get(name, ()))
+            for name in (b"PERMANENTFLAGS", b"FLAGS")
         )
+        return Selected(answer[b"UIDVALIDITY"], answer.get(b"EXISTS", 0), keywords, known)
 
     # ---- messages of the open folder
 
     def search(self, criterion: str) -> list[int]:
         """The UIDs of messages in the open folder: ALL, UNSEEN, DELETED."""
-        words = [criterion.encode()]
         with self._command():
             if "ESEARCH" in self.capabilities:
-                (line,) = self._client._raw_command_untagged(
-                    b"SEARCH", [b"RETURN (ALL)", *words], response_name="ESEARCH"
-                )
+                words = [b"RETURN (ALL)", criterion.encode()]
+                (line,) = self._client._raw_command_untagged(b"SEARCH", words, "ESEARCH")
                 found = _expand_set(line or b"")
             else:
-                lines = self._client._raw_command_untagged(b"SEARCH", words)
+                lines = self._client._raw_command_untagged(b"SEARCH", [criterion.encode()])
                 numbers = b" ".join(line for line in lines if line)
                 found = sorted({int(word) for word in numbers.partition(b"(")[0].split()})
             if found and not 0 < found[0] <= found[-1] < 1 << 32:
@@ -374,24 +315,32 @@ class Connection:
 
     def fetch(self, uids: Collection[int], items: str) -> dict[int, FetchedMessage]:
         """What the server says about messages; answers about others are left out."""
-        with self._command():
-            kind, lines = self._client._imap.uid("FETCH", ",".join(map(str, uids)), f"({items})")
+        with self._command() as imap:
+            kind, lines = imap.uid("FETCH", ",".join(map(str, uids)), f"({items})")
             self._client._checkok("fetch", kind, lines)
         wanted, found = set(uids), dict[int, FetchedMessage]()
-        for message in _fetched_messages(lines):
+        for message in _fetched(lines):
             uid = message.attribute(b"UID")
             if uid.isdigit() and int(uid) in wanted:
-                before = found.get(int(uid), FetchedMessage(b"", ()))
+                before = found.get(int(uid), FetchedMessage())
                 found[int(uid)] = FetchedMessage(
                     before.text + message.text, [*before.literals, *message.literals]
                 )
         return found
 
-    def fetch_message(self, uid: int) -> bytes | None:
-        """The beginning of a message; None: it is not there any more."""
-        items = f"BODY.PEEK[]<0.{MAX_MESSAGE_BYTES}>"
-        answer = self.fetch([uid], items).get(uid)
-        return max(answer.literals, key=len) if answer and answer.literals else None
+    def fetch_message(self, uid: int) -> Body | None:
+        """A message, or its beginning; None: it is not there any more."""
+        body = Body()
+        for start in range(0, MAX_MESSAGE_BYTES, PIECE_BYTES):
+            answers = self.fetch([uid], f"BODY.PEEK[]<{start}.{PIECE_BYTES}>")
+            answer = answers.get(uid, FetchedMessage())
+            if not answer.literals:  # beyond the end there is "" or NIL
+                return body if start and b"BODY[]" in answer.text.upper() else None
+            piece = max(answer.literals, key=len)
+            body.write(piece)
+            if len(piece) < PIECE_BYTES:
+                break
+        return body
 
     def find_id_item(self) -> str:
         """The item by which the server tells what stays the same wherever a message is moved; ""
@@ -431,7 +380,7 @@ class Connection:
         """Remove one message of the open folder, which lies in another one."""
         if "UIDPLUS" not in self.capabilities:
             raise ImapError(f"{self._where}: one message alone cannot be removed")
-        self.add_flags(uid, ["\\Deleted"])
+        self.add_flag(uid, b"\\Deleted")
         try:
             with self._command():
                 self._client.uid_expunge([uid])
@@ -439,9 +388,9 @@ class Connection:
             self.capabilities -= {"UIDPLUS"}
             raise
 
-    def add_flags(self, uid: int, flags: Iterable[str]) -> None:
+    def add_flag(self, uid: int, flag: bytes) -> None:
         with self._command():
-            self._client.add_flags([uid], [flag.encode() for flag in flags], silent=True)
+            self._client.add_flags([uid], [flag], silent=True)
 
     # ---- waiting
 
@@ -449,157 +398,112 @@ class Connection:
         """Let the server tell of changes; whether it has told of some already."""
         if "IDLE" not in self.capabilities:
             return False
-        with self._command():
-            imap = self._client._imap
-            tag = self._client._idle_tag = imap._command("IDLE")
+        with self._command() as imap:
+            self._idle_tag = imap._command("IDLE")
             while imap._get_response() is not None:  # IMAPClient bears nothing before the "+"
-                if imap.tagged_commands[tag]:
+                if imap.tagged_commands[self._idle_tag]:
                     self.capabilities -= {"IDLE"}
                     return False
             self.is_idle = True
-        return self.changed or self._has_pending()
+        # No poll tells of what has been read from the socket and was not looked at.
+        return bool(
+            self.changed
+            or imap.unread
+            or (isinstance(imap.sock, ssl.SSLSocket) and imap.sock.pending())
+        )
 
     def end_idle(self) -> None:
         """End it, and read what was told: `changed` says whether that is anything."""
         if self.is_idle:
-            with self._command():
-                self.is_idle = False
-                _, told = self._client.idle_done()
-                self.changed |= any(_tells_change(each) for each in told)
+            self.is_idle = False
+            with self._command() as imap:
+                imap.send(b"DONE\r\n")
+                imap._command_complete("IDLE", self._idle_tag)
+                self.changed |= "FETCH" in imap.untagged_responses
 
     def noop(self) -> None:
         with self._command():
             self._client.noop()
 
-    def _has_pending(self) -> bool:
-        """Whether more has been read from the socket than was looked at: no poll tells of that."""
-        imap = self._client._imap
-        return bool(imap.unread or (isinstance(imap.sock, ssl.SSLSocket) and imap.sock.pending()))
-
     @contextmanager
-    def _command(self, *, refused: bool = False, lost: bool = False) -> Iterator[None]:
+    def _command(self) -> Iterator[Any]:
         """Do one command, and take note of what the server tells by the way."""
         if self._client is None:
             raise ImapError(f"{self._where}: the connection has ended", lost=True)
-        client = self._client
-        client._imap.allow()
+        imap = self._client._imap
+        imap.allow()
         try:
-            with _errors(self._where, refused=refused, lost=lost):
-                yield
-                told = client._imap.untagged_responses
+            with _errors(self._where):
+                yield imap
+                told = imap.untagged_responses
                 if "THROTTLED" in told:  # with OK, and half an answer or none
                     raise ImapError(f"{self._where}: asks for a pause (THROTTLED)", lost=True)
                 self.changed |= not told.keys().isdisjoint(("EXISTS", "EXPUNGE", "VANISHED"))
         except ImapError as error:
             if error.lost:
-                self.close_at_once()
+                self.close()
             raise
         finally:
-            client._imap.untagged_responses = {}  # the pool would only grow
-
-    def close_at_once(self) -> None:
-        """End the connection without a word."""
-        client, self._client, self.closed = self._client, None, True
-        if client is not None:
-            with suppress(Exception):
-                client.shutdown()
+            imap.untagged_responses = {}  # the pool would only grow
 
 
 # ---- errors
 
 
 @contextmanager
-def _errors(where: str, *, refused: bool = False, lost: bool = False) -> Iterator[None]:
+def _errors(where: str) -> Iterator[None]:
     """Say in one line what went wrong. Only a plain NO or BAD leaves the connection usable."""
     try:
         yield
     except ImapError:
         raise
     except LoginError as error:
-        text = _plain(error)
-        if isinstance(error.__context__, imaplib.IMAP4.abort):  # IMAPClient makes a refusal of that
-            raise ImapError(f"{where}: the connection was lost: {text}", lost=True) from error
-        passes = "[UNAVAILABLE]" in text  # it cannot know now (RFC 5530)
-        text = f"{where} refuses the login: {text}"
+        was_cut = isinstance(error.__context__, imaplib.IMAP4.abort)  # no refusal at all
+        passes = was_cut or "[UNAVAILABLE]" in str(error)  # it cannot know now (RFC 5530)
+        text = f"{where} refuses the login: {_plain(error)}"
         raise ImapError(text, refused=not passes, lost=passes) from error
-    except imaplib.IMAP4.readonly as error:
-        raise ImapError(f"{where}: {_plain(error)}") from error
-    except imaplib.IMAP4.abort as error:
-        raise ImapError(f"{where}: the connection was lost: {_plain(error)}", lost=True) from error
-    except imaplib.IMAP4.error as error:
-        is_plain = " failed: " in str(error) or " command error: " in str(error)
-        verb = "refuses the login" if refused else "says"
-        raise ImapError(
-            f"{where} {verb}: {_plain(error)}", refused=refused, lost=lost or not is_plain
-        ) from error
-    except ssl.SSLCertVerificationError as error:
-        text = f"{where}: its certificate is not valid: {error.verify_message}"
-        raise ImapError(text, lost=True) from error
-    except OSError as error:
-        text = f"{where}: {error.strerror or error or 'no answer'}"
-        raise ImapError(text, lost=True) from error
     except Exception as error:
-        # An answer that makes no sense breaks the parser in one of many ways.
-        text = f"{where}: an answer that makes no sense: {_plain(error)}"
-        raise ImapError(text, lost=True) from error
+        text, is_plain = f"{where}: {_plain(error)}", False
+        if isinstance(error, imaplib.IMAP4.abort):
+            text = f"{where}: the connection was lost: {_plain(error)}"
+        elif isinstance(error, imaplib.IMAP4.error):
+            is_plain = " failed: " in text or " command error: " in text
+        elif isinstance(error, ssl.SSLCertVerificationError):
+            text = f"{where}: its certificate is not valid: {error.verify_message}"
+        elif not isinstance(error, OSError):  # the parser breaks in one of many ways
+            text = f"{where}: an answer that makes no sense: {_plain(error)}"
+        raise ImapError(text, lost=not is_plain) from error
 
 
 def _plain(error: Exception) -> str:
-    text = re.sub(r"^b(['\"])(.*)\1$", r"\2", str(error).strip(), flags=re.DOTALL)
-    text = printable(text[:_MAX_TEXT], lambda _: "?").strip()
-    return text or "no reason is given"
+    text = re.sub(r"^b(['\"])(.*)\1$", r"\2", error_text(error), flags=re.DOTALL)
+    return printable(text[:_MAX_TEXT], lambda _: "?").strip() or "no reason is given"
 
 
 # ---- answers
 
-_SPECIAL_USES = (
-    *("\\junk", "\\trash", "\\archive"),
-    *("\\all", "\\sent", "\\drafts", "\\flagged", "\\important"),
-)
-
-
-def _as_bytes(name: object) -> bytes:
-    return name if isinstance(name, bytes) else str(name).encode("utf-8", "replace")
-
-
-def _tells_change(told: object) -> bool:
-    """Whether a line of IDLE is about messages; "* OK Still here" is not."""
-    words = told if isinstance(told, tuple) else ()
-    return any(word in (b"EXISTS", b"EXPUNGE", b"FETCH", b"VANISHED") for word in words[:2])
+_UNUSABLE = {"\\noselect", "\\nonexistent"}
 
 
 def _expand_set(line: bytes) -> list[int]:
     """The UIDs of an ESEARCH answer: (TAG "a") UID ALL 2:4,7; of too many, one more than enough."""
-    found = re.search(rb"\bALL ([0-9:,]+)", line)
-    ranges, count = [], 0
+    found, uids = re.search(rb"\bALL ([0-9:,]+)", line), set[int]()
     for piece in found[1].split(b",") if found else ():
         first, _, last = piece.partition(b":")
         low, high = sorted((int(first), int(last or first)))
-        ranges.append(range(low, high + 1))
-        count += len(ranges[-1])
-        if count > _MAX_MESSAGES:
+        uids.update(range(low, min(high, low + _MAX_MESSAGES) + 1))
+        if len(uids) > _MAX_MESSAGES:
             break
-    return sorted(set(islice(chain.from_iterable(ranges), _MAX_MESSAGES + 1)))
+    return sorted(uids)
 
 
-def _whole_lines(lines: Iterable[Any]) -> Iterator[list[Any]]:
-    """The answers, from pieces as `imaplib` has them: a text before each literal, and the rest."""
-    pieces = []
+def _fetched(lines: Iterable[Any]) -> Iterator[FetchedMessage]:
+    """From pieces as `imaplib` has them: a text with each literal, and the rest of the line."""
+    text, literals = b"", list[bytes]()
     for piece in lines:
-        pieces += [] if piece is None else [piece]
-        if pieces and not isinstance(piece, tuple):
-            yield pieces
-            pieces = []
-
-
-def _fetched_messages(lines: Iterable[Any]) -> Iterator[FetchedMessage]:
-    for pieces in _whole_lines(lines):
-        literals = [each[1] for each in pieces[:-1]]
-        yield FetchedMessage(b"".join([*(each[0] for each in pieces[:-1]), pieces[-1]]), literals)
-
-
-def batches(uids: Sequence[int]) -> Iterator[list[int]]:
-    """UIDs in portions for one command each, the newest first."""
-    rest = iter(sorted(uids, reverse=True))
-    while batch := list(islice(rest, FETCH_UIDS)):
-        yield batch
+        if isinstance(piece, tuple):
+            text += piece[0]
+            literals.append(piece[1])
+        elif piece is not None:
+            yield FetchedMessage(text + piece, literals)
+            text, literals = b"", []

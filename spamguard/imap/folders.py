@@ -34,6 +34,7 @@ class AccountFolder(NamedTuple):
     raw: str
     directory: str
     role: Role
+    use: str = ""  # as of `ListedFolder`
 
     @property
     def is_watched(self) -> bool:
@@ -49,23 +50,22 @@ def account_folders(account: Account, listed: Sequence[ListedFolder]) -> list[Ac
         directory = _directory(folder)
         parts = folder_parts(directory)
         role = find_role(parts, configured) if parts else IGNORED_ROLE
-        use = folder.use.partition(" ")[0]
         is_configured = parts is not None and role != find_role(parts)
-        if use in SPECIAL_USES and role != SPECIAL_USES[use] and not is_configured:
+        use = folder.use
+        if use and role != SPECIAL_USES[use] and not is_configured:
             role = SPECIAL_USES[use]
             usual = ("." if directory.startswith(".") else "") + _USUAL_NAMES.get(use, "")
             if use in _USUAL_NAMES and usual not in taken:
                 directory = usual
                 taken.add(usual)
-        found.append(AccountFolder(folder.raw, directory, role))
+        found.append(AccountFolder(folder.raw, directory, role, use))
     return found
 
 
-def find_junk(folders: Sequence[AccountFolder], listed: Sequence[ListedFolder]) -> str:
+def find_junk(folders: Sequence[AccountFolder]) -> str:
     """The raw name of the folder that spam belongs into; "": there is none."""
-    special = {folder.raw for folder in listed if "\\junk" in folder.use.split()}
     junk = [folder for folder in folders if folder.role == SPAM_ROLE]
-    best = min(junk, key=lambda each: (each.raw not in special, len(each.raw)), default=None)
+    best = min(junk, key=lambda each: (each.use != "\\junk", len(each.raw)), default=None)
     return best.raw if best else ""
 
 

@@ -1,17 +1,16 @@
-"""All accounts in one process: a poll(2) of the sockets that wait in IDLE, and four threads that do
-what is due. A slow server keeps one thread, for as long as a command may take.
+"""All accounts in one process: each has a thread, which waits until something is due or its server
+tells of something. Four at a time do something: what servers may make us hold in memory has an end.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,17 +20,16 @@ from spamguard.config.options import ACCOUNTS_DIRECTORY, ACCOUNTS_DOOR
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
 from spamguard.imap import judge
-from spamguard.imap.account import AccountWatch, RecentMessages
+from spamguard.imap.account import AccountWatch
+from spamguard.imap.bodies import Body
 from spamguard.imap.judge import Answer
 from spamguard.imap.mailboxes import ImapMailboxes
 from spamguard.imap.status import AccountStatus, write_status
-from spamguard.log import WarnOnce
 
 _log = logging.getLogger("spamguard.imap")
 
-_THREADS = 4
-_STATUS_SECONDS = 5.0
-_FAULT_SECONDS = 5.0  # until the watcher may ask again, which then looks at everything
+_AT_ONCE = 4
+_BEAT_SECONDS = 5.0
 
 
 class Hub:
@@ -47,25 +45,16 @@ class Hub:
         self,
         state: Path,
         accounts: Sequence[Account],
-        ask: Callable[[bytes, str], Answer] | None = None,
+        ask: Callable[[Body, str], Answer] | None = None,
     ) -> None:
         self._state, self._accounts = state, accounts
         directory = state / ACCOUNTS_DIRECTORY
         directory.mkdir(mode=0o700, exist_ok=True)
         ask = ask or partial(judge.ask, state / ACCOUNTS_DOOR)
-        recent = RecentMessages()
-        self.watches = [
-            AccountWatch(account, directory, ask, self._tell, recent) for account in accounts
-        ]
+        self.watches = [AccountWatch(each, directory, ask, self._tell) for each in accounts]
         self._listeners: set[ImapMailboxes] = set()
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="imap")
-        self._busy: set[AccountWatch] = set()
-        self._wakeup, self._waker = socket.socketpair()
-        self._waker.setblocking(False)
-        self._stopping = False
-        self._written: dict[str, AccountStatus] = {}
-        self._status_at = 0.0
-        self._warnings = WarnOnce(_log)
+        self._turns = threading.Semaphore(_AT_ONCE)
+        self._stopping, self._stop_event = False, os.eventfd(0)
 
     def run(self, beat: Callable[[], object]) -> None:
         """Keep all accounts in step until `stop`.
@@ -73,69 +62,54 @@ class Hub:
         Parameters
         ----------
         beat
-            Called at least every five seconds.
+            Called every five seconds.
         """
+        threads = [
+            threading.Thread(target=self._keep, args=(watch,), daemon=True)
+            for watch in self.watches
+        ]
+        for thread in threads:
+            thread.start()
+        written: dict[str, AccountStatus] = {}
         while not self._stopping:
             beat()
-            self._write_status()
-            poller = select.poll()
-            poller.register(self._wakeup, select.POLLIN)
-            waiting: dict[int, AccountWatch] = {}
-            for watch in self.watches:
-                if watch not in self._busy:
-                    waiting |= dict.fromkeys(watch.sockets(), watch)
-            for descriptor in waiting:
-                poller.register(descriptor, select.POLLIN)
-            idle = [watch.due for watch in self.watches if watch not in self._busy]
-            pause = min([_STATUS_SECONDS, *(due - time.monotonic() for due in idle)])
-            events = {descriptor for descriptor, _ in poller.poll(max(0.0, pause) * 1000)}
-            if self._wakeup.fileno() in events:
-                self._wakeup.recv(4096)
-            now = time.monotonic()
-            ready = {waiting[number] for number in events & waiting.keys()}
-            ready |= {watch for watch in self.watches if watch.due <= now}
-            for watch in ready - self._busy:
-                self._busy.add(watch)
-                self._pool.submit(self._step, watch)
+            statuses = {watch.account.name: replace(watch.status) for watch in self.watches}
+            if statuses != written:
+                write_status(self._state, statuses)
+                written = statuses
+            self._poll((), _BEAT_SECONDS)
+        for thread in threads:
+            thread.join()
+
+    def _keep(self, watch: AccountWatch) -> None:
+        while not self._stopping:
+            with self._turns:
+                watch.step()
+            while not self._stopping and (pause := watch.due - time.monotonic()) > 0.0:
+                # Who reads a message ends IDLE meanwhile, and sets another time.
+                told = self._poll(watch.line.sockets(), min(_BEAT_SECONDS, pause))
+                if not told.isdisjoint(watch.line.sockets()):
+                    break
+
+    def _poll(self, descriptors: Iterable[int], seconds: float) -> set[int]:
+        """Wait until one of them is readable, or for `stop`."""
+        poller = select.poll()
+        for descriptor in (self._stop_event, *descriptors):
+            poller.register(descriptor, select.POLLIN)
+        return {descriptor for descriptor, _ in poller.poll(seconds * 1000)}
 
     def stop(self) -> None:
         self._stopping = True
-        self._wake()
+        os.eventfd_write(self._stop_event, 1)
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
         for watch in self.watches:
             watch.close()
-        self._wakeup.close()
-        self._waker.close()
-
-    def _step(self, watch: AccountWatch) -> None:
-        try:
-            watch.step()
-        finally:
-            self._busy.discard(watch)
-            self._wake()
-
-    def _wake(self) -> None:
-        with suppress(OSError):
-            self._waker.send(b"\0")
+        os.close(self._stop_event)
 
     def _tell(self, watch: AccountWatch, directories: Collection[str] | None) -> None:
         for listener in list(self._listeners):
             listener.tell(watch, directories)
-
-    def _write_status(self) -> None:
-        if time.monotonic() < self._status_at:
-            return
-        self._status_at = time.monotonic() + _STATUS_SECONDS
-        statuses = {watch.account.name: replace(watch.status) for watch in self.watches}
-        if statuses != self._written:
-            try:
-                write_status(self._state, statuses)
-                self._written = statuses
-                self._warnings.clear("status")
-            except OSError as error:
-                self._warnings.warn("status", "the status cannot be written: %s", error.strerror)
 
     # ---- the watcher of folders
 
@@ -149,15 +123,13 @@ class Hub:
             threading.Thread(target=self._serve, args=(channel,), daemon=True).start()
 
     def _serve(self, channel: socket.socket) -> None:
-        with channel, closing(self.open_mailboxes()) as mailboxes:
+        mailboxes = self.open_mailboxes()
+        with channel:
             try:
                 fingerprint = broker.fingerprint_watches(broker.account_watches(self._accounts))
                 BrokerSession(channel, mailboxes).run(fingerprint)
             except (ValueError, OSError) as error:
                 _log.debug("a client has gone: %s", error)
-            except Exception:  # noqa: BLE001  a fault of ours must not end the other sessions
-                _log.exception("a fault in answering a client")
-                time.sleep(_FAULT_SECONDS)
             finally:
                 self._listeners.discard(mailboxes)
 

@@ -10,7 +10,8 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-from spamguard.errors import SpamguardError
+from spamguard.errors import SpamguardError, error_text
+from spamguard.imap.bodies import Body
 from spamguard.process import short_path
 
 _SECONDS = 60.0
@@ -34,23 +35,22 @@ class Answer(NamedTuple):
 NO_VERDICT = Answer()
 
 
-def ask(door: Path, raw: bytes, user: str) -> Answer:
+def ask(door: Path, body: Body, user: str) -> Answer:
     """Have a user's message judged. NoVerdictError."""
-    head = f"HEADERS SPAMC/1.5\r\nUser: {user}\r\nContent-length: {len(raw)}\r\n\r\n"
-    answer = bytearray()
+    head = f"HEADERS SPAMC/1.5\r\nUser: {user}\r\nContent-length: {body.size}\r\n\r\n"
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_SECONDS)
             with short_path(door.parent) as directory:
                 connection.connect(str(directory / door.name))
             connection.sendall(head.encode())
-            connection.sendall(raw)
+            for piece in body.pieces():
+                connection.sendall(piece)
             connection.shutdown(socket.SHUT_WR)
-            while (piece := connection.recv(1 << 16)) and len(answer) < _MAX_ANSWER_BYTES:
-                answer += piece
+            with connection.makefile("rb") as stream:
+                first, _, content = stream.read(_MAX_ANSWER_BYTES).partition(b"\r\n\r\n")
     except OSError as error:
-        raise NoVerdictError(f"{door}: nobody judges there ({error.strerror or error})") from error
-    first, _, content = bytes(answer).partition(b"\r\n\r\n")
+        raise NoVerdictError(f"{door}: nobody judges there ({error_text(error)})") from error
     if b" 0 EX_OK" not in first:
         raise NoVerdictError(f"{door}: no verdict ({first[:80].decode('latin-1')})")
     field = _OURS.search(content)

@@ -25,6 +25,7 @@ from spamguard.imap.folders import AccountFolder
 from spamguard.imap.judge import NO_VERDICT, Answer
 
 _KEPT_SECONDS = 90 * 86_400  # what lies nowhere is remembered for so long
+_SLOW_SECONDS = 3600  # by so much a server's clock may be slow
 
 
 class RecordsError(SpamguardError):
@@ -46,7 +47,7 @@ RECORDS_SCHEMA = Schema(
     application_id=0x7367_696D,  # "sgim"
     version=1,
     tables="""
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 -- uidvalidity is 0 until all of a folder was listed
 CREATE TABLE folders (
     id INTEGER PRIMARY KEY, raw TEXT NOT NULL UNIQUE, directory TEXT NOT NULL,
@@ -59,8 +60,9 @@ CREATE TABLE places (
 CREATE INDEX places_of_name ON places (name, folder);
 CREATE TABLE messages (
     name TEXT PRIMARY KEY, state INTEGER NOT NULL, folder INTEGER NOT NULL, seen INTEGER NOT NULL,
-    hash BLOB, field BLOB NOT NULL DEFAULT x'', spam INTEGER
+    hash BLOB, field BLOB NOT NULL DEFAULT x'', judged INTEGER, spam INTEGER
 ) WITHOUT ROWID;
+CREATE INDEX messages_judged ON messages (judged, spam) WHERE judged NOT NULL;
 CREATE INDEX messages_in_state ON messages (state) WHERE state IN (1, 3);
 CREATE INDEX messages_of_hash ON messages (hash) WHERE hash IS NOT NULL;
 CREATE TABLE intents (
@@ -68,6 +70,9 @@ CREATE TABLE intents (
 ) WITHOUT ROWID;
 """,
 )
+
+
+_COUNT = "INSERT INTO facts VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = value + ?2"
 
 
 class FolderRow(NamedTuple):
@@ -90,6 +95,15 @@ class Found(NamedTuple):
 
     name: str
     came: float  # when the server got it, seconds since 1970; 0: it does not say
+    flags: str = ""  # S for seen, T for deleted
+
+
+class Place(NamedTuple):
+    """Where a message lies."""
+
+    folder: FolderRow
+    uid: int
+    field: bytes  # ours, that belongs before it
 
 
 class Intent(NamedTuple):
@@ -116,6 +130,9 @@ class Records(ClosedOnExit):
         # SQLite makes files elsewhere for large changes, to which the process has no right.
         self._database.execute("PRAGMA temp_store = MEMORY")
         self._lock = threading.RLock()
+        self._write(("INSERT OR IGNORE INTO facts VALUES ('added', ?)", (int(time.time()),)))
+        ((added,),) = self._query("SELECT value FROM facts WHERE name = 'added'")
+        self._old_before = added - _SLOW_SECONDS
 
     def close(self) -> None:
         with self._lock:
@@ -130,27 +147,24 @@ class Records(ClosedOnExit):
             for statement, values in statements:
                 self._database.execute(statement, values)
 
-    # ---- facts
+    # ---- numbers
 
-    def fact(self, name: str) -> str:
-        """A fact about the account; "": it is not known."""
-        rows = self._query("SELECT value FROM facts WHERE name = ?", name)
-        return str(rows[0][0]) if rows else ""
-
-    def set_fact(self, name: str, value: str) -> None:
-        self._write(("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value)))
-
-    def count(self, **numbers: int) -> None:
-        """Add to facts that are numbers."""
-        add = (
-            "INSERT INTO facts VALUES (?1, ?2) "
-            "ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + ?2"
+    def numbers(self, junk: str) -> dict[str, int]:
+        """As of `AccountStatus`."""
+        return dict(
+            self._query(
+                "WITH recent AS (SELECT spam FROM messages WHERE judged NOT NULL "
+                "ORDER BY judged DESC LIMIT 100) "
+                "SELECT name, value FROM facts WHERE name != 'added' "
+                "UNION ALL SELECT 'recent', count(*) FROM recent "
+                "UNION ALL SELECT 'recent_spam', count(*) FROM recent WHERE spam "
+                "UNION ALL SELECT 'waiting', count(*) FROM messages WHERE state = 1 "
+                "UNION ALL SELECT 'disagreed', count(*) FROM messages m "
+                "CROSS JOIN places p USING (name) JOIN folders f ON f.id = p.folder "
+                "WHERE m.judged NOT NULL AND f.label != '' AND m.spam != (f.raw = ?)",
+                junk,
+            )
         )
-        self._write(*((add, (name, number)) for name, number in numbers.items()))
-
-    def begin_anew(self) -> None:
-        """Forget where messages lie: they have other names from now on. What is there is old."""
-        self._write(("DELETE FROM places", ()), ("UPDATE folders SET uidvalidity = 0", ()))
 
     # ---- folders
 
@@ -158,25 +172,18 @@ class Records(ClosedOnExit):
         rows = self._query("SELECT * FROM folders ORDER BY directory")
         return [FolderRow(*row) for row in rows]
 
-    def set_folders(self, folders: Iterable[AccountFolder]) -> bool:
-        """Take on the folders that are to be watched; whether any came or went."""
+    def set_folders(self, folders: Iterable[AccountFolder]) -> None:
+        """Take on the folders that are to be watched."""
         wanted = {each.raw: (each.directory, each.role.label) for each in folders}
-        known = {row.raw: row for row in self.folders()}
-        gone = [known[raw].id for raw in known.keys() - wanted.keys()]
+        gone = [(row.id,) for row in self.folders() if row.raw not in wanted]
         with self._lock, self._database.transaction():
-            for number in gone:
-                self._database.execute("DELETE FROM places WHERE folder = ?", (number,))
-                self._database.execute("DELETE FROM folders WHERE id = ?", (number,))
+            self._database.executemany("DELETE FROM places WHERE folder = ?", gone)
+            self._database.executemany("DELETE FROM folders WHERE id = ?", gone)
             self._database.executemany(
                 "INSERT INTO folders (raw, directory, label) VALUES (?1, ?2, ?3) "
                 "ON CONFLICT (raw) DO UPDATE SET directory = ?2, label = ?3",
                 [(raw, *values) for raw, values in wanted.items()],
             )
-        before = {(row.raw, row.directory) for row in known.values()}
-        return before != {(raw, directory) for raw, (directory, _) in wanted.items()}
-
-    def set_status(self, folder: FolderRow, status: str) -> None:
-        self._write(("UPDATE folders SET status = ? WHERE id = ?", (status, folder.id)))
 
     # ---- listing
 
@@ -188,10 +195,10 @@ class Records(ClosedOnExit):
         self,
         folder: FolderRow,
         uidvalidity: int,
+        status: str,
         found: Mapping[int, Found],
         gone: Collection[int],
         flags: Mapping[int, str],
-        added: float,
     ) -> set[int]:
         """Bring a folder up to date; the folders in which something is shown otherwise now.
 
@@ -199,31 +206,23 @@ class Records(ClosedOnExit):
         ----------
         uidvalidity
             0: more is to come.
+        status
+            What the server said of it.
         found
             Messages that are new there, by UID.
         flags
             Those that have changed, by UID.
-        added
-            What came to the server before is old, wherever it appears.
         """
-        names = {each.name for each in found.values()}
-        unknown = sum(
-            not self._query("SELECT 1 FROM messages WHERE name = ?", each) for each in names
-        )
-        lost = folder.uidvalidity not in (0, uidvalidity)
-        # Where all UIDs are others and hardly a name is known, names are not what they were.
-        are_others = unknown > max(20, 0.9 * len(names))
-        is_first = not folder.uidvalidity or (lost and are_others)
         touched = {folder.id} if gone or flags else set[int]()
         with self._lock, self._database.transaction():
-            execute = self._database.execute
-            self._database.executemany(
+            execute, many = self._database.execute, self._database.executemany
+            many(
                 "DELETE FROM places WHERE folder = ? AND uid = ?",
                 [(folder.id, uid) for uid in gone],
             )
             for uid, each in sorted(found.items()):
-                touched |= self._take_in(folder, uid, each, added, is_first=is_first)
-            self._database.executemany(
+                touched |= self._take_in(folder, uid, each)
+            many(
                 "UPDATE places SET flags = ? WHERE folder = ? AND uid = ?",
                 [(text, folder.id, uid) for uid, text in flags.items()],
             )
@@ -235,27 +234,28 @@ class Records(ClosedOnExit):
                     "AND name NOT IN (SELECT name FROM places WHERE folder = ?)",
                     (folder.id,),
                 )
-            execute("UPDATE folders SET uidvalidity = ? WHERE id = ?", (uidvalidity, folder.id))
+            execute(
+                "UPDATE folders SET uidvalidity = ?, status = ? WHERE id = ?",
+                (uidvalidity, status, folder.id),
+            )
         return touched
 
-    def _take_in(
-        self, folder: FolderRow, uid: int, found: Found, added: float, *, is_first: bool
-    ) -> set[int]:
+    def _take_in(self, folder: FolderRow, uid: int, found: Found) -> set[int]:
         """Note a message that is new in a folder; the folders that show something else then."""
-        execute, name = self._database.execute, found.name
+        execute, name, is_first = self._database.execute, found.name, not folder.uidvalidity
         twin = "SELECT 1 FROM places WHERE name = ? AND folder = ?"
         if is_copy := execute(twin, (name, folder.id)).fetchone() is not None:
             name = f"{name}~{uid}"
         execute(
-            "INSERT OR REPLACE INTO places (folder, uid, name) VALUES (?, ?, ?)",
-            (folder.id, uid, name),
+            "INSERT OR REPLACE INTO places VALUES (?, ?, ?, ?)",
+            (folder.id, uid, name, found.flags),
         )
         select = (
             "SELECT state, folder, folder IN (SELECT id FROM folders) FROM messages WHERE name = ?"
         )
         state, origin, is_watched = execute(select, (name,)).fetchone() or (None, 0, False)
         if state is None:
-            is_old = (is_first or 0 < found.came < added) and not is_copy
+            is_old = (is_first or 0 < found.came < self._old_before) and not is_copy
             state = State.OLD if is_old else State.NEW if folder.is_inbox else State.SHOWN
             execute(
                 "INSERT INTO messages (name, state, folder, seen) VALUES (?, ?, ?, ?)",
@@ -309,18 +309,16 @@ class Records(ClosedOnExit):
             folder.id,
         )
 
-    def find(self, folder: FolderRow, name: str) -> tuple[FolderRow, int, bytes] | None:
-        """Where a message that is shown in a folder lies, its UID there and our field; None: it is
-        not there any more.
-        """
+    def find(self, folder: FolderRow, name: str) -> Place | None:
+        """Where a message lies that is shown in a folder; None: it is not there any more."""
         rows = self._query(
-            "SELECT f.id, f.raw, f.directory, f.label, f.uidvalidity, f.status, p.uid, m.field "
-            "FROM messages m JOIN places p ON p.name = m.name JOIN folders f ON f.id = p.folder "
+            "SELECT f.*, p.uid, m.field FROM messages m JOIN places p USING (name) "
+            "JOIN folders f ON f.id = p.folder "
             "WHERE m.name = ?1 AND ((m.state = 2 AND p.folder = ?2) "
             "OR (m.state = 3 AND m.folder = ?2)) ORDER BY p.folder = ?2 LIMIT 1",
             *(name, folder.id),
         )
-        return (FolderRow(*rows[0][:6]), rows[0][6], rows[0][7]) if rows else None
+        return Place(FolderRow(*rows[0][:6]), *rows[0][6:]) if rows else None
 
     def note_read(self, name: str, digest: bytes) -> bool:
         """A message was read to be shown; whether it will be wanted elsewhere, too."""
@@ -355,9 +353,6 @@ class Records(ClosedOnExit):
         )
         return [Waiting(*row) for row in rows]
 
-    def count_waiting(self) -> int:
-        return int(self._query("SELECT count(*) FROM messages WHERE state = 1")[0][0])
-
     def is_judged(self, digest: bytes) -> bool:
         """Whether a message of just these bytes is not new."""
         found = self._query("SELECT 1 FROM messages WHERE hash = ? AND state != 1", digest)
@@ -373,12 +368,17 @@ class Records(ClosedOnExit):
         """Note a verdict, and with it what we are about to do. It is on the disk then."""
         # Spam that stays must not look like spam that we filed and somebody has put back.
         field = b"" if answer.is_spam and intent is None else answer.field
-        judged = (
-            "UPDATE messages SET state = 2, hash = ?, field = ?, spam = ? WHERE name = ?",
-            (digest, field, answer.is_spam if answer.field else None, name),
+        verdict = (time.time_ns(), answer.is_spam) if answer.field else (None, None)
+        self._write(
+            (
+                "UPDATE messages SET state = 2, hash = ?, field = ?, judged = ?, spam = ? "
+                "WHERE name = ?",
+                (digest, field, *verdict, name),
+            ),
+            (_COUNT, ("judged", int(answer.field != b""))),
+            (_COUNT, ("spam", int(answer.is_spam))),
+            *([("INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?)", intent)] if intent else []),
         )
-        intend = ("INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?)", intent or ())
-        self._write(judged, *([intend] if intent else []))
 
     def intents(self) -> list[Intent]:
         return [Intent(*row) for row in self._query("SELECT * FROM intents")]
@@ -387,20 +387,16 @@ class Records(ClosedOnExit):
         """The UID of a message in each folder in which it lies."""
         return dict(self._query("SELECT folder, uid FROM places WHERE name = ?", name))
 
-    def end_intent(self, intent: Intent, *, settled: bool) -> None:
+    def end_intent(self, intent: Intent) -> bool:
         """A move has ended, or was given up: then nobody can tell any more who put the message
-        where it is, so it must not look like one that we filed.
+        where it is, so it must not look like one that we filed. Whether it has ended.
         """
-        drop = ("DELETE FROM intents WHERE name = ?", (intent.name,))
+        places = self.places(intent.name)
+        settled = intent.target in places or intent.source not in places
         unsign = ("UPDATE messages SET field = x'' WHERE name = ?", (intent.name,))
-        self._write(drop, *([] if settled else [unsign]))
-
-    def count_disagreed(self, junk: str) -> int:
-        """Judged messages of which we think otherwise than the folder they lie in says."""
-        return int(
-            self._query(
-                "SELECT count(*) FROM messages m JOIN places p ON p.name = m.name "
-                "JOIN folders f ON f.id = p.folder WHERE f.label != '' AND m.spam != (f.raw = ?)",
-                junk,
-            )[0][0]
+        self._write(
+            ("DELETE FROM intents WHERE name = ?", (intent.name,)),
+            (_COUNT, ("moved", int(intent.target in places))),
+            *([] if settled else [unsign]),
         )
+        return settled

@@ -24,6 +24,8 @@ class AccountStatus:
         Messages since the account was added: all, those called spam, those we moved to Junk.
     waiting
         Messages that are not judged yet.
+    recent, recent_spam
+        The last 100 that were judged, and those of them that were called spam.
     disagreed
         What we called spam, and lies elsewhere; or what lies in Junk, and we called otherwise.
     trouble
@@ -38,6 +40,8 @@ class AccountStatus:
     moved: int = 0
     waiting: int = 0
     disagreed: int = 0
+    recent: int = 0
+    recent_spam: int = 0
     trouble: str = ""
 
     @property

@@ -8,10 +8,9 @@
 `large`: the first listing of a folder, and a restart when nothing has changed. `light`: memory,
 processor and commands of the process while nothing happens; with TLS commands are not counted.
 
-2 cores with other work beside: verdict p50 0.5 s, p95 0.7 s; lesson p50 1.5 s, p95 1.6 s; 100,000
-messages first 7 to 16 s, again 0.5 to 0.7 s with ids of messages and 2.3 s without, where the names
-of what is listed are compared; 100 accounts 46 MB, 0.24 % of a core, 6 commands an hour and
-connection beside 42 renewals of IDLE (Dovecot says "Still here" every two minutes).
+2 cores with other work beside: verdict p50 0.5 s, p95 1.4 s; lesson p50 1.5 s, p95 2.7 s; 20,000
+messages first 5 to 9 s, again 0.7 s; 100 accounts 52 MB, 0.2 % of a core. Each folder costs 12
+times STATUS an hour, and Dovecot says "Still here" in IDLE every two minutes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pathlib import Path
 
 from spamguard.config.accounts import Mode
 from spamguard.config.options import ACCOUNTS_DIRECTORY
-from spamguard.imap.account import AccountWatch, RecentMessages
+from spamguard.imap.account import AccountWatch
 from spamguard.imap.judge import Answer
 from tests.e2e import daemon, imap_accounts
 from tests.e2e.daemon import unseen
@@ -96,7 +95,7 @@ def large(state: Path, messages: int) -> Iterator[str]:
                 place = Path(tempfile.mkdtemp(dir=state))
                 for what in ("first listing", "restart without changes", "one message more"):
                     arguments = (account, place, lambda *_: Answer(), lambda *_: None)
-                    with closing(AccountWatch(*arguments, RecentMessages())) as watch:
+                    with closing(AccountWatch(*arguments)) as watch:
                         before, began = len(proxy.commands), time.monotonic()
                         watch.step()
                         took = time.monotonic() - began

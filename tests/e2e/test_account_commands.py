@@ -172,6 +172,8 @@ def test_from_nothing_to_the_first_verdict_as_the_page_says(
         status = daemon.command(tmp_path / "state", "status")
         assert "accounts   anna@example.org: look, connected since " in status
         assert "1 judged (0 spam), 0 moved" in account(tmp_path, "list").stdout
+        checked = account(tmp_path, "check").stdout
+        assert "move would have put: of the last 1 judged messages, 0 into Junk" in checked
         doctor = daemon.ask(tmp_path / "state", "doctor", "--config", str(file)).stdout
         assert "ok      account anna@example.org: logged in to 127.0.0.1:" in doctor
         assert "FAILED" not in doctor

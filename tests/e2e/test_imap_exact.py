@@ -46,6 +46,7 @@ USERS = ("anna", "ben", "carl")
 MESSAGES = int(os.environ.get("SPAMGUARD_CHAOS_ACCOUNTS", "24"))  # of each account
 CUTS = 1 + MESSAGES // 50  # of each account and phase
 KILLS = 1 + MESSAGES // 150  # of each process and phase
+PACE = min(2.0, MESSAGES / 40)  # seconds between two kills, about
 SECONDS = 60.0 + MESSAGES
 CLASSES = {"INBOX": "ham", "Archive": "ham", "Junk": "spam", "Trash": ""}
 TARGETS = {  # where a message goes from each folder; "": it is expunged
@@ -197,7 +198,7 @@ class Trouble:
 
     def _kill(self) -> None:
         for number in range(2 * KILLS):
-            time.sleep(1.0 + 2.0 * self._chance.random())
+            time.sleep(PACE * (0.5 + self._chance.random()))
             module = ("spamguard.daemon.imap", "spamguard.daemon.learner")[number % 2]
             for process in children(self._running.process.pid, module):
                 os.kill(process, signal.SIGKILL)
@@ -214,10 +215,11 @@ class Trouble:
             self._proxy.cut_after(user, 0)
 
 
-def _wait(check: Callable[[], bool], seconds: float) -> None:
+def _wait(check: Callable[[], bool], seconds: float) -> bool:
     until = time.monotonic() + seconds
-    while not check() and time.monotonic() < until:
+    while not (is_so := check()) and time.monotonic() < until:
         time.sleep(0.02)
+    return is_so
 
 
 @dataclass
@@ -232,9 +234,10 @@ class Scene:
 
     def rest(self, what: str) -> None:
         """Wait until all accounts are in step, all is judged and the truth is learnt."""
-        # A new process asks for the state of every folder; the old one may rest after many cuts.
-        for process in children(self.running.process.pid, "spamguard.daemon.imap"):
-            os.kill(process, signal.SIGKILL)
+        if not _wait(lambda: not (self._open() or self._wrong()), 3.0):
+            # A new process asks for the state of every folder; the old one may rest after cuts.
+            for process in children(self.running.process.pid, "spamguard.daemon.imap"):
+                os.kill(process, signal.SIGKILL)
         eventually(lambda: not self._open(), f"{what}: all is judged", SECONDS)
         for person in self.people:
             self._take_moves(person)

@@ -25,6 +25,7 @@ from tests.e2e import cyrus, imap_accounts
 from tests.e2e.imap_accounts import append
 from tests.e2e.moving import mail_program, move, needs_dovecot, sibling
 from tests.support import imap_proxy
+from tests.unit.imap.stage import whole
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +94,7 @@ def desk(proxy: imap_proxy.ImapProxy, tmp_path: Path) -> Iterator[Desk]:
     account = imap_accounts.account(replace(server, imap_port=proxy.port), tmp_path, mode=Mode.LOOK)
 
     def make(here: Desk) -> Hub:
-        return Hub(tmp_path, [account], lambda raw, user: here.judge(raw))
+        return Hub(tmp_path, [account], lambda body, _: here.judge(whole(body)))
 
     with mail_program(server) as client:
         made = Desk(client, make)
@@ -231,6 +232,22 @@ def test_no_body_is_fetched_twice(desk: Desk, proxy: imap_proxy.ImapProxy) -> No
     assert len(fetched) == 2
 
 
+def test_large_message_whose_last_piece_is_full(desk: Desk) -> None:
+    judged, raw = list[bytes](), sibling(11)
+    lines = b"x" * 62 + b"\r\n"
+    raw += b"y" * (-len(raw) % 64 - 2 + 64 * (len(raw) % 64 > 62)) + b"\r\n"
+    raw += lines * ((2 << 20) // 64 - len(raw) // 64)
+
+    def judge(given: bytes) -> Answer:
+        judged.append(given)
+        return Answer()
+
+    desk.judge = judge
+    append(desk.client, raw)
+    desk.step_while_due()
+    assert (len(raw), judged) == (2 << 20, [raw])
+
+
 def test_mail_that_went_elsewhere_before_it_was_judged(desk: Desk) -> None:
     def closed(raw: bytes) -> Answer:
         raise NoVerdictError("closed")
@@ -239,7 +256,7 @@ def test_mail_that_went_elsewhere_before_it_was_judged(desk: Desk) -> None:
     append(desk.client, sibling(11))
     desk.watch._poll_at = 0.0
     desk.step()
-    assert desk.watch.records.count_waiting() == 1
+    assert desk.watch.records.numbers("")["waiting"] == 1
     move(desk.client, 11, "INBOX", "Archive")
     desk.watch._poll_at = 0.0
     desk.judge = lambda raw: Answer()
@@ -252,7 +269,7 @@ def test_mail_that_went_elsewhere_before_it_was_judged(desk: Desk) -> None:
 def test_new_mail_after_a_restart_without_changes(desk: Desk, proxy: imap_proxy.ImapProxy) -> None:
     desk.restart()
     desk.step_while_due()
-    assert len(desk.watch.sockets()) == 2
+    assert len(desk.watch.line.sockets()) == 2
     assert ("anna", 'EXAMINE "INBOX"') in proxy.commands
 
 

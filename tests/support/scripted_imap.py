@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-_ALL = "IMAP4rev1 IDLE ID UIDPLUS MOVE ESEARCH SPECIAL-USE LIST-EXTENDED LIST-STATUS"
+_ALL = "IMAP4rev1 IDLE ID UIDPLUS MOVE ESEARCH SPECIAL-USE LIST-EXTENDED"
 _WORDS = re.compile(r'"(?:\\.|[^"\\])*"|\([^)]*\)|[^ ]+')
 _USUAL = (("INBOX", ""), ("Junk", r"\Junk"), ("Archive", r"\Archive"), ("Sent", r"\Sent"))
 _GMAIL = (("INBOX", ""), ("[Gmail]/Spam", r"\Junk"), ("[Gmail]/All Mail", r"\All"), ("Work", ""))
 _EXCHANGE = (("INBOX", ""), ("Junk Email", ""), ("Sent Items", ""), ("Calendar", ""))
-_KNOWN = ("CAPABILITY", "LOGIN", "ID", "NOOP", "LOGOUT")
+_KNOWN = ("CAPABILITY", "LOGIN", "ID", "NOOP")
 Change = Callable[[str, bytes], bytes | Iterator[bytes] | None]
 
 
@@ -154,8 +154,6 @@ class _Session:
             tag, verb, *words = (json.loads(w) if w.startswith('"') else w for w in found)
             self.server.commands.append(line.partition(" ")[2])
             self.command(tag, f"UID {words.pop(0)}" if verb == "UID" else verb, words)
-            if verb == "LOGOUT":
-                return
 
     def say(self, command: str, answer: bytes) -> None:
         changed = self.server.change(command, answer)
@@ -201,25 +199,22 @@ class _Session:
         self.server.logins += self.verb == "LOGIN"
         self.server.most = max(self.server.most, self.server.open)
         known = self.ways.capabilities if self.is_known else "imap4rev1"
-        said = {"CAPABILITY": f"* CAPABILITY {known}\r\n", "LOGOUT": "* BYE bye\r\n"}
-        return said.get(self.verb, "").encode() if self.verb in _KNOWN else None
+        said = f"* CAPABILITY {known}\r\n".encode() * (self.verb == "CAPABILITY")
+        return said if self.verb in _KNOWN else None
 
     def do_list(self, words: list[str]) -> bytes:
-        told, tells = b"", "SPECIAL-USE" in self.ways.capabilities
-        for name, folder in self.server.folders.items():
-            told += b'* LIST (%b) "/" ' % (folder.use * tells).encode() + self.name(name) + b"\r\n"
-            told += self.status(name) if "(STATUS" in " ".join(words) else b""
-        return told
+        tells = "SPECIAL-USE" in self.ways.capabilities
+        found = [(self.name(n), f.use * tells) for n, f in self.server.folders.items()]
+        return b"".join(b'* LIST (%b) "/" %b\r\n' % (use.encode(), name) for name, use in found)
 
     def do_status(self, words: list[str]) -> bytes | None:
-        return self.status(words[0]) if words[0] in self.server.folders else None
-
-    def status(self, name: str) -> bytes:
-        folder = self.server.folders[name]
+        folder = self.server.folders.get(words[0])
+        if folder is None:
+            return None
         unseen = sum(r"\Seen" not in flags for _, flags in folder.messages.values())
         items = b"UIDVALIDITY %d UIDNEXT %d MESSAGES %d UNSEEN %d HIGHESTMODSEQ 1"
         values = (folder.uidvalidity, folder.next, len(folder.messages), unseen)
-        return b"* STATUS %b (%b)\r\n" % (self.name(name), items % values)
+        return b"* STATUS %b (%b)\r\n" % (self.name(words[0]), items % values)
 
     def name(self, name: str) -> bytes:
         if self.ways.literals:
@@ -262,8 +257,9 @@ class _Session:
         said = f"UID {uid} RFC822.SIZE {len(message.raw)} INTERNALDATE {message.came}"
         value = f"({id(message)})" if self.ways.ids == "EMAILID" else f"{id(message)}"
         said += f" {self.ways.ids} {value}" if self.ways.ids else ""
-        if part := re.search(r"BODY\.PEEK\[\]<0\.(\d+)>", items):
-            what, body = "BODY[]<0>", message.raw[: int(part[1])]
+        if part := re.search(r"BODY\.PEEK\[\]<(\d+)\.(\d+)>", items):
+            start, size = map(int, part.groups())
+            what, body = f"BODY[]<{start}>", message.raw[start : start + size]
         elif "HEADER.FIELDS" in items:
             found = re.search(rb"(?im)^message-id:.*\r\n", message.raw)
             what = "BODY[HEADER.FIELDS (MESSAGE-ID)]"

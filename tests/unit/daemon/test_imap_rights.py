@@ -30,7 +30,7 @@ with Records(state / "imap" / "a.sqlite") as records:
     records.set_folders([AccountFolder("Junk", "Junk", SPAM_ROLE)])
     (folder,) = records.folders()
     found = {uid: Found(f"{uid:0100}", 0.0) for uid in range(1, 5000)}
-    records.update(folder, 1, found, (), {}, 0.0)
+    records.update(folder, 1, "", found, (), {})
     for change in ("UPDATE messages SET state = 3, hash = name", "UPDATE messages SET hash = x''"):
         records._write((change, ()))
     records.note_known(folder)

@@ -13,13 +13,15 @@ from typing import Any
 
 from spamguard.config.accounts import Mode
 from spamguard.folders.maildir import Folder, MessageFile
-from spamguard.imap.account import AccountWatch, RecentMessages
+from spamguard.imap.account import AccountWatch
+from spamguard.imap.bodies import Body
 from spamguard.imap.judge import Answer
 from spamguard.imap.mailboxes import ImapMailboxes
 from tests.e2e.ports import open_directory
 from tests.support import imap_server
 from tests.support.imap_server import ImapServer
 from tests.unit.folders.maildirs import deliver, maildir
+from tests.unit.imap.stage import whole
 
 FOLDERS = (".Junk", ".Archive", ".Trash")
 
@@ -45,14 +47,14 @@ class Desk:
             self.state,
             self._judge,
             self._tell,
-            RecentMessages(),
         )
         self.mailboxes = ImapMailboxes([self.watch])
 
     def _tell(self, watch: AccountWatch, names: Collection[str] | None) -> None:
         self.mailboxes.tell(watch, names)
 
-    def _judge(self, raw: bytes, user: str) -> Answer:
+    def _judge(self, body: Body, user: str) -> Answer:
+        raw = whole(body)
         self.asked.append(raw)
         is_spam = b"cheap" in raw
         label = "spam" if is_spam else "ham"

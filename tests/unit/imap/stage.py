@@ -4,6 +4,7 @@ on until its standard input ends, and then says how often it looked and how many
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import sys
@@ -13,13 +14,15 @@ from pathlib import Path
 
 from spamguard import log
 from spamguard.config.accounts import Account, AccountTls, Mode
-from spamguard.imap.account import AccountWatch, RecentMessages
+from spamguard.imap.account import AccountWatch
+from spamguard.imap.bodies import Body
 from spamguard.imap.judge import Answer
+from spamguard.imap.records import FolderRow
 from tests.support.scripted_imap import OBJECTS, Change, ScriptedImap, Ways, playing
 
 # What a command may be: by UIDs, and never one that takes more than what it names.
 MEANT = re.compile(
-    r"(CAPABILITY|LOGIN .*|ID \(.*\)|NOOP|LOGOUT|IDLE|DONE|LIST .*|STATUS .*|EXAMINE .*|"
+    r"(CAPABILITY|LOGIN .*|ID \(.*\)|NOOP|IDLE|DONE|LIST .*|STATUS .*|EXAMINE .*|"
     r"UID (SEARCH (RETURN \(ALL\) )?(ALL|UNSEEN|DELETED)|FETCH [\d,]+ \((?!.*BODY\[).*\))|"
     r"(?P<writes>SELECT \"?INBOX\"?|UID (MOVE|COPY) \d+ .*|UID EXPUNGE \d+|"
     r"UID STORE \d+ \+FLAGS.SILENT \((\\Deleted|\$Junk|\$NotJunk)\)))"
@@ -34,8 +37,12 @@ def letter(number: int) -> bytes:
     return cheap(number).replace(b"cheap", b"hello")
 
 
-def judge(raw: bytes, user: str) -> Answer:
-    label = "spam" if b"cheap" in raw else "ham"
+def whole(body: Body) -> bytes:
+    return b"".join(body.pieces())
+
+
+def judge(body: Body, user: str) -> Answer:
+    label = "spam" if b"cheap" in next(body.pieces()) else "ham"
     return Answer(f"X-Spamguard: {label};".encode(), label == "spam", label)
 
 
@@ -48,7 +55,7 @@ def account(port: int, directory: Path, **options: object) -> Account:
 
 
 def make_watch(asked: Account, directory: Path) -> AccountWatch:
-    return AccountWatch(asked, directory, judge, lambda *_: None, RecentMessages())
+    return AccountWatch(asked, directory, judge, lambda *_: None)
 
 
 def check_commands(server: ScriptedImap, mode: Mode) -> None:
@@ -85,6 +92,11 @@ def fails(watch: AccountWatch) -> str:
     return watch.status.trouble
 
 
+def read(watch: AccountWatch, folder: FolderRow, name: str) -> bytes:
+    with os.fdopen(watch.read(folder, name), "rb") as file:
+        return file.read()
+
+
 def on(command: str, change: Callable[[bytes], bytes | Iterator[bytes] | None]) -> Change:
     """Answers to such commands are others."""
     return lambda asked, answer: change(answer) if asked == command else answer
@@ -98,14 +110,14 @@ def tagged(answer: bytes) -> bytes:
 def main(directory: Path, port: int, mode: Mode, silence: float) -> None:
     log.configure()
     watch, steps = make_watch(account(port, directory, mode=mode), directory), 0
-    watch.silence = silence
+    watch.line.silence = silence
     while not select.select([sys.stdin], [], [], 0.0)[0]:
         fails(watch)
         steps += 2
         for row in watch.folders():
             for name, _ in watch.records.shown(row, hide_unread=False)[-2:]:
                 with suppress(OSError):
-                    watch.read(row, name)
+                    os.close(watch.read(row, name))
     watch.close()
     print(steps, Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 

@@ -201,7 +201,7 @@ def test_a_folder_that_goes_while_it_is_open():
 
 
 def test_so_much_a_day(monkeypatch):
-    monkeypatch.setattr("spamguard.imap.account._DAILY_BYTES", 10)
+    monkeypatch.setattr("spamguard.imap.line._DAILY_BYTES", 10)
     with desk() as here:
         here.step()
         here.deliver("a letter")

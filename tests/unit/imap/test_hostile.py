@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import random
 import re
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.accounts import AccountTls, Mode
-from spamguard.imap import account as imap_account
+from spamguard.imap import connection, line
 from spamguard.imap.connection import MAX_MESSAGE_BYTES, ImapError, connect
 from spamguard.imap.hub import Hub
 from tests.support.certificates import needs_openssl, self_signed, server_context
@@ -33,6 +35,7 @@ from tests.unit.imap.stage import (
     letter,
     look,
     on,
+    read,
     stage,
     tagged,
 )
@@ -40,7 +43,7 @@ from tests.unit.imap.stage import (
 FUZZ_SECONDS = float(os.environ.get("SPAMGUARD_FUZZ_SECONDS", "9"))
 COMMANDS = (
     *("GREETING", "CAPABILITY", "LOGIN", "ID", "LIST", "EXAMINE", "SELECT", "NOOP", "IDLE"),
-    *("UID SEARCH", "UID FETCH", "UID MOVE", "DONE", "LOGOUT"),
+    *("UID SEARCH", "UID FETCH", "UID MOVE", "DONE"),
 )
 WORDS = (
     b'* BYE\r\n|NIL|(|)|"|\\|\r\n|\n|{3}\r\n|{2147483648}\r\n|[THROTTLED]|-|* |+ \r\n| OK | NO |'
@@ -144,7 +147,7 @@ def test_every_wait_ends(command, drop, tmp_path):
             yield drop
 
     with stage(tmp_path) as (server, watch):
-        watch.silence = 2.0 if command == "LOGOUT" else 0.2  # a goodbye gets a tenth
+        watch.line.silence = 0.2
         server.deliver(cheap(1), year=2000)
         server.change = on(command, lambda _: drip())
         for number in range(4):
@@ -153,7 +156,7 @@ def test_every_wait_ends(command, drop, tmp_path):
             assert time.monotonic() - began < 2.5
             server.deliver(cheap(number))
         began = time.monotonic()
-        watch._disconnect()
+        watch.line.close()
         assert time.monotonic() - began < 1.0
         assert met
         over.set()
@@ -176,7 +179,33 @@ def test_password_is_not_sent_in_clear(greeting, tmp_path):
         server.change = on("GREETING", lambda _: greeting)
         with pytest.raises(ImapError):
             connect(account(server.port, tmp_path, tls=AccountTls.STARTTLS))
-        assert {each.split()[0] for each in server.commands} <= {"CAPABILITY", "LOGOUT"}
+        assert {each.split()[0] for each in server.commands} <= {"CAPABILITY"}
+
+
+@needs_openssl
+def test_what_is_said_before_tls_begins_does_not_count(tmp_path, monkeypatch):
+    pem = self_signed(tmp_path)
+    monkeypatch.setattr(connection, "_tls_context", lambda: ssl.create_default_context(cafile=pem))
+
+    def serve() -> None:
+        stream, _ = listening.accept()
+        stream.sendall(b"* OK hi\r\n")
+        for number in range(5):  # CAPABILITY, STARTTLS, CAPABILITY, LOGIN, CAPABILITY
+            tag = stream.recv(1000).split()[0]
+            said = b"* CAPABILITY IMAP4rev1 STARTTLS\r\n" if number % 2 == 0 else b""
+            more = b"* BYE not by the server\r\n" if number == 1 else b""
+            stream.sendall(said + tag + b" OK done\r\n" + more)
+            if number == 1:
+                stream = server_context(pem).wrap_socket(stream, server_side=True)
+        stream.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listening.getsockname()[1]
+        asked = account(port, tmp_path, server="localhost", tls=AccountTls.STARTTLS)
+        connect(asked).close()
+        thread.join()
 
 
 def test_other_accounts_go_on(tmp_path):
@@ -224,7 +253,7 @@ def test_what_is_longer_is_cut_and_judged(tmp_path):
         assert watch.status.judged == 1
         (inbox,) = (row for row in watch.folders() if row.is_inbox)
         ((name, _),) = watch.records.shown(inbox, hide_unread=False)
-        assert MAX_MESSAGE_BYTES <= len(watch.read(inbox, name)) < MAX_MESSAGE_BYTES + 100
+        assert MAX_MESSAGE_BYTES <= len(read(watch, inbox, name)) < MAX_MESSAGE_BYTES + 100
 
 
 def test_message_that_cannot_be_had_holds_nothing_up(tmp_path):
@@ -244,7 +273,7 @@ def test_message_that_cannot_be_had_holds_nothing_up(tmp_path):
 
 
 def test_no_more_is_fetched_on_a_day_than_may_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(imap_account, "_DAILY_BYTES", 1000)
+    monkeypatch.setattr(line, "_DAILY_BYTES", 1000)
     with stage(tmp_path) as (server, watch):
         look(watch)
         for number in range(5):

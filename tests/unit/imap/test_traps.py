@@ -10,7 +10,7 @@ import pytest
 from spamguard.config.accounts import Mode, providers
 from tests.support.scripted_imap import EXCHANGE, GMAIL, ICLOUD, NETEASE, OBJECTS, PROTON, Ways
 from tests.support.waiting import eventually
-from tests.unit.imap.stage import cheap, fails, letter, look, on, stage, tagged
+from tests.unit.imap.stage import cheap, fails, letter, look, on, read, stage, tagged
 
 DISABLED = Ways(refuses=(("LOGIN", "LOGIN failed: Basic authentication is disabled."),))
 FULL = Ways(refuses=(("UID MOVE", "[OVERQUOTA] Quota exceeded (mailbox for user is full)"),))
@@ -93,7 +93,7 @@ def test_who_waits_for_a_message_does_not_hurry_the_next_try(tmp_path):
         fails(watch)
         due, (inbox, *_) = watch.due, watch.folders()
         ((name, _),) = watch.records.shown(inbox, hide_unread=False)
-        assert watch.read(inbox, name).endswith(letter(1))
+        assert read(watch, inbox, name).endswith(letter(1))
         with pytest.raises(OSError, match="not connected"):
             watch.read(inbox, name)
         assert watch.due == due > time.monotonic() + 1000.0
@@ -141,7 +141,7 @@ def test_messages_are_the_same_when_uids_are_others(tmp_path):
 @pytest.mark.parametrize("answer", [b"* BYE too much\r\n", b"* 1 EXI", None])
 def test_connection_that_ends_at_any_time_costs_nothing(command, answer, tmp_path):
     with stage(tmp_path) as (server, watch):
-        watch.silence = 0.3
+        watch.line.silence = 0.3
         look(watch)
         left = [answer]
         server.change = on(command, lambda usual: left.pop() if left else usual)
@@ -226,3 +226,30 @@ def test_what_is_told_before_idle_begins_is_heard(tmp_path):
         server.change = on("IDLE", lambda it: b"* 1 EXISTS\r\n* 1 FETCH (FLAGS ())\r\n" + it)
         look(watch)
         assert watch.due <= time.monotonic() + 1.0
+
+
+@pytest.mark.parametrize("end", [b'""', b"NIL", b"{0}\r\n"])
+def test_message_in_pieces_ends_as_the_server_says(end, tmp_path):
+    with stage(tmp_path) as (server, watch):
+        look(watch)
+        server.change = on("UID FETCH", lambda it: it.replace(b"{0}\r\n", end))
+        sent = [letter(n) + bytes((n << 20) - len(letter(n))) for n in (1, 2)]
+        for raw in [*sent, letter(3) + bytes(3 << 20)]:
+            server.deliver(raw)
+        look(watch)
+        (inbox,) = (row for row in watch.folders() if row.is_inbox)
+        names = [name for name, _ in watch.records.shown(inbox, hide_unread=False)]
+        found = {read(watch, inbox, name).partition(b"\r\n")[2] for name in names}
+        assert found == {*sent, letter(3) + bytes(3 << 20)}
+
+
+def test_message_that_goes_between_two_pieces_is_none(tmp_path):
+    with stage(tmp_path) as (server, watch):
+        look(watch)
+        spam = server.deliver(cheap(1) + bytes(3 << 20))
+        server.change = on("UID FETCH", lambda it: tagged(it) if b"BODY[]<1048576>" in it else it)
+        look(watch)
+        assert watch.status.judged == 0
+        server.change = on("", bytes)
+        look(watch)
+        assert server.lies(spam) == ["Junk"]
