@@ -10,7 +10,7 @@ import pytest
 
 from spamguard.bayes.tables import counted_arrays
 from spamguard.engine.filter import Filter
-from spamguard.ledger.votes import winning_votes
+from tests.contract.ledgers import winning_votes
 
 
 def knowledge(state):
