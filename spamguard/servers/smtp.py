@@ -118,7 +118,8 @@ class DoorContext:
         self.is_behind_server = listener.position is not Position.STANDALONE
         self.is_behind_queue = listener.position is Position.AFTER_QUEUE
         default = OddBytes.NORMALISE if self.is_behind_queue else OddBytes.REFUSE
-        self.odd_bytes = listener.odd_bytes or default
+        is_auto = listener.odd_bytes is OddBytes.AUTO
+        self.odd_bytes = default if is_auto else listener.odd_bytes
 
     def check_space(self, size: int, quota_key: str) -> None:
         if not self.byte_quota.has_room(size, quota_key):

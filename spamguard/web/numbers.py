@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from spamguard.config.options import ACCOUNTS_SIGHTINGS, Settings
 from spamguard.counters import DaemonReport
 from spamguard.engine import snapshot
 from spamguard.engine.policy import missing_lessons
-from spamguard.imap.status import read_status
+from spamguard.imap.status import AccountStatus, read_status
 from spamguard.learning.status_files import read_watcher_status
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import Explanation, Status
@@ -103,13 +103,14 @@ _LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
 
 class DaemonHealth(NamedTuple):
     """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
-    began. problems: a line for each.
+    began. problems: a line for each. accounts: by name.
     """
 
     looked_at: float
     began: int
     messages: int
     problems: Sequence[str]
+    accounts: Mapping[str, AccountStatus]
 
 
 def check_daemon(settings: Settings, report: DaemonReport, found: Sequence[str]) -> DaemonHealth:
@@ -118,17 +119,20 @@ def check_daemon(settings: Settings, report: DaemonReport, found: Sequence[str])
     problems = [*report.stuck, *report.missing_scorers, *report.absent]
     if settings.watch:
         problems += _folder_problems(settings.state, now)
-    if settings.accounts:
+    accounts = read_status(settings.state) if settings.accounts else {}
+    accounts = read_status(settings.state) if settings.accounts else {}
+    if accounts:
         problems += _folder_problems(settings.state / ACCOUNTS_SIGHTINGS, now)
-        accounts = read_status(settings.state).items()
-        problems += [f"account {name}: {one.trouble}" for name, one in accounts if one.trouble]
+        for name, account in accounts.items():
+            problems += [f"account {name}: {account.trouble}"] * bool(account.trouble)
     problems += found
     try:
         disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
     except OSError as error:
         disk, remedy = f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
     problems += [f"disk: {disk}: {remedy}"] * bool(remedy)
-    return DaemonHealth(now, report.began, sum(report.counters.messages.values()), problems)
+    passed = sum(report.counters.messages.values())
+    return DaemonHealth(now, report.began, passed, problems, accounts)
 
 
 def _folder_problems(place: Path, now: float) -> list[str]:
