@@ -10,10 +10,10 @@ Must never print a password, and never change anything on a server.
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import os
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -84,7 +84,7 @@ Exit status of `add` and `check`: 1 when something failed.""",
     argument("--client-id", metavar="ID", help="of one's own application, for a token"),
     arguments.JSON,
 )
-def add(options: argparse.Namespace) -> int:
+def add(options: Namespace) -> int:
     path = _config_file(options)
     text, values, state = _read_file(options, path)
     entries = values.get("accounts") or []
@@ -117,14 +117,14 @@ def add(options: argparse.Namespace) -> int:
     return 0
 
 
-def _config_file(options: argparse.Namespace) -> Path:
+def _config_file(options: Namespace) -> Path:
     path: Path = (options.config or common.SERVICE_CONFIG).absolute()
     if options.config is None and os.geteuid() != 0:
         raise UsageError("say which configuration, as in --config spamguard.yaml; it may be new")
     return path
 
 
-def _read_file(options: argparse.Namespace, path: Path) -> tuple[str, dict[str, Any], Path]:
+def _read_file(options: Namespace, path: Path) -> tuple[str, dict[str, Any], Path]:
     """The configuration's text, or that of a new one, its values, and the filter's directory."""
     text = mail_servers.read_text(path)
     options.config = path if text is not None else None
@@ -144,7 +144,7 @@ def _write(path: Path, text: str) -> None:
     mail_servers.write_text(path, text)
 
 
-def _ask_entry(options: argparse.Namespace, state: Path) -> dict[str, Any]:
+def _ask_entry(options: Namespace, state: Path) -> dict[str, Any]:
     """The entry of the configuration; it says where the secret will be."""
     if options.address is None and not sys.stdin.isatty():
         options.wrong_usage("the following arguments are required: ADDRESS")
@@ -227,14 +227,12 @@ def _show_next_steps(path: Path, state: Path, name: str) -> None:
     argument("name", nargs="?", metavar="NAME", help="only this one"),
     arguments.JSON,
 )
-def check(options: argparse.Namespace) -> int:
+def check(options: Namespace) -> int:
     steps = _show_steps(options, _accounts(options, options.name), options.state)
     return 1 if any(step.outcome == "failed" for step in steps) else 0
 
 
-def _show_steps(
-    options: argparse.Namespace, accounts: Sequence[Account], state: Path
-) -> list[Step]:
+def _show_steps(options: Namespace, accounts: Sequence[Account], state: Path) -> list[Step]:
     """Print what is found, step by step; at least the login of each."""
     from spamguard.doctor.accounts import check_account, check_promotion
 
@@ -251,7 +249,7 @@ def _show_steps(
 
 
 @command("account list", "the accounts, and what the running daemon says of them", arguments.JSON)
-def list_accounts(options: argparse.Namespace) -> int:
+def list_accounts(options: Namespace) -> int:
     from spamguard.daemon.status import ask_daemon
 
     accounts = _accounts(options)
@@ -267,7 +265,7 @@ def list_accounts(options: argparse.Namespace) -> int:
     return 0
 
 
-def _accounts(options: argparse.Namespace, name: str | None = None) -> Sequence[Account]:
+def _accounts(options: Namespace, name: str | None = None) -> Sequence[Account]:
     """All accounts of the configuration, or the one of this name; UsageError: there is none."""
     options.config = path = _config_file(options)
     accounts = common.load_config(options).accounts
@@ -290,7 +288,7 @@ _MAX_TAUGHT = 1000  # of each class
     arguments.DRY_RUN,
     arguments.JSON,
 )
-def teach(options: argparse.Namespace) -> int:
+def teach(options: Namespace) -> int:
     from spamguard.cli.teach import teach_filed
     from spamguard.imap.connection import connect
     from spamguard.imap.status import AccountStatus, read_status
@@ -348,7 +346,7 @@ def _fetch(
 
 
 @command("account remove", "take an account out, with the password that `add` kept", _NAME)
-def remove(options: argparse.Namespace) -> int:
+def remove(options: Namespace) -> int:
     path = _config_file(options)
     text, values, state = _read_file(options, path)
     entries = values.get("accounts") or []
@@ -364,7 +362,7 @@ def remove(options: argparse.Namespace) -> int:
 
 
 @command("account login", "make a new token, where the provider takes no passwords", _NAME)
-def login(options: argparse.Namespace) -> int:
+def login(options: Namespace) -> int:
     (account,) = _accounts(options, options.name)
     if account.oauth is None:
         raise UsageError(f"{account.name} has a password: put the new one into its file")

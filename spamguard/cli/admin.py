@@ -11,10 +11,10 @@ message again, never show a token again after it was made, and never make a link
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -52,14 +52,14 @@ Exit status of `release`: 1 when a recipient has still not got a message.""",
 )
 
 
-def _open_quarantine(options: argparse.Namespace) -> Quarantine:
+def _open_quarantine(options: Namespace) -> Quarantine:
     from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 
     return Quarantine(common.existing_state_directory(options) / DIRECTORY)
 
 
 @command("quarantine list", "the newest 1,000, newest first", arguments.JSON_LINES)
-def list_entries(options: argparse.Namespace) -> int:
+def list_entries(options: Namespace) -> int:
     from spamguard.delivery.quarantine import MAX_ENTRIES
 
     quarantine = _open_quarantine(options)
@@ -83,7 +83,7 @@ def list_entries(options: argparse.Namespace) -> int:
 
 
 @command("quarantine show", "envelope, header section and file of messages", _IDS)
-def show_entries(options: argparse.Namespace) -> int:
+def show_entries(options: Namespace) -> int:
     quarantine = _open_quarantine(options)
     for entry in [quarantine.entry(message_id) for message_id in options.ids]:
         header = quarantine.header(entry.id)
@@ -129,7 +129,7 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
     ),
     _IDS,
 )
-def release_entries(options: argparse.Namespace) -> int:
+def release_entries(options: Namespace) -> int:
     import asyncio
 
     from spamguard.daemon import status
@@ -154,7 +154,7 @@ async def _release_all(
     quarantine: Quarantine,
     entries: Sequence[QuarantineEntry],
     teacher: Filter,
-    options: argparse.Namespace,
+    options: Namespace,
 ) -> bool:
     """Release and teach the messages; return whether every recipient has got them."""
     from spamguard.config.options import Hop
@@ -193,7 +193,7 @@ async def _release_all(
 
 
 @command("quarantine delete", "throw messages away, for good", _IDS)
-def delete_entries(options: argparse.Namespace) -> int:
+def delete_entries(options: Namespace) -> int:
     quarantine = _open_quarantine(options)
     entries = [quarantine.entry(message_id) for message_id in options.ids]
     for entry in entries:
@@ -210,7 +210,7 @@ _PERSON = (
 )
 
 
-def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
+def _chosen_person(options: Namespace, operator_name: str) -> Person:
     """The person that the options name; UsageError if they name none, or nobody possible.
 
     operator_name: the name of an operator who is no user.
@@ -226,7 +226,7 @@ def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
 
 
 @contextmanager
-def _open_credentials(options: argparse.Namespace) -> Iterator[CredentialStore]:
+def _open_credentials(options: Namespace) -> Iterator[CredentialStore]:
     """Open the store as its owner; UsageError if there is no state directory."""
     from spamguard.web.auth import CredentialStore
 
@@ -270,7 +270,7 @@ too (`login-link`). Exit status of `revoke`: 1 when there is no such token.""",
         help="when it ends by itself, such as 12h or 90d (default: never)",
     ),
 )
-def create_token(options: argparse.Namespace) -> int:
+def create_token(options: Namespace) -> int:
     from spamguard.web.auth import NEVER, CredentialKind
 
     if _TOKEN_NAME.fullmatch(options.name) is None:
@@ -287,7 +287,7 @@ def create_token(options: argparse.Namespace) -> int:
 
 
 @command("token list", "tokens and sessions, without their secrets")
-def list_credentials(options: argparse.Namespace) -> int:
+def list_credentials(options: Namespace) -> int:
     with _open_credentials(options) as store:
         valid = [each for each in store.list_valid(int(time.time())) if each.kind != "link"]
     for each in valid:
@@ -308,7 +308,7 @@ def list_credentials(options: argparse.Namespace) -> int:
     "refuse a token from now on",
     argument("name", metavar="NAME", help="as `list` has it"),
 )
-def revoke_token(options: argparse.Namespace) -> int:
+def revoke_token(options: Namespace) -> int:
     with _open_credentials(options) as store:
         revoked = store.revoke(options.name)
     print(f"{options.name}: {'revoked' if revoked else 'there is no such token'}")
@@ -340,7 +340,7 @@ The first to open it is let in and stays so for 30 days, or until the page was n
   spamguard login-link --operator
   spamguard login-link --user anna --revoke""",
 )
-def run_login_link(options: argparse.Namespace) -> int:
+def run_login_link(options: Namespace) -> int:
     from spamguard.daemon import status
     from spamguard.web.auth import LINK_SECONDS, CredentialKind, login_url
 

@@ -14,8 +14,8 @@ bytes and the exit status is 0. Only if the message cannot be read or written is
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -54,7 +54,7 @@ is an error.""",
   spamguard judge --user anna message.eml
   spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted""",
 )
-def run_judge(options: argparse.Namespace) -> int:
+def run_judge(options: Namespace) -> int:
     statuses: set[int] = set()
     messages = common.read_messages(options.paths)
     with common.terminate_cleanly(), common.open_filter(options) as spam_filter:
@@ -111,7 +111,7 @@ There is no verdict of today for a message that another version has read: the re
   spamguard explain message=31b1a3cbc2f1
   spamguard explain --user anna 0iq5r8jo4c1n2f3g""",
 )
-def run_explain(options: argparse.Namespace) -> int:
+def run_explain(options: Namespace) -> int:
     from spamguard.engine.prepare import ExampleReader
 
     arguments.require_paths(options)
@@ -136,7 +136,7 @@ def run_explain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
+def _explain_row(spam_filter: Filter, row: HistoryRow, options: Namespace) -> None:
     """Show the verdict of then, and that of now if there can be one."""
     from spamguard.proxy.history_search import example_from_row
 
@@ -159,7 +159,7 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
 
 
 def _answer(
-    options: argparse.Namespace,
+    options: Namespace,
     name: str,
     title: str,
     why: Explanation,
@@ -265,7 +265,7 @@ all the same. It is 75 only when the message could not be read or written.""",
     * ^X-Spam-Flag: YES
     .Junk/""",
 )
-def pass_message(options: argparse.Namespace | None) -> int:
+def pass_message(options: Namespace | None) -> int:
     """Pass one message on. options: None for wrong usage: it is not judged."""
     try:
         raw = sys.stdin.buffer.read()
@@ -288,7 +288,7 @@ def pass_message(options: argparse.Namespace | None) -> int:
     return 0
 
 
-def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
+def _add_verdict(raw: bytes, options: Namespace) -> bytes:
     # First of all, because it checks whether there is memory for the modules loaded below.
     with common.open_filter(options) as spam_filter:
         from secrets import token_hex
@@ -353,7 +353,7 @@ why.""",
   spamguard history --since '2026-11-17 08:00' --until 2026-11-18
   spamguard history --json --limit 10000""",
 )
-def run_history(options: argparse.Namespace) -> int:
+def run_history(options: Namespace) -> int:
     from spamguard.proxy.history_search import HistoryFilter
 
     conditions = HistoryFilter(label=options.verdict, since=options.since, until=options.until)

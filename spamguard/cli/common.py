@@ -12,7 +12,6 @@ read it.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import logging
@@ -22,6 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -131,7 +131,7 @@ def terminate_cleanly() -> Iterator[None]:
 # ---- the configuration, and the filter
 
 
-def config_reader(options: argparse.Namespace, file: Path | None) -> Callable[[], Settings]:
+def config_reader(options: Namespace, file: Path | None) -> Callable[[], Settings]:
     """Return a function that reads the configuration; it raises ConfigError."""
     usual_state = _usual_state(options)  # as it is now: a service becomes another user
 
@@ -143,14 +143,14 @@ def config_reader(options: argparse.Namespace, file: Path | None) -> Callable[[]
     return read
 
 
-def load_config(options: argparse.Namespace) -> Settings:
+def load_config(options: Namespace) -> Settings:
     """Read the file of --config, and use the filter it names; ConfigError."""
     settings = config_reader(options, options.config)()
     options.state = settings.state
     return settings
 
 
-def choose_service(options: argparse.Namespace) -> None:
+def choose_service(options: Namespace) -> None:
     """Where root names no other filter, take the configuration of the service on this machine."""
     if (
         options.config is None
@@ -162,7 +162,7 @@ def choose_service(options: argparse.Namespace) -> None:
         options.config = SERVICE_CONFIG
 
 
-def state_directory(options: argparse.Namespace) -> Path:
+def state_directory(options: Namespace) -> Path:
     """The filter's directory: of --state, of the configuration, or the usual one. ConfigError."""
     if options.state is not None:
         return Path(options.state)
@@ -173,7 +173,7 @@ def state_directory(options: argparse.Namespace) -> Path:
     return _usual_state(options)
 
 
-def _usual_state(options: argparse.Namespace) -> Path:
+def _usual_state(options: Namespace) -> Path:
     """The directory of a filter whose configuration names none."""
     if from_environment := os.environ.get("SPAMGUARD_STATE"):
         return Path(from_environment)
@@ -188,7 +188,7 @@ def _usual_state(options: argparse.Namespace) -> Path:
         ) from error
 
 
-def warn_of_service(options: argparse.Namespace) -> None:
+def warn_of_service(options: Namespace) -> None:
     """Say that the service on this machine has another filter, unless somebody chose this one."""
     if options.state or options.config or os.environ.get("SPAMGUARD_STATE"):
         return
@@ -203,21 +203,21 @@ def warn_of_service(options: argparse.Namespace) -> None:
         )
 
 
-def existing_state_directory(options: argparse.Namespace) -> Path:
+def existing_state_directory(options: Namespace) -> Path:
     """The filter's directory; UsageError if there is none."""
     if not (state := state_directory(options)).is_dir():
         raise _no_filter_error(options)
     return state
 
 
-def has_filter(options: argparse.Namespace) -> bool:
+def has_filter(options: Namespace) -> bool:
     """Whether there is a ledger in the filter's directory."""
     return (state_directory(options) / LEDGER_FILE).exists()
 
 
 @contextmanager
 def open_filter(
-    options: argparse.Namespace,
+    options: Namespace,
     *,
     must_exist: bool = False,
     scratch: bool = False,
@@ -267,7 +267,7 @@ def stopped_daemon(state: Path) -> Iterator[None]:
         yield
 
 
-def _no_filter_error(options: argparse.Namespace) -> UsageError:
+def _no_filter_error(options: Namespace) -> UsageError:
     return UsageError(
         f"{state_directory(options)}: no filter there: name its directory with --state; "
         "the daemon makes a new one, or the first `spamguard learn`"
@@ -336,7 +336,7 @@ _MESSAGE_NAME = re.compile("(?:message=)?([0-9a-f]{12})")  # as `log.message_nam
 
 
 def find_messages(
-    options: argparse.Namespace,
+    options: Namespace,
 ) -> tuple[list[HistoryRow], Iterator[sources.SourceMessage]]:
     """What the history has of the ids and names of the log among the PATHs, and all other messages.
 
@@ -359,7 +359,7 @@ def find_messages(
     return rows, read_messages([path for path in options.paths if path not in ids])
 
 
-def open_history(options: argparse.Namespace, consequence: str) -> HistorySearch:
+def open_history(options: Namespace, consequence: str) -> HistorySearch:
     """The history, to look up messages in; UsageError, with the consequence, if there is none."""
     from spamguard.proxy.history import HISTORY_FILE
     from spamguard.proxy.history_search import HistorySearch
@@ -388,7 +388,7 @@ def sender_text(author: str, sender: str) -> str:
 _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 
 
-def print_answer(options: argparse.Namespace, text: str, values: object) -> None:
+def print_answer(options: Namespace, text: str, values: object) -> None:
     """Print the answer: the text for people, or the values as JSON."""
     print(to_json(values) if options.json else text)
 

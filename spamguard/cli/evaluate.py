@@ -6,7 +6,7 @@ taught. Must never touch the user's own filter, and never judge a message that w
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -64,7 +64,7 @@ may have classes of its own: they are wanted, unless your filter (--state) calls
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json""",
 )
-def run_evaluate(options: argparse.Namespace) -> int:
+def run_evaluate(options: Namespace) -> int:
     from spamguard.engine import evaluate, measures
 
     # Mistakes in names of files show before the work.
@@ -108,7 +108,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
 
 def _message_source(
-    options: argparse.Namespace,
+    options: Namespace,
 ) -> Callable[[], Iterable[sources.SourceMessage]]:
     """A function that returns the labelled messages, from the first one at each call."""
 

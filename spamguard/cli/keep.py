@@ -14,8 +14,8 @@ running daemon.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ takes back, for all machines that share lessons, what one has taught that somebo
   spamguard undo --user anna --user ben --origin 'folders, before they were watched'
   spamguard undo --node mx3""",
 )
-def run_undo(options: argparse.Namespace) -> int:
+def run_undo(options: Namespace) -> int:
     from spamguard.learning.undo import VoteSelection, undo_votes
 
     if not all(options.users):  # as of a variable that is not set
@@ -146,7 +146,7 @@ the configuration are not in it. `restore` puts it back.""",
     example="""  spamguard backup /srv/backup/spamguard-$(date +%F)
   spamguard backup - | ssh elsewhere 'umask 077; cat > spamguard-backup'""",
 )
-def run_backup(options: argparse.Namespace) -> int:
+def run_backup(options: Namespace) -> int:
     from spamguard import backup
 
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
@@ -193,7 +193,7 @@ touched; with --replace what was there is kept beside it in a directory before-r
   systemctl start spamguard.socket spamguard
   spamguard --state /new/place restore backup""",
 )
-def run_restore(options: argparse.Namespace) -> int:
+def run_restore(options: Namespace) -> int:
     from spamguard import backup
     from spamguard.learning import undo
 
@@ -231,7 +231,7 @@ taught again.
 If the ledger has provably lost events, as from a damaged log, it says so.""",
     example="""  spamguard rebuild""",
 )
-def run_rebuild(options: argparse.Namespace) -> int:
+def run_rebuild(options: Namespace) -> int:
     from spamguard.engine import snapshot
 
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
@@ -262,7 +262,7 @@ teach from the folders instead.""",
     example="""  spamguard import backup
   spamguard backup - | ssh second spamguard import -""",
 )
-def run_import(options: argparse.Namespace) -> int:
+def run_import(options: Namespace) -> int:
     """Check the whole backup, then take it in. Classes that are here stay as they are."""
     from spamguard import backup
     from spamguard.engine.filter import Filter

@@ -14,13 +14,13 @@ A configuration with mistakes has an exit status of its own, because restarting 
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import logging
 import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -61,7 +61,7 @@ the limit on memory (`ulimit -v`) is too low.""",
     example="""  spamguard run
   spamguard run --config /etc/spamguard/spamguard.yaml""",
 )
-def run_run(options: argparse.Namespace) -> int:
+def run_run(options: Namespace) -> int:
     from spamguard.daemon.master import Master
 
     read = common.config_reader(options, options.config and options.config.absolute())
@@ -120,7 +120,7 @@ user. `doctor` looks at the mailboxes.""",
     example="""  spamguard check
   spamguard check spamguard.yaml""",
 )
-def run_check(options: argparse.Namespace) -> int:
+def run_check(options: Namespace) -> int:
     from spamguard.config import schema
 
     options.config = file = options.file or options.config
@@ -147,7 +147,7 @@ def _find_warnings(settings: Settings) -> Iterator[str]:
         yield str(error)
 
 
-def _problems_of_daemon(options: argparse.Namespace, settings: Settings) -> list[str]:
+def _problems_of_daemon(options: Namespace, settings: Settings) -> list[str]:
     """What keeps the daemon's user from reading the configuration; only root can find out."""
     from spamguard.daemon import startup
 
@@ -178,7 +178,7 @@ root: the unit gives its user the right to read everything (CAP_DAC_READ_SEARCH)
 Exit status 78: the configuration has mistakes.""",
     example="""  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml""",
 )
-def run_open_mailboxes(options: argparse.Namespace) -> int:
+def run_open_mailboxes(options: Namespace) -> int:
     from spamguard.daemon.mailbox_broker import MailboxBroker
 
     if options.config is None:
@@ -236,7 +236,7 @@ Exit status: 0 if nothing failed, 1 otherwise.""",
   spamguard doctor --maildir ~anna/Maildir
   spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org""",
 )
-def run_doctor(options: argparse.Namespace) -> int:
+def run_doctor(options: Namespace) -> int:
     steps = []
     with common.terminate_cleanly(), closing(_all_steps(options)) as running:
         for step in running:
@@ -249,7 +249,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     return 0 if passed else 1
 
 
-def _all_steps(options: argparse.Namespace) -> Generator[Step]:
+def _all_steps(options: Namespace) -> Generator[Step]:
     from spamguard import doctor
     from spamguard.daemon import startup
     from spamguard.doctor.accounts import check_account
@@ -324,7 +324,7 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
 
 
 def _mailbox_steps(
-    options: argparse.Namespace, spam_filter: Filter, settings: Settings | None
+    options: Namespace, spam_filter: Filter, settings: Settings | None
 ) -> Iterator[Step]:
     """The proof in a real mailbox."""
     from spamguard import doctor
@@ -344,9 +344,7 @@ def _mailbox_steps(
     yield from proof.prove(spam_filter, mailbox)
 
 
-def _mail_steps(
-    options: argparse.Namespace, spam_filter: Filter, settings: Settings
-) -> Iterator[Step]:
+def _mail_steps(options: Namespace, spam_filter: Filter, settings: Settings) -> Iterator[Step]:
     """A message through the mail server into a mailbox that is watched."""
     from spamguard import doctor
     from spamguard.doctor import probe

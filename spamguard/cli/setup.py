@@ -11,13 +11,13 @@ ones back.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import os
 import pwd
 import re
 import shutil
 import subprocess
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -80,7 +80,7 @@ lines, or the two addresses between which mail has to pass. Positions, of which 
   spamguard setup --server postfix --position after-queue --mailboxes '/home/*/Maildir' --apply
   spamguard setup --remove --apply""",
 )
-def run_setup(options: argparse.Namespace) -> int:
+def run_setup(options: Namespace) -> int:
     if options.apply:
         os.umask(0o022)  # servers must be able to read what root writes
     else:
@@ -143,7 +143,7 @@ def find_account(name: str) -> pwd.struct_passwd:
 # ---- the answers
 
 
-def _find_answers(options: argparse.Namespace, old: Settings | None) -> Answers:
+def _find_answers(options: Namespace, old: Settings | None) -> Answers:
     """What the options say, else the present configuration, else what is installed."""
     programs = {"postconf": "postfix", "exim4": "exim", "exim": "exim"}
     found = next((name for word, name in programs.items() if shutil.which(word)), "other")

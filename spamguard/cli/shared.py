@@ -10,8 +10,8 @@ Must never print a password, and never change the state of a daemon that runs.
 
 from __future__ import annotations
 
-import argparse
 import time
+from argparse import Namespace
 from contextlib import closing
 from dataclasses import asdict
 from importlib import import_module
@@ -90,7 +90,7 @@ has learnt before is shared too.""",
     _DSN,
     _password_option("password of the nodes' role; made when absent"),
 )
-def init(options: argparse.Namespace) -> int:
+def init(options: Namespace) -> int:
     admin = _load_admin()
     from spamguard.shared.mac import RowMac
 
@@ -110,7 +110,7 @@ def init(options: argparse.Namespace) -> int:
     return 0
 
 
-def _password_file(options: argparse.Namespace) -> Path:
+def _password_file(options: Namespace) -> Path:
     file: Path | None = options.password_file
     return (file or common.state_directory(options) / _PASSWORD_FILE).absolute()
 
@@ -130,7 +130,7 @@ def _password_file(options: argparse.Namespace) -> Path:
     ),
     _password_option("password of the nodes' role, as `init` made it"),
 )
-def join(options: argparse.Namespace) -> int:
+def join(options: Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
     import asyncio
 
@@ -209,7 +209,7 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
     "how this machine and the others are, as the running daemon has it",
     arguments.JSON,
 )
-def status(options: argparse.Namespace) -> int:
+def status(options: Namespace) -> int:
     """Print what the ledger knows, and what the courier last said."""
     from spamguard.shared.status import read_status
 
@@ -242,7 +242,7 @@ def status(options: argparse.Namespace) -> int:
     "drop a node that does not come back from the list that `status` shows",
     argument("node", metavar="NODE", help="its name, or its id"),
 )
-def forget(options: argparse.Namespace) -> int:
+def forget(options: Namespace) -> int:
     from spamguard.shared import client
     from spamguard.shared.status import ABSENT_SECONDS, read_status
 
@@ -270,7 +270,7 @@ def forget(options: argparse.Namespace) -> int:
     "go on alone, with everything that was learnt",
     flag("--force", "also while lessons wait for the database"),
 )
-def leave(options: argparse.Namespace) -> int:
+def leave(options: Namespace) -> int:
     from spamguard.engine.snapshot import SNAPSHOT_KEY
     from spamguard.engine.store import parse_if_whole
 
@@ -314,7 +314,7 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
     "bring tables and functions of the database up to this version",
     _DSN,
 )
-def upgrade(options: argparse.Namespace) -> int:
+def upgrade(options: Namespace) -> int:
     admin = _load_admin()
 
     before, after = admin.upgrade(options.dsn)

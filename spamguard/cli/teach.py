@@ -18,9 +18,9 @@ new.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
+from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -57,11 +57,11 @@ def _parse_sender(text: str) -> str:
         return address
     host = parse_author([b"any@" + given]).removeprefix("any@")
     if not host:
-        raise argparse.ArgumentTypeError(
+        raise ArgumentTypeError(
             f"{text!r} is no address such as anna@example.org, and no domain such as example.org"
         )
     if host != (domain := sender_domain(host)):
-        raise argparse.ArgumentTypeError(f"{text!r}: name an address, or all of {domain}")
+        raise ArgumentTypeError(f"{text!r}: name an address, or all of {domain}")
     return host
 
 
@@ -74,7 +74,7 @@ SENDER = argument(
 )
 
 
-def _cast_word(options: argparse.Namespace, label: str) -> int:
+def _cast_word(options: Namespace, label: str) -> int:
     """Keep that mail of the sender is ham or spam; "": take that back."""
     from spamguard.daemon.status import ask_daemon
     from spamguard.learning.lessons import LessonOutcome, LessonService
@@ -147,7 +147,7 @@ but "always from this sender", or from everybody at a domain.""",
   spamguard learn --as ham --sender news@example.org --user anna
   spamguard learn --as spam --sender offers.example""",
 )
-def run_learn(options: argparse.Namespace) -> int:
+def run_learn(options: Namespace) -> int:
     from spamguard.engine.prepare import LabelledExample, extract_examples, group_by_class
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
     from spamguard.proxy.history_search import example_from_row
@@ -204,7 +204,7 @@ def run_learn(options: argparse.Namespace) -> int:
 
 def _label_messages(
     messages: Iterable[SourceMessage],
-    options: argparse.Namespace,
+    options: Namespace,
     open_class: Callable[[str], None],
     refused: list[str],
     deleted: list[str],
@@ -252,7 +252,7 @@ stay: `explain` shows them, --user takes them back.""",
   spamguard forget ~/Maildir/.Junk
   spamguard forget 0iq5r8jo4c1n2f3g""",
 )
-def run_forget(options: argparse.Namespace) -> int:
+def run_forget(options: Namespace) -> int:
     from spamguard.engine.prepare import ExampleReader
     from spamguard.learning.lessons import LessonService
     from spamguard.proxy.history_search import row_digest
@@ -318,7 +318,7 @@ only later moves do.""",
   spamguard teach-folders ~/Maildir
   spamguard teach-folders --config spamguard.yaml""",
 )
-def run_teach_folders(options: argparse.Namespace) -> int:
+def run_teach_folders(options: Namespace) -> int:
     from spamguard.config.options import Watch
     from spamguard.folders.broker import make_mailboxes
     from spamguard.folders.roles import is_maildir, read_dovecot, role_lookup
