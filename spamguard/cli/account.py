@@ -41,7 +41,6 @@ from spamguard.sources import SourceMessage
 from spamguard.storage import as_directory_owner, replace_private
 
 if TYPE_CHECKING:
-    from spamguard.doctor import Step
     from spamguard.imap.connection import Connection
     from spamguard.imap.folders import AccountFolder
 
@@ -82,9 +81,10 @@ Exit status of `add` and `check`: 1 when something failed.""",
     argument("--login", metavar="NAME", help="the name to log in with (default: the address)"),
     argument("--password-command", metavar="COMMAND", help="prints the password: none is asked"),
     argument("--client-id", metavar="ID", help="of one's own application, for a token"),
-    arguments.JSON,
 )
 def add(options: Namespace) -> int:
+    from spamguard.doctor.accounts import check_account
+
     path = _config_file(options)
     text, values, state = _read_file(options, path)
     entries = values.get("accounts") or []
@@ -100,11 +100,12 @@ def add(options: Namespace) -> int:
             with as_directory_owner(state):
                 replace_private(secret, [f"{password}\n".encode()])
         new = edit_yaml(text, values | {"accounts": [*entries, entry]})
-        settings = check_config(path, new, lambda file: common.config_reader(options, file)())
-        account = settings.accounts[-1]
+        account = check_config(options, path, new).accounts[-1]
         if account.oauth is not None:
             _make_token(account, account.oauth)
-        is_good = _show_steps(options, [account], state)[0].outcome != "failed"
+        login, *others = check_account(account)
+        is_good = login.outcome != "failed"
+        common.print_steps([login, *others])
     finally:
         if not is_good:
             _forget(secret, state)
@@ -112,8 +113,7 @@ def add(options: Namespace) -> int:
         common.fail("the account was not added")
         return 1
     _write(path, new)
-    if not options.json:
-        _show_next_steps(path, state, entry["name"])
+    _show_next_steps(path, state, entry["name"])
     return 0
 
 
@@ -228,24 +228,12 @@ def _show_next_steps(path: Path, state: Path, name: str) -> None:
     arguments.JSON,
 )
 def check(options: Namespace) -> int:
-    steps = _show_steps(options, _accounts(options, options.name), options.state)
-    return 1 if any(step.outcome == "failed" for step in steps) else 0
-
-
-def _show_steps(options: Namespace, accounts: Sequence[Account], state: Path) -> list[Step]:
-    """Print what is found, step by step; at least the login of each."""
     from spamguard.doctor.accounts import check_account, check_promotion
 
-    steps = []
-    found = (chain(check_account(each), check_promotion(each, state)) for each in accounts)
-    for step in chain.from_iterable(found):
-        steps.append(step)
-        if not options.json:
-            common.print_step(step)
-    if options.json:
-        is_good = all(step.outcome != "failed" for step in steps)
-        print(common.to_json({"ok": is_good, "steps": [step._asdict() for step in steps]}))
-    return steps
+    accounts = _accounts(options, options.name)
+    steps = (chain(check_account(each), check_promotion(each, options.state)) for each in accounts)
+    failed = common.print_steps(chain.from_iterable(steps), as_json=options.json)
+    return 1 if failed else 0
 
 
 @command("account list", "the accounts, and what the running daemon says of them", arguments.JSON)
@@ -286,10 +274,9 @@ _MAX_TAUGHT = 1000  # of each class
     "teach what was filed there before: the newest 1,000 of each class, of ham what was read",
     _NAME,
     arguments.DRY_RUN,
-    arguments.JSON,
 )
 def teach(options: Namespace) -> int:
-    from spamguard.cli.teach import teach_filed
+    from spamguard.cli.teach import print_lessons, taught_text, teach_filed
     from spamguard.imap.connection import connect
     from spamguard.imap.status import AccountStatus, read_status
 
@@ -301,17 +288,13 @@ def teach(options: Namespace) -> int:
         counts = Counter[str]()
         for folder, uids in filed:
             counts[folder.role.label] += len(uids)
-        values: dict[str, Any] = {"taught": counts, "known": 0, "taken_back": 0}
+        outcome = (taught_text(counts), 0, 0)
         if not options.dry_run:
             messages = common.progress(_fetch(connection, filed), counts.total())
             with common.open_filter(options) as spam_filter:
-                values = teach_filed(spam_filter, account.name, counts, messages)
+                outcome = teach_filed(spam_filter, account.name, counts, messages)
                 spam_filter.settle_if_due()
-    texts = [f"{common.count_text(n)} as {label}" for label, n in values["taught"].items() if n]
-    verb = "would teach" if options.dry_run else "taught"
-    text = f"{account.name}: {verb} {', '.join(texts) or 'nothing'}"
-    text += f" ({values['known']:,} already known)" if values["known"] else ""
-    common.print_answer(options, text, values)
+    print_lessons(options, account.name, outcome)
     return 0
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from spamguard import log, process, sources
-from spamguard.errors import ConfigError, MemoryLimitError, SourceError, UsageError, remedy
+from spamguard.errors import MemoryLimitError, SourceError, UsageError, remedy
 from spamguard.keys import is_id
 from spamguard.storage import (
     LEDGER_FILE,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 EXIT_ERROR = 2
-EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h: a service that restarting would not mend
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -88,12 +87,6 @@ def fail(*texts: str) -> int:
     for text in texts:
         say(text, logging.ERROR)
     return EXIT_ERROR
-
-
-def fail_config(error: ConfigError) -> int:
-    """Say each mistake of a configuration in a line; return the exit status of a service."""
-    fail(*error.problems)
-    return EXIT_CONFIG
 
 
 def describe_error(error: BaseException) -> str:
@@ -150,15 +143,13 @@ def load_config(options: Namespace) -> Settings:
     return settings
 
 
+def _names_filter(options: Namespace) -> bool:
+    return bool(options.state or options.config or os.environ.get("SPAMGUARD_STATE"))
+
+
 def choose_service(options: Namespace) -> None:
     """Where root names no other filter, take the configuration of the service on this machine."""
-    if (
-        options.config is None
-        and options.state is None
-        and not os.environ.get("SPAMGUARD_STATE")
-        and os.geteuid() == 0
-        and SERVICE_CONFIG.exists()
-    ):
+    if not _names_filter(options) and os.geteuid() == 0 and SERVICE_CONFIG.exists():
         options.config = SERVICE_CONFIG
 
 
@@ -190,7 +181,7 @@ def _usual_state(options: Namespace) -> Path:
 
 def warn_of_service(options: Namespace) -> None:
     """Say that the service on this machine has another filter, unless somebody chose this one."""
-    if options.state or options.config or os.environ.get("SPAMGUARD_STATE"):
+    if _names_filter(options):
         return
     try:
         is_there = (SERVICE_STATE / LEDGER_FILE).exists()
@@ -393,10 +384,18 @@ def print_answer(options: Namespace, text: str, values: object) -> None:
     print(to_json(values) if options.json else text)
 
 
-def print_step(step: Step) -> None:
-    """One thing that was looked at, with the remedy if it failed."""
-    line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
-    print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
+def print_steps(steps: Iterable[Step], *, as_json: bool = False) -> list[Step]:
+    """Print what is looked at, each with the remedy if it failed; return those that failed."""
+    found = []
+    for step in steps:
+        found.append(step)
+        if not as_json:
+            line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
+            print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
+    failed = [step for step in found if step.outcome == "failed"]
+    if as_json:
+        print(to_json({"ok": not failed, "steps": [step._asdict() for step in found]}))
+    return failed
 
 
 def to_json(values: object) -> str:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +43,9 @@ _children: list[subprocess.Popen[bytes]] = []  # Popen objects must outlive thei
 
 
 # ---- run
+
+
+EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h: restarting would not mend it
 
 
 @command(
@@ -74,11 +77,16 @@ def run_run(options: Namespace) -> int:
             _log.warning("%s", warning)
         return settings
 
+    return _serve(lambda: Master(read_and_warn, on_ready=_show_page).run())
+
+
+def _serve(service: Callable[[], int]) -> int:
     log.configure()
     try:
-        return Master(read_and_warn, on_ready=_show_page).run()
+        return service()
     except ConfigError as error:
-        return common.fail_config(error)
+        common.fail(*error.problems)
+        return EXIT_CONFIG
 
 
 def _show_page(settings: Settings) -> None:
@@ -184,11 +192,7 @@ def run_open_mailboxes(options: Namespace) -> int:
     if options.config is None:
         options.wrong_usage("the following arguments are required: --config")
     read = common.config_reader(options, options.config.absolute())
-    log.configure()
-    try:
-        return MailboxBroker(read).run()
-    except ConfigError as error:
-        return common.fail_config(error)
+    return _serve(lambda: MailboxBroker(read).run())
 
 
 # ---- doctor
@@ -237,16 +241,8 @@ Exit status: 0 if nothing failed, 1 otherwise.""",
   spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org""",
 )
 def run_doctor(options: Namespace) -> int:
-    steps = []
     with common.terminate_cleanly(), closing(_all_steps(options)) as running:
-        for step in running:
-            steps.append(step)
-            if not options.json:
-                common.print_step(step)
-    passed = all(step.outcome != "failed" for step in steps)
-    if options.json:
-        print(common.to_json({"ok": passed, "steps": [step._asdict() for step in steps]}))
-    return 0 if passed else 1
+        return 1 if common.print_steps(running, as_json=options.json) else 0
 
 
 def _all_steps(options: Namespace) -> Generator[Step]:

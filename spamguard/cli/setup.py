@@ -17,8 +17,9 @@ import pwd
 import re
 import shutil
 import subprocess
+import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ from spamguard.process import run_command
 SERVERS = ("postfix", "exim", "other")
 POSITIONS = ("after-queue", "before-queue", "milter")
 ACCOUNT = "spamguard"
-_COPY_SUFFIX = ".before-spamguard"
+_COPY_SUFFIX = time.strftime(".before-spamguard-%Y%m%d-%H%M%S")  # one copy for all steps
 _DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
 _FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
@@ -57,7 +58,7 @@ the service, and the files of Postfix, Exim or Dovecot.
 
 With --apply it does that, in place of what an earlier `setup` did, has the servers read their
 files, starts the service where systemd and its units are there, and ends with `doctor`. It keeps a
-copy of each file that it changes, as FILE.before-spamguard, FILE.before-spamguard.1 and so on.
+copy of each file that it changes, as FILE.before-spamguard-TIME.
 --remove takes spamguard out of these servers; what it has learnt and spamguard.yaml stay.
 
 The files of Postfix are changed, those of Exim where Debian configures it; otherwise you get the
@@ -94,17 +95,13 @@ def run_setup(options: Namespace) -> int:
         ]
         _carry_out(changes, apply=options.apply, takes_out_filter=True)
         return 0
-
-    def read(file: Path) -> Settings:
-        return common.config_reader(options, file)()
-
-    old = read(path) if path.exists() else None
+    old = common.config_reader(options, path)() if path.exists() else None
     answers = _find_answers(options, old)
     print(f"Server {answers.server}, position {answers.position}, mailboxes {answers.mailboxes}.\n")
     if is_root := os.geteuid() == 0:
         find_account(ACCOUNT)
     text = make_config(path, old, answers, is_root=is_root)
-    settings = check_config(path, text, read)
+    settings = check_config(options, path, text)
     one_recipient = bool(settings.listeners) and (
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
     )
@@ -125,7 +122,7 @@ def run_setup(options: Namespace) -> int:
         print("\nspamguard doctor:", flush=True)
         doctor = arguments.build_parser(["doctor"]).parse_args(["doctor", "--config", str(path)])
         status = int(doctor.run(doctor))
-    _show_next_steps(path, settings, applied=options.apply)
+    _show_next_steps(path, applied=options.apply)
     return status
 
 
@@ -210,13 +207,13 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
     return edit_yaml(text, values)
 
 
-def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Settings:
+def check_config(options: Namespace, path: Path, text: str) -> Settings:
     """What the new text says. ConfigError: it has mistakes."""
     with NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         try:
-            return read(Path(file.name))
+            return common.config_reader(options, Path(file.name))()
         except ConfigError as error:
             problems = (problem.replace(file.name, str(path)) for problem in error.problems)
             text = "what would be written has mistakes, and nothing was changed:"
@@ -326,11 +323,8 @@ def _show(change: Change) -> None:
 def _apply(change: Change) -> None:
     files = change.open_files()
     for path, (old, new) in files.items():
-        if old is not None and old not in change.ours:
-            number, copy = 0, path.with_name(path.name + _COPY_SUFFIX)
-            while copy.exists():
-                number += 1
-                copy = path.with_name(f"{path.name}{_COPY_SUFFIX}.{number}")
+        copy = path.with_name(path.name + _COPY_SUFFIX)
+        if old is not None and old not in change.ours and not copy.exists():
             shutil.copy2(path, copy)
             print(f"  kept {copy}")
         _put(path, new)
@@ -363,19 +357,17 @@ def _put(path: Path, text: str | None) -> None:
     print(f"  wrote {path}")
 
 
-def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
+def _show_next_steps(path: Path, *, applied: bool) -> None:
     if not applied:
         print("`spamguard setup --apply` does all of this.")
         return
     # root's commands take that of the service
     where = "" if path == common.SERVICE_CONFIG else f" --config {path}"
-    steps = {
-        f"spamguard teach-folders --dry-run{where}": "shows what is filed already and would teach; "
-        "without --dry-run it is learnt",
-        "spamguard setup --remove --apply": "undoes it: takes spamguard out of the mail servers",
-    }
-    if settings.web is not None:
-        steps[f"spamguard login-link --operator{where}"] = "prints a link into the page"
-    print("\nNext:")
-    for line, about in steps.items():
-        print(f"  {line}\n      {about}")
+    print(
+        f"\nNext:\n  spamguard teach-folders --dry-run{where}\n"
+        "      shows what is filed already and would teach; without --dry-run it is learnt\n"
+        "  spamguard setup --remove --apply\n"
+        "      undoes it: takes spamguard out of the mail servers\n"
+        f"  spamguard login-link --operator{where}\n"
+        "      prints a link into the page"
+    )

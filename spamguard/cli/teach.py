@@ -22,11 +22,11 @@ import os
 import time
 from argparse import ArgumentTypeError, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag
@@ -190,8 +190,7 @@ def run_learn(options: Namespace) -> int:
         spam_filter.settle_if_due()  # there may be no daemon to do it
     if refused:
         common.say(f"note: {_NO_MAIL.format(len(refused), refused[0])}")
-    counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(learnt.items()))
-    text = f"taught {', '.join(counts) or 'nothing'}"
+    text = f"taught {taught_text(learnt)}"
     if not total and not deleted:
         text += ": no messages there"
     if repeated := total - learnt.total():
@@ -293,6 +292,9 @@ command("teach-pipe", client.ABOUT, client.add_arguments, example=client.EXAMPLE
 
 # ---- teach-folders
 
+Outcome = tuple[str, int, int]
+"""What was taught, for people, and the messages known before, and taken back before."""
+
 
 @command(
     "teach-folders",
@@ -349,26 +351,32 @@ def run_teach_folders(options: Namespace) -> int:
             # A file younger than this counts as unfinished and would be passed over in silence.
             time.sleep(QUIET_SECONDS)
             reader = FolderReader(mailboxes, spam_filter.key)
-            work, verb = (_teach_mailbox, "taught")
-            if options.dry_run:
-                work, verb = (_count_lessons, "would teach")
+            work = _count_lessons if options.dry_run else _teach_mailbox
             for mailbox in owned:
                 filed = find_filed(mailboxes, mailbox, roles[mailbox.watch])
-                parts, known, retracted = work(spam_filter, reader, mailbox, filed)
-                remarks = {"already known": known, "taken back before, and left so": retracted}
-                remark = ", ".join(
-                    f"{number:,} {what}" for what, number in remarks.items() if number
-                )
-                line = f"{mailbox.user}: {verb} {', '.join(parts) or 'nothing'}"
-                print(printable(line + (f" ({remark})" if remark else "")))
+                outcome = work(spam_filter, reader, mailbox, filed)
+                print_lessons(options, mailbox.user, outcome)
             if not options.dry_run:
                 spam_filter.settle_if_due()
     return 0
 
 
+def taught_text(learnt: Mapping[str, int]) -> str:
+    counts = (f"{common.count_text(n)} as {label}" for label, n in sorted(learnt.items()) if n)
+    return ", ".join(counts) or "nothing"
+
+
+def print_lessons(options: Namespace, user: str, outcome: Outcome) -> None:
+    taught, known, retracted = outcome
+    remarks = {"already known": known, "taken back before, and left so": retracted}
+    remark = ", ".join(f"{number:,} {what}" for what, number in remarks.items() if number)
+    text = f"{user}: {'would teach' if options.dry_run else 'taught'} {taught}"
+    print(printable(text + (f" ({remark})" if remark else "")))
+
+
 def _count_lessons(
     spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
-) -> tuple[list[str], int, int]:
+) -> Outcome:
     """Count, for a dry run, the messages that each folder would teach, and the others."""
     from spamguard.folders.roles import display_folder
 
@@ -387,28 +395,24 @@ def _count_lessons(
             new[lesson.label, display_folder(lesson.folder.directory)] += 1
         digests.add(stored.digest)
     parts = [f"{count:,} in {folder} as {label}" for (label, folder), count in sorted(new.items())]
-    return parts, unchanged, retracted
+    return ", ".join(parts) or "nothing", unchanged, retracted
 
 
 def _teach_mailbox(
     spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
-) -> tuple[list[str], int, int]:
+) -> Outcome:
     messages = (
         SourceMessage(lesson.file.name, stored.raw, lesson.label)
         for lesson, stored in _read_lessons(reader, mailbox, filed, spam_filter.unwanted)
     )
     labels = {each.label for each in filed}
-    counts = teach_filed(spam_filter, mailbox.user, labels, messages)
-    parts = [f"{common.count_text(n)} as {label}" for label, n in counts["taught"].items() if n]
-    return parts, counts["known"], counts["taken_back"]
+    return teach_filed(spam_filter, mailbox.user, labels, messages)
 
 
 def teach_filed(
     spam_filter: Filter, user: str, labels: Iterable[str], messages: Iterable[SourceMessage]
-) -> dict[str, Any]:
-    """Teach what a user has filed; return the numbers of messages taught, known before, and taken
-    back.
-    """
+) -> Outcome:
+    """Teach what a user has filed."""
     from spamguard.engine.prepare import extract_examples, group_by_class
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
     from spamguard.learning.undo import reextract_votes
@@ -433,7 +437,7 @@ def teach_filed(
             outcomes = service.submit(lessons, label, user, Origin.FILED)
             learnt[label] += outcomes.count(LessonOutcome.LEARNT)
             unchanged += outcomes.count(LessonOutcome.UNCHANGED)
-    return {"taught": dict(sorted(learnt.items())), "known": unchanged, "taken_back": n_retracted}
+    return taught_text(learnt), unchanged, n_retracted
 
 
 def _read_lessons(
