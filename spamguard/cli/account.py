@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _SECRETS = "secrets"
 """In the state directory: a file for the password, or the token, of each account."""
 
-_NAME = argument("name", metavar="NAME", help="as `account list` has it")
+_NAME = argument("name", "as `account list` has it", "NAME")
 
 group(
     "account",
@@ -74,13 +74,13 @@ Exit status of `add` and `check`: 1 when something failed.""",
 @command(
     "account add",
     "ask for what is needed, try it, and write it into the configuration",
-    argument("address", nargs="?", metavar="ADDRESS", help="the mail address"),
-    argument("--server", metavar="HOST", help="the IMAP server (default: by the address)"),
-    argument("--port", type=int, metavar="PORT", help="default: 993 with tls, 143 otherwise"),
-    argument("--tls", choices=[*map(str, AccountTls)], help="starttls, or none on this machine"),
-    argument("--login", metavar="NAME", help="the name to log in with (default: the address)"),
-    argument("--password-command", metavar="COMMAND", help="prints the password: none is asked"),
-    argument("--client-id", metavar="ID", help="of one's own application, for a token"),
+    argument("address", "the mail address", "ADDRESS", nargs="?"),
+    argument("--server", "the IMAP server (default: by the address)", "HOST"),
+    argument("--port", "default: 993 with tls, 143 otherwise", "PORT", type=int),
+    argument("--tls", "starttls, or none on this machine", choices=[*map(str, AccountTls)]),
+    argument("--login", "the name to log in with (default: the address)", "NAME"),
+    argument("--password-command", "prints the password: none is asked", "COMMAND"),
+    argument("--client-id", "of one's own application, for a token", "ID"),
 )
 def add(options: Namespace) -> int:
     from spamguard.doctor.accounts import check_account
@@ -224,7 +224,7 @@ def _show_next_steps(path: Path, state: Path, name: str) -> None:
 @command(
     "account check",
     "log in and look; nothing is changed",
-    argument("name", nargs="?", metavar="NAME", help="only this one"),
+    argument("name", "only this one", "NAME", nargs="?"),
     arguments.JSON,
 )
 def check(options: Namespace) -> int:

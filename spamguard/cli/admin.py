@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _MAX_AUTHOR = 1000  # characters
-_IDS = argument("ids", nargs="+", metavar="ID", help="as `list` and X-Spamguard have it")
+_IDS = argument("ids", "as `list` and X-Spamguard have it", "ID", nargs="+")
 
 group(
     "quarantine",
@@ -122,10 +122,10 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
     "hand messages on to those who have not got them yet, and learn them as ham",
     argument(
         "--next-hop",
+        "smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
+        "ENDPOINT",
         type=arguments.parsed_by(parse_endpoint),
         required=True,
-        metavar="ENDPOINT",
-        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
     ),
     _IDS,
 )
@@ -205,7 +205,7 @@ def delete_entries(options: Namespace) -> int:
 # ---- who is let in
 
 _PERSON = (
-    argument("--user", default="", metavar="NAME", help="whose it is, as `watch` names users"),
+    argument("--user", "whose it is, as `watch` names users", "NAME", default=""),
     flag("--operator", "sees and teaches everything, in the name of the site"),
 )
 
@@ -261,13 +261,13 @@ too (`login-link`). Exit status of `revoke`: 1 when there is no such token.""",
 @command(
     "token create",
     "make a token and show it, this once",
-    argument("name", metavar="NAME", help="a name to know it by"),
+    argument("name", "a name to know it by", "NAME"),
     *_PERSON,
     argument(
         "--expires",
+        "when it ends by itself, such as 12h or 90d (default: never)",
+        "TIME",
         type=arguments.parsed_by(parse_seconds),
-        metavar="TIME",
-        help="when it ends by itself, such as 12h or 90d (default: never)",
     ),
 )
 def create_token(options: Namespace) -> int:
@@ -306,7 +306,7 @@ def list_credentials(options: Namespace) -> int:
 @command(
     "token revoke",
     "refuse a token from now on",
-    argument("name", metavar="NAME", help="as `list` has it"),
+    argument("name", "as `list` has it", "NAME"),
 )
 def revoke_token(options: Namespace) -> int:
     with _open_credentials(options) as store:
@@ -332,8 +332,8 @@ The first to open it is let in and stays so for 30 days, or until the page was n
     *_PERSON,
     argument(
         "--url",
-        metavar="URL",
-        help="where the page is, as people see it (default: what the running daemon says)",
+        "where the page is, as people see it (default: what the running daemon says)",
+        "URL",
     ),
     flag("--revoke", "end all sessions and links of the user"),
     example="""  spamguard login-link --user anna

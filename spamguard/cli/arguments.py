@@ -107,7 +107,8 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     version = f"spamguard {__version__} (kernel: {native.implementation()})"
     top.add_argument("--version", action="version", version=version)
-    _add_common(top)
+    for add in _COMMON:
+        add(top)
     top.set_defaults(state=None, config=None, profile="default")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in [name for name in COMMANDS if name in words] or COMMANDS:
@@ -152,13 +153,13 @@ def group(name: str, about: str, *, example: str) -> None:
     command(name, about, example=example)(lambda _: 0)
 
 
-def argument(*names: str, **settings: Any) -> Argument:
-    """One argument, in the words of argparse."""
-    return lambda parser: parser.add_argument(*names, **settings)
+def argument(name: str, about: str, metavar: str | None = None, **settings: Any) -> Argument:
+    """One argument; settings: more of argparse's."""
+    return lambda parser: parser.add_argument(name, help=about, metavar=metavar, **settings)
 
 
 def flag(name: str, about: str) -> Argument:
-    return argument(name, action="store_true", help=about)
+    return lambda parser: parser.add_argument(name, help=about, action="store_true")
 
 
 # ---- parsers
@@ -190,8 +191,7 @@ def _add_command(commands: Any, name: str) -> None:
         formatter_class=argparse.HelpFormatter if is_action else HelpFormatter,
     )
     parser.set_defaults(run=declared.run, wrong_usage=parser.error)
-    _add_common(parser)
-    for add in declared.arguments:
+    for add in (*_COMMON, *declared.arguments):
         add(parser)
     if actions := [other for other in _declared if other.startswith(f"{name} ")]:
         group = parser.add_subparsers(
@@ -199,26 +199,6 @@ def _add_command(commands: Any, name: str) -> None:
         )
         for action in actions:
             _add_command(group, action)
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the program, which most people write behind the command."""
-    about = (
-        "directory of the filter (default: `state` in the configuration, or $SPAMGUARD_STATE, or "
-        "spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)"
-    )
-    parser.add_argument(
-        "--state", default=argparse.SUPPRESS, type=parse_path, metavar="DIR", help=about
-    )
-    about = (
-        "the configuration (YAML). Default for root, if no filter is named: that of the service, "
-        "/etc/spamguard/spamguard.yaml, if it is there"
-    )
-    parser.add_argument(
-        "--config", default=argparse.SUPPRESS, type=parse_path, metavar="FILE", help=about
-    )
-    about = "how to judge: default (all experts together), bernoulli or multinomial"
-    parser.add_argument("--profile", default=argparse.SUPPRESS, metavar="NAME", help=about)
 
 
 # ---- types
@@ -275,37 +255,61 @@ def parse_moment(text: str) -> int:
 
 # ---- arguments that several commands share
 
+_COMMON = (  # which most people write behind the command
+    argument(
+        "--state",
+        "directory of the filter (default: `state` in the configuration, or $SPAMGUARD_STATE, or "
+        "spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)",
+        "DIR",
+        default=argparse.SUPPRESS,
+        type=parse_path,
+    ),
+    argument(
+        "--config",
+        "the configuration (YAML). Default for root, if no filter is named: that of the service, "
+        "/etc/spamguard/spamguard.yaml, if it is there",
+        "FILE",
+        default=argparse.SUPPRESS,
+        type=parse_path,
+    ),
+    argument(
+        "--profile",
+        "how to judge: default (all experts together), bernoulli or multinomial",
+        "NAME",
+        default=argparse.SUPPRESS,
+    ),
+)
 PATHS_OR_IDS = argument(
     "paths",
-    nargs="*",
-    metavar="PATH|ID",
-    help=f"{PATHS_HELP}; or the id of a message that passed, as X-Spamguard has it, or its name in "
+    f"{PATHS_HELP}; or the id of a message that passed, as X-Spamguard has it, or its name in "
     "the log (message=)",
+    "PATH|ID",
+    nargs="*",
 )
 JSON = flag("--json", "answer in JSON")
 JSON_LINES = flag("--json", "answer in JSON, on a line for each message")
 DRY_RUN = flag("--dry-run", "only say what would be done")
 SINCE = argument(
     "--since",
+    "only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)",
+    "WHEN",
     type=parse_moment,
     default=0,
-    metavar="WHEN",
-    help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)",
 )
-UNTIL = argument("--until", type=parse_moment, default=0, metavar="WHEN", help="only before then")
+UNTIL = argument("--until", "only before then", "WHEN", type=parse_moment, default=0)
 USER = argument(
     "--user",
+    "whose mail it is: what this user has taught weighs more (default: nobody's)",
+    "NAME",
     type=parse_user,
     default="",
-    metavar="NAME",
-    help="whose mail it is: what this user has taught weighs more (default: nobody's)",
 )
 TEACHER = argument(
     "--user",
+    "whose word it is; a majority of users counts (default: the site's)",
+    "NAME",
     type=parse_teacher,
     default="",
-    metavar="NAME",
-    help="whose word it is; a majority of users counts (default: the site's)",
 )
 
 

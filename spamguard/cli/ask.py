@@ -48,7 +48,7 @@ Exit status: 1 when at least one message is unwanted; else 3 when at least one i
 is an error.""",
     arguments.USER,
     arguments.JSON_LINES,
-    argument("paths", nargs="+", metavar="PATH", help=arguments.PATHS_HELP),
+    argument("paths", arguments.PATHS_HELP, "PATH", nargs="+"),
     example="""  spamguard judge message.eml
   spamguard judge --json ~/Maildir/.Junk
   spamguard judge --user anna message.eml
@@ -97,9 +97,9 @@ verdict by today's tables; of its words those are named that were among the 100 
 There is no verdict of today for a message that another version has read: the reason is shown.""",
     argument(
         "--words",
+        "how many words each way (default: until all others hold a third at most)",
+        "N",
         type=arguments.parse_count,
-        metavar="N",
-        help="how many words each way (default: until all others hold a third at most)",
     ),
     arguments.USER,
     arguments.JSON_LINES,
@@ -335,18 +335,13 @@ verdict, the probability of being unwanted, author, recipients and subject. `exp
 why.""",
     arguments.SINCE,
     arguments.UNTIL,
-    argument(
-        "--verdict",
-        default="",
-        metavar="LABEL",
-        help="only this verdict: a class, unsure or not-scanned",
-    ),
+    argument("--verdict", "only this verdict: a class, unsure or not-scanned", "LABEL", default=""),
     argument(
         "--limit",
+        "how many messages at most (default: 1,000)",
+        "N",
         type=arguments.parse_count,
         default=1000,
-        metavar="N",
-        help="how many messages at most (default: 1,000)",
     ),
     arguments.JSON_LINES,
     example="""  spamguard history --since tuesday --verdict spam

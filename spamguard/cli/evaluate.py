@@ -32,34 +32,22 @@ all, `split`). Protocols:
 Folders are read side by side, each in its own order; an index in the order of its lines. An index
 may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted.""",
     arguments.JSON,
-    argument("paths", nargs="*", metavar="INDEX", help="TREC index, or a directory that holds one"),
-    argument(
-        "--ham",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="wanted mail (may be given again)",
-    ),
-    argument(
-        "--spam",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="unwanted mail (may be given again)",
-    ),
+    argument("paths", "TREC index, or a directory that holds one", "INDEX", nargs="*"),
+    argument("--ham", "wanted mail (may be given again)", "PATH", action="append", default=[]),
+    argument("--spam", "unwanted mail (may be given again)", "PATH", action="append", default=[]),
     argument(
         "--protocol",
+        "default: online",
         choices=("online", "corrections", "split"),
         default="online",
-        help="default: online",
     ),
     argument(
         "--scores",
+        "write n,gold,label,score,trained of every judged message",
+        "FILE.csv",
         type=arguments.parse_path,
-        metavar="FILE.csv",
-        help="write n,gold,label,score,trained of every judged message",
     ),
-    argument("--plots", type=arguments.parse_path, metavar="DIR", help="draw ROC and calibration"),
+    argument("--plots", "draw ROC and calibration", "DIR", type=arguments.parse_path),
     example="""  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json""",

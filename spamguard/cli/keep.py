@@ -44,21 +44,18 @@ Of several users at once the experts are settled once, which is most of the time
 takes back, for all machines that share lessons, what one has taught that somebody broke into.""",
     argument(
         "--user",
+        "whose word to take back, as `status` tells it; "
+        f"the site's is {arguments.SITE!r}; may be repeated",
+        "NAME",
         action="append",
         dest="users",
         default=[],
-        metavar="NAME",
-        help="whose word to take back, as `status` tells it; "
-        f"the site's is {arguments.SITE!r}; may be repeated",
     ),
-    argument("--node", metavar="NAME", help="the name of a machine, or its id (`shared status`)"),
+    argument("--node", "the name of a machine, or its id (`shared status`)", "NAME"),
     arguments.SINCE,
     arguments.UNTIL,
     argument(
-        "--origin",
-        default="",
-        metavar="TEXT",
-        help="only what was taught there: cli, folder, 'folder Junk'",
+        "--origin", "only what was taught there: cli, folder, 'folder Junk'", "TEXT", default=""
     ),
     arguments.DRY_RUN,
     example="""  spamguard undo --user anna --since tuesday --dry-run
@@ -138,11 +135,7 @@ the ledger, and where messages were seen.
 The file is as secret as the key in it. Tables are made again from the ledger; the history of
 verdicts, mail that waits in the quarantine and in spools, tokens and sessions of page and API, and
 the configuration are not in it. `restore` puts it back.""",
-    argument(
-        "file",
-        metavar="FILE",
-        help="where to, or - for standard output; a file of that name is replaced",
-    ),
+    argument("file", "where to, or - for standard output; a file of that name is replaced", "FILE"),
     example="""  spamguard backup /srv/backup/spamguard-$(date +%F)
   spamguard backup - | ssh elsewhere 'umask 077; cat > spamguard-backup'""",
 )
@@ -170,11 +163,7 @@ def run_backup(options: Namespace) -> int:
 
 # ---- restore
 
-_SOURCE = argument(
-    "file",
-    metavar="FILE",
-    help="a file that `backup` wrote, or - for standard input",
-)
+_SOURCE = argument("file", "a file that `backup` wrote, or - for standard input", "FILE")
 
 
 @command(

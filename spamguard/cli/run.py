@@ -118,13 +118,7 @@ Without FILE: that of --config, or of the service; else what holds without a fil
 standard error and leave the exit status 0. Run as root, it warns of files that the daemon's user
 cannot read, and where the daemon would not start: no such user, or a state directory of another
 user. `doctor` looks at the mailboxes.""",
-    argument(
-        "file",
-        nargs="?",
-        type=arguments.parse_path,
-        metavar="FILE",
-        help="the configuration (YAML)",
-    ),
+    argument("file", "the configuration (YAML)", "FILE", nargs="?", type=arguments.parse_path),
     example="""  spamguard check
   spamguard check spamguard.yaml""",
 )
@@ -218,21 +212,21 @@ folder, and the ledger keeps that the lesson was taken back. The other message g
 Exit status: 0 if nothing failed, 1 otherwise.""",
     argument(
         "--maildir",
+        "a mailbox that the running daemon watches; root acts with its owner's rights",
+        "PATH",
         type=arguments.parse_path,
-        metavar="PATH",
-        help="a mailbox that the running daemon watches; root acts with its owner's rights",
     ),
     argument(
         "--smtp",
+        "where this machine takes mail (default: %(default)s)",
+        "ADDRESS:PORT",
         type=arguments.parsed_by(types.check_host_port),
-        metavar="ADDRESS:PORT",
         default="127.0.0.1:25",
-        help="where this machine takes mail (default: %(default)s)",
     ),
     argument(
         "--to",
-        metavar="ADDRESS",
-        help="an address whose mail comes into the mailbox (default: of its user, at localhost)",
+        "an address whose mail comes into the mailbox (default: of its user, at localhost)",
+        "ADDRESS",
     ),
     arguments.JSON,
     example="""  spamguard doctor

@@ -66,13 +66,13 @@ lines, or the two addresses between which mail has to pass. Positions, of which 
   after-queue   mail is queued first, then judged and tagged; none can be refused
   before-queue  mail is judged while its sender waits, so spam can be refused
   milter        as before-queue, but mail does not pass through spamguard""",
-    argument("--server", choices=SERVERS, help="the mail server (default: what is installed)"),
-    argument("--position", choices=POSITIONS, help="default: the present one, or after-queue"),
+    argument("--server", "the mail server (default: what is installed)", choices=SERVERS),
+    argument("--position", "default: the present one, or after-queue", choices=POSITIONS),
     argument(
         "--mailboxes",
-        metavar="PATTERN",
-        help="Maildirs in which moving mail teaches, such as /home/*/Maildir (default: the present "
+        "Maildirs in which moving mail teaches, such as /home/*/Maildir (default: the present "
         "ones, or those of Dovecot)",
+        "PATTERN",
     ),
     flag("--remove", "take spamguard out of Postfix, Exim and Dovecot"),
     flag("--apply", "do it: without this option nothing is changed"),

@@ -39,15 +39,13 @@ _PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
 
 
 _DSN = argument(
-    "dsn",
-    metavar="DSN",
-    help="connection string of PostgreSQL: 'host=db.example dbname=spamguard …'",
+    "dsn", "connection string of PostgreSQL: 'host=db.example dbname=spamguard …'", "DSN"
 )
 
 
 def _password_option(about: str) -> Argument:
     about = f"{about} (default: {_PASSWORD_FILE} in the state directory)"
-    return argument("--password-file", type=arguments.parse_path, metavar="FILE", help=about)
+    return argument("--password-file", about, "FILE", type=arguments.parse_path)
 
 
 def _load_admin() -> ModuleType:
@@ -124,9 +122,9 @@ def _password_file(options: Namespace) -> Path:
     _DSN,
     argument(
         "--key",
+        "the key of the other machines (default: the one in the state directory)",
+        "FILE",
         type=arguments.parse_path,
-        metavar="FILE",
-        help="the key of the other machines (default: the one in the state directory)",
     ),
     _password_option("password of the nodes' role, as `init` made it"),
 )
@@ -240,7 +238,7 @@ def status(options: Namespace) -> int:
 @command(
     "shared forget",
     "drop a node that does not come back from the list that `status` shows",
-    argument("node", metavar="NODE", help="its name, or its id"),
+    argument("node", "its name, or its id", "NODE"),
 )
 def forget(options: Namespace) -> int:
     from spamguard.shared import client

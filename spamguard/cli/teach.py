@@ -67,10 +67,10 @@ def _parse_sender(text: str) -> str:
 
 SENDER = argument(
     "--sender",
-    type=_parse_sender,
-    metavar="ADDRESS|DOMAIN",
-    help="not a message, but a sender: all mail from this address, or from everybody at this "
+    "not a message, but a sender: all mail from this address, or from everybody at this "
     "domain, where it is authenticated",
+    "ADDRESS|DOMAIN",
+    type=_parse_sender,
 )
 
 
@@ -130,10 +130,7 @@ What is marked as deleted is not taught, nor what has no header field at all, an
 Messages that passed the daemon need not be at hand: name their ids. --sender teaches no message,
 but "always from this sender", or from everybody at a domain.""",
     argument(
-        "--as",
-        dest="label",
-        metavar="CLASS",
-        help="what the messages are: spam, ham, or a class of your own",
+        "--as", "what the messages are: spam, ham, or a class of your own", "CLASS", dest="label"
     ),
     flag("--unwanted", "messages of this class are unwanted, as spam is"),
     flag("--new", "the class is new, even if its name resembles another one's"),
@@ -311,10 +308,10 @@ only later moves do.""",
     arguments.DRY_RUN,
     argument(
         "maildirs",
+        "a Maildir, or a pattern of several, such as '/home/*/Maildir'",
+        "MAILDIR",
         nargs="*",
         type=arguments.parse_path,
-        metavar="MAILDIR",
-        help="a Maildir, or a pattern of several, such as '/home/*/Maildir'",
     ),
     example="""  spamguard teach-folders --dry-run '/home/*/Maildir'
   spamguard teach-folders ~/Maildir
