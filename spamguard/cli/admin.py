@@ -355,8 +355,8 @@ def run_login_link(options: Namespace) -> int:
         state = common.existing_state_directory(options)
         # OSError for users who may not list it: they could not reach the daemon's socket.
         os.scandir(state).close()
-        web = (status.ask_daemon(state) or {}).get("web")
-        page = web.get("page") if isinstance(web, dict) else ""  # of another version it may not be
+        web = (status.ask_daemon(state) or {}).get("web") or {}
+        page = web.get("page")
         if not page:
             raise UsageError(
                 f"{state}: no daemon serves a page there: set `web` in the configuration, "

@@ -19,7 +19,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
-from itertools import tee
+from itertools import islice, tee
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
@@ -67,10 +67,8 @@ def run_judge(options: Namespace) -> int:
                 else:
                     status = EXIT_UNWANTED if verdict.label in spam_filter.unwanted else EXIT_WANTED
                 statuses.add(status)
-                if options.json:
-                    print(common.to_json({"name": message.name, **asdict(verdict)}))
-                    continue
-                print(f"{verdict.label:6}  {verdict.probability:.4f}  {message.name}")
+                line = f"{verdict.label:6}  {verdict.probability:.4f}  {message.name}"
+                common.print_answer(options, line, {"name": message.name, **asdict(verdict)})
     if not statuses:
         raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
     return next(each for each in (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED) if each in statuses)
@@ -180,19 +178,19 @@ def _answer(
             }
             for vote in votes
         ]
-        summary = summarize_explanation(why, options.words)
-        return "", {"name": name, "taught": lessons, **to_json(VerdictExplanation, summary)}
+        summary = to_json(VerdictExplanation, summarize_explanation(why, options.words))
+        return "", {"name": name, "taught": lessons, **summary}
     from spamguard.engine import explain_text
 
     verdict, features, total = why.verdict, explain_text.list_features(why), why.log_odds
     words, rest, n_rest, beside = explain_text.choose_features(features, total, options.words)
     parts: list[Row] = []
     for word in words:
-        if word.counts is None:
-            parts.append((word.part, word.name, f"{word.tokens:,} of them"))
-        else:
+        remark = f"{word.tokens:,} of them"
+        if word.counts is not None:
             counts = ", ".join(f"{number:,} {name}" for name, number in word.counts.items())
-            parts.append((word.part, printable(word.name), f"{word.kind}: {counts}"))
+            remark = f"{word.kind}: {counts}"
+        parts.append((word.part, printable(word.name), remark))
     parts.append((rest, explain_text.OTHERS_LABEL, f"{n_rest:,} of them"))
     parts += [(feature.part, feature.name, feature.kind) for feature in beside]
     groups = explain_text.sum_groups(features)
@@ -219,23 +217,17 @@ def _answer(
 
 
 def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
-    """The lines of a sum, with a bar where one is no sum itself; the printed figures add up."""
+    """The lines of a sum, each with a bar; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
     steps = round_parts([part for part, *_ in parts], total)
-    width = max(len(name) for _, name, _ in parts)
-    rows = [
-        (step, 0 if remark.endswith("of them") else step, name, remark)
-        for step, (_, name, remark) in zip(steps, parts, strict=True)
-        if step
-    ]
-    longest, lines = max([1, *(abs(bar) for _, bar, *_ in rows)]), []
-    for step, bar, name, remark in rows:
-        letters = "-+"[bar > 0] * -(-abs(bar) * _MAX_BAR // longest)
-        figure = f"{step / STEPS_PER_NAT:+9.3f}"
-        lines.append(
-            f"  {figure}  {name:{min(40, width)}}  {letters:{_MAX_BAR}}  {remark}".rstrip()
-        )
+    width = min(40, max(len(name) for _, name, _ in parts))
+    longest, lines = max(1, *map(abs, steps)), []
+    for step, (_, name, remark) in zip(steps, parts, strict=True):
+        if step:
+            bar = "-+"[step > 0] * -(-abs(step) * _MAX_BAR // longest)
+            figure = f"{step / STEPS_PER_NAT:+9.3f}"
+            lines.append(f"  {figure}  {name:{width}}  {bar:{_MAX_BAR}}  {remark}".rstrip())
     return [*lines, f"  {sum(steps) / STEPS_PER_NAT:+9.3f}  sum"]
 
 
@@ -353,17 +345,15 @@ def run_history(options: Namespace) -> int:
 
     conditions = HistoryFilter(label=options.verdict, since=options.since, until=options.until)
     with common.open_history(options, "no message has passed") as history:
-        for number, row in enumerate(_find_rows(history, conditions)):
-            if number == options.limit:
-                common.say(f"note: there are older ones: --limit {2 * options.limit}")
-                break
-            if options.json:
-                print(common.to_json({"id": row.id, **_row_values(row)}))
-                continue
+        rows = _find_rows(history, conditions)
+        for row in islice(rows, options.limit):
             probability = f"{row.probability:.4f}" if row.was_scanned else "-"
             head = f"{local_time(row.time)}  {row.id}  {row.message}  {row.label:11}  {probability}"
             recipients = ", ".join(row.recipients) or "nobody"
-            print(printable(f"{head}  {row.author or row.sender}  {recipients}  {row.subject}"))
+            line = f"{head}  {row.author or row.sender}  {recipients}  {row.subject}"
+            common.print_answer(options, printable(line), {"id": row.id, **_row_values(row)})
+        if next(rows, None):
+            common.say(f"note: there are older ones: --limit {2 * options.limit}")
     return 0
 
 
@@ -388,8 +378,9 @@ def _row_text(row: HistoryRow, max_words: int | None) -> str:
     """A row for people: the envelope, the verdict, the action, the strongest words each way."""
     verdict = f"then: {row.label}"
     if row.was_scanned:
-        verdict += f": probability {row.probability:.4f} of being unwanted"
-        verdict += f", log-odds {row.log_odds:+.3f}"
+        verdict += (
+            f": probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
+        )
     lines = [
         f"{row.id}, {local_time(row.time)}, from {common.sender_text(row.author, row.sender)} "
         f"at {row.client or 'an unknown client'} to {', '.join(row.recipients) or 'nobody'}",

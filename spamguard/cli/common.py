@@ -333,21 +333,21 @@ def find_messages(
 
     UsageError at the first that the history does not have.
     """
-    ids, rows = [], []
+    rows, paths = [], []
     for text in options.paths:
-        if (is_id(text) or _MESSAGE_NAME.fullmatch(text)) and not Path(text).exists():
-            ids.append(text)
-    for message_id in ids:
-        with open_history(options, f"{message_id} is not known") as history:
-            name = _MESSAGE_NAME.fullmatch(message_id)
-            row = history.find_named(name[1]) if name else history.find(message_id)
+        name = _MESSAGE_NAME.fullmatch(text)
+        if not (name or is_id(text)) or Path(text).exists():
+            paths.append(text)
+            continue
+        with open_history(options, f"{text} is not known") as history:
+            row = history.find_named(name[1]) if name else history.find(text)
         if row is None:
             raise UsageError(
-                f"{message_id}: no message with that id in the history: "
+                f"{text}: no message with that id in the history: "
                 "it is another filter's, or too old, or was never judged"
             )
         rows.append(row)
-    return rows, read_messages([path for path in options.paths if path not in ids])
+    return rows, read_messages(paths)
 
 
 def open_history(options: Namespace, consequence: str) -> HistorySearch:

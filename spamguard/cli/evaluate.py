@@ -65,29 +65,21 @@ def run_evaluate(options: Namespace) -> int:
     if common.has_filter(options):
         with common.open_filter(options, _load=False) as spam_filter:
             unwanted |= spam_filter.unwanted
-    paths = [*options.paths, *options.ham, *options.spam]
-    running = evaluate.run_trial(
-        options.protocol,
-        _message_source(options),
-        options.profile,
-        unwanted=unwanted,
-    )
+    messages = _message_source(options)
+    running = evaluate.run_trial(options.protocol, messages, options.profile, unwanted=unwanted)
     with common.terminate_cleanly(), closing(running):
         rows = list(common.progress(running))
     if not rows:
-        raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
+        raise UsageError("no message was judged: name more mail")
     name = f"{options.profile}, {options.protocol}"
     probability = [row.probability for row in rows]
     gold, score = [row.gold in unwanted for row in rows], [row.score for row in rows]
     labels = [row.label for row in rows]
     measured = measures.measures(gold, score, labels, probability=probability, unwanted=unwanted)
     matrix = measures.confusion([row.gold for row in rows], labels)
-    if options.json:
-        document = measures.report_document({name: measured}, matrix)
-        print(common.to_json(document))
-    else:
-        print(measures.measures_table(name, measured))
-        print(f"\n{measures.confusion_table(matrix)}")
+    text = f"{measures.measures_table(name, measured)}\n\n{measures.confusion_table(matrix)}"
+    document = measures.report_document({name: measured}, matrix)
+    common.print_answer(options, text, document)
     if options.scores:
         evaluate.write_scores(options.scores, rows)
     if options.plots:

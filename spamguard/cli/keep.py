@@ -77,7 +77,7 @@ def run_undo(options: Namespace) -> int:
         digests: dict[str, list[bytes]] = {}
         for user in map(arguments.parse_teacher, options.users):
             digests[user] = known.voted_digests(user, since)
-            if not digests[user] and not known.voted_digests(user, 0):
+            if not known.voted_digests(user, 0):
                 raise UsageError(
                     f"{user or arguments.SITE!r} has taught nothing here: "
                     "`spamguard status` lists who has"

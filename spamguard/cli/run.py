@@ -22,7 +22,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,43 +124,23 @@ user. `doctor` looks at the mailboxes.""",
 )
 def run_check(options: Namespace) -> int:
     from spamguard.config import schema
+    from spamguard.daemon import startup
 
     options.config = file = options.file or options.config
-    settings = common.config_reader(options, file)()
-    for warning in _find_warnings(settings):
+    read = common.config_reader(options, file)
+    settings = read()
+    warnings = list(schema.find_warnings(settings))
+    if os.geteuid() == 0:  # another user may check for another machine
+        try:
+            with account_owner(startup.check_account(settings)).impersonate():
+                read()
+        except StartError as error:
+            warnings.append(str(error))
+    for warning in warnings:
         common.say(f"warning: {warning}")
-    if problems := _problems_of_daemon(options, settings):
-        return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
     print("# ok")
     return 0
-
-
-def _find_warnings(settings: Settings) -> Iterator[str]:
-    """What is no mistake, but would keep the daemon from working, or is not what people mean."""
-    from spamguard.config import schema
-    from spamguard.daemon import startup
-
-    yield from schema.find_warnings(settings)
-    try:
-        if os.geteuid() == 0:  # another user may check for another machine
-            startup.check_account(settings)
-    except StartError as error:
-        yield str(error)
-
-
-def _problems_of_daemon(options: Namespace, settings: Settings) -> list[str]:
-    """What keeps the daemon's user from reading the configuration; only root can find out."""
-    from spamguard.daemon import startup
-
-    if os.geteuid() != 0:
-        return []
-    try:
-        with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
-            common.config_reader(options, options.config)()
-    except ConfigError as error:
-        return list(error.problems)
-    return []
 
 
 # ---- open-mailboxes
