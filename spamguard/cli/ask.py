@@ -55,23 +55,22 @@ is an error.""",
   spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted""",
 )
 def run_judge(options: Namespace) -> int:
-    statuses: set[int] = set()
+    labels: set[str] = set()
     messages = common.read_messages(options.paths)
     with common.terminate_cleanly(), common.open_filter(options) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)
         with closing(spam_filter.judge_all(raws, user=options.user, cores=None)) as verdicts:
             for message, verdict in zip(listed, verdicts, strict=True):
-                if verdict.label not in verdict.probabilities:
-                    status = EXIT_UNSURE
-                else:
-                    status = EXIT_UNWANTED if verdict.label in spam_filter.unwanted else EXIT_WANTED
-                statuses.add(status)
+                labels.add(verdict.label)
                 line = f"{verdict.label:6}  {verdict.probability:.4f}  {message.name}"
                 common.print_answer(options, line, {"name": message.name, **asdict(verdict)})
-    if not statuses:
+        unwanted = spam_filter.unwanted
+    if not labels:
         raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
-    return next(each for each in (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED) if each in statuses)
+    if labels & unwanted:
+        return EXIT_UNWANTED
+    return EXIT_UNSURE if "unsure" in labels else EXIT_WANTED
 
 
 # ---- explain

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from contextlib import closing
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from spamguard import keys
 from spamguard.cli import arguments, common
-from spamguard.cli.arguments import Argument, argument, command, flag, group
+from spamguard.cli.arguments import argument, command, flag, group
 from spamguard.errors import UsageError
 from spamguard.log import printable
 from spamguard.storage import KEY_FILE
@@ -43,9 +42,13 @@ _DSN = argument(
 )
 
 
-def _password_option(about: str) -> Argument:
-    about = f"{about} (default: {_PASSWORD_FILE} in the state directory)"
-    return argument("--password-file", about, "FILE", type=arguments.parse_path)
+_PASSWORD = argument(
+    "--password-file",
+    "password of the nodes' role, which `init` makes if there is none (default: "
+    f"{_PASSWORD_FILE} in the state directory)",
+    "FILE",
+    type=arguments.parse_path,
+)
 
 
 def _load_admin() -> ModuleType:
@@ -86,7 +89,7 @@ has learnt before is shared too.""",
     "shared init",
     "make tables, functions and the role of the nodes in an empty database",
     _DSN,
-    _password_option("password of the nodes' role; made when absent"),
+    _PASSWORD,
 )
 def init(options: Namespace) -> int:
     admin = _load_admin()
@@ -126,7 +129,7 @@ def _password_file(options: Namespace) -> Path:
         "FILE",
         type=arguments.parse_path,
     ),
-    _password_option("password of the nodes' role, as `init` made it"),
+    _PASSWORD,
 )
 def join(options: Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
@@ -209,27 +212,26 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
 )
 def status(options: Namespace) -> int:
     """Print what the ledger knows, and what the courier last said."""
-    from spamguard.shared.status import read_status
+    from spamguard.shared.status import describe_status
 
+    now = time.time()
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
         counts = _shared_log(spam_filter).counts()
-        courier = read_status(spam_filter.directory)
-    now = time.time()
-    notes = list(courier.notes(now))
-    values = asdict(courier) | counts._asdict() | {"notes": notes}
+        values = describe_status(spam_filter.directory, counts, now)
+    oldest = f", the oldest since {local_time(counts.oldest)}" if counts.waiting else ""
     lines = [
-        f"position   {counts.position:,} of {max(courier.last, counts.position):,}",
-        f"waiting    {counts.waiting:,}"
-        + (f", the oldest since {local_time(counts.oldest)}" if counts.waiting else ""),
-        *notes,
+        f"position   {counts.position:,} of {max(values['last'], counts.position):,}",
+        f"waiting    {counts.waiting:,}{oldest}",
+        *values["notes"],
+        "",
+        f"{'node':20}  {'position':>12}  {'waiting':>8}  last seen",
     ]
-    if courier.nodes:
-        lines += ["", f"{'node':20}  {'position':>12}  {'waiting':>8}  last seen"]
-    for node in courier.nodes:
-        mark = " (this one)" if node.node == courier.node else ""
+    for node in values["nodes"]:
+        mark = " (this one)" if node["node"] == values["node"] else ""
         lines.append(
-            f"{printable(node.name):20}  {node.position:12,}  {node.waiting:8,}  "
-            f"{duration_text(now - node.seen)} ago, spamguard {printable(node.program)}{mark}"
+            f"{printable(node['name']):20}  {node['position']:12,}  {node['waiting']:8,}  "
+            f"{duration_text(now - node['seen'])} ago, "
+            f"spamguard {printable(node['program'])}{mark}"
         )
     common.print_answer(options, "\n".join(lines), values)
     return 0
