@@ -206,6 +206,12 @@ def has_filter(options: Namespace) -> bool:
     return (state_directory(options) / LEDGER_FILE).exists()
 
 
+def require_memory() -> None:
+    """Where memory is short, loading numpy would end the process without a message of ours."""
+    if shortage := process.memory_shortage():
+        raise MemoryLimitError(shortage)
+
+
 @contextmanager
 def open_filter(
     options: Namespace,
@@ -228,9 +234,7 @@ def open_filter(
     state, is_there = state_directory(options), has_filter(options)
     if must_exist and not is_there:
         raise _no_filter_error(options)
-    # Where memory is short, loading numpy would end the process without a message of ours.
-    if shortage := process.memory_shortage():
-        raise MemoryLimitError(shortage)
+    require_memory()
     from spamguard.engine.filter import Filter
 
     is_scratch = scratch and not is_there
