@@ -187,13 +187,12 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def _add_command(commands: Any, name: str) -> None:
     """Add the parser of a command or an action, and those of its actions."""
     declared = _declared[name]
-    is_action = " " in name
     parser = commands.add_parser(
         name.rpartition(" ")[2],
-        help=declared.about if is_action else declared.about.partition(".")[0],
+        help=declared.about.partition(".")[0],
         description=declared.about,
         epilog=declared.example and f"example:\n{declared.example}",
-        formatter_class=argparse.HelpFormatter if is_action else HelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(run=declared.run, wrong_usage=parser.error)
     for add in (*_COMMON, *declared.arguments):

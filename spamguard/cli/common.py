@@ -201,11 +201,6 @@ def existing_state_directory(options: Namespace) -> Path:
     return state
 
 
-def has_filter(options: Namespace) -> bool:
-    """Whether there is a ledger in the filter's directory."""
-    return (state_directory(options) / LEDGER_FILE).exists()
-
-
 def require_memory() -> None:
     """Where memory is short, loading numpy would end the process without a message of ours."""
     if shortage := process.memory_shortage():
@@ -231,7 +226,8 @@ def open_filter(
     settings
         For `Filter.open`.
     """
-    state, is_there = state_directory(options), has_filter(options)
+    state = state_directory(options)
+    is_there = (state / LEDGER_FILE).exists()
     if must_exist and not is_there:
         raise _no_filter_error(options)
     require_memory()
@@ -385,7 +381,7 @@ _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 
 def print_answer(options: Namespace, text: str, values: object) -> None:
     """Print the answer: the text for people, or the values as JSON."""
-    print(to_json(values) if options.json else text)
+    print(json.dumps(values) if options.json else text)
 
 
 def print_steps(steps: Iterable[Step], *, as_json: bool = False) -> list[Step]:
@@ -398,14 +394,8 @@ def print_steps(steps: Iterable[Step], *, as_json: bool = False) -> list[Step]:
             print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
     failed = [step for step in found if step.outcome == "failed"]
     if as_json:
-        print(to_json({"ok": not failed, "steps": [step._asdict() for step in found]}))
+        print(json.dumps({"ok": not failed, "steps": [step._asdict() for step in found]}))
     return failed
-
-
-def to_json(values: object) -> str:
-    """JSON; in ASCII if standard output is not UTF-8, which JSON is (RFC 8259, section 8.1)."""
-    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(values, ensure_ascii=not is_utf8)
 
 
 def count_text(number: int, noun: str = "message") -> str:

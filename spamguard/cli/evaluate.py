@@ -61,10 +61,8 @@ def run_evaluate(options: Namespace) -> int:
     if options.plots:
         evaluate.check_drawable(options.plots)
 
-    unwanted = {"spam"}
-    if common.has_filter(options):
-        with common.open_filter(options, _load=False) as spam_filter:
-            unwanted |= spam_filter.unwanted
+    with common.open_filter(options, scratch=True, _load=False) as spam_filter:
+        unwanted = spam_filter.unwanted
     messages = _message_source(options)
     running = evaluate.run_trial(options.protocol, messages, options.profile, unwanted=unwanted)
     with common.terminate_cleanly(), closing(running):

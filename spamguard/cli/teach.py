@@ -128,8 +128,6 @@ def _cast_word(options: Namespace, label: str) -> int:
 
 # ---- learn
 
-_NO_MAIL = "{:,} of the messages are no mail, such as {}: no header field at all"
-
 
 @command(
     "learn",
@@ -162,9 +160,8 @@ def run_learn(options: Namespace) -> int:
     arguments.require_paths(options)
     common.warn_of_service(options)
     rows, messages = common.find_messages(options)
-    if options.label is None and (options.unwanted or rows):
-        unsaid = rows[0].id if rows else "--unwanted"
-        raise UsageError(f"{unsaid}: say what it is with --as CLASS")
+    if rows and not options.label:
+        raise UsageError(f"{rows[0].id}: say what it is with --as CLASS")
     refused: list[str] = []
     deleted: list[str] = []
     learnt: Counter[str] = Counter()
@@ -190,11 +187,13 @@ def run_learn(options: Namespace) -> int:
             for label, lessons in group_by_class(last.values()).items():
                 outcomes = service.submit(lessons, label, options.user, Origin.COMMAND)
                 learnt[label] += outcomes.count(LessonOutcome.LEARNT)
-        if refused and not total:
-            raise SourceError(_NO_MAIL.format(len(refused), refused[0]))
+        if refused:
+            no_mail = f"{len(refused):,} of the messages are no mail, such as {refused[0]}"
+            no_mail += ": no header field at all"
+            if not total:
+                raise SourceError(no_mail)
+            common.say(f"note: {no_mail}")
         spam_filter.settle_if_due()  # there may be no daemon to do it
-    if refused:
-        common.say(f"note: {_NO_MAIL.format(len(refused), refused[0])}")
     text = f"taught {taught_text(learnt)}"
     if not total and not deleted:
         text += ": no messages there"
