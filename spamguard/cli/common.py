@@ -381,7 +381,7 @@ _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 
 def print_answer(options: Namespace, text: str, values: object) -> None:
     """Print the answer: the text for people, or the values as JSON."""
-    print(json.dumps(values) if options.json else text)
+    print(_to_json(values) if options.json else text)
 
 
 def print_steps(steps: Iterable[Step], *, as_json: bool = False) -> list[Step]:
@@ -394,8 +394,14 @@ def print_steps(steps: Iterable[Step], *, as_json: bool = False) -> list[Step]:
             print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
     failed = [step for step in found if step.outcome == "failed"]
     if as_json:
-        print(json.dumps({"ok": not failed, "steps": [step._asdict() for step in found]}))
+        print(_to_json({"ok": not failed, "steps": [step._asdict() for step in found]}))
     return failed
+
+
+def _to_json(values: object) -> str:
+    """JSON; in ASCII if standard output is not UTF-8, which JSON is (RFC 8259, section 8.1)."""
+    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(values, ensure_ascii=not is_utf8)
 
 
 def count_text(number: int, noun: str = "message") -> str:
