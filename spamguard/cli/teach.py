@@ -160,8 +160,9 @@ def run_learn(options: Namespace) -> int:
     arguments.require_paths(options)
     common.warn_of_service(options)
     rows, messages = common.find_messages(options)
-    if rows and not options.label:
-        raise UsageError(f"{rows[0].id}: say what it is with --as CLASS")
+    if options.label is None and (options.unwanted or rows):
+        unsaid = rows[0].id if rows else "--unwanted"
+        raise UsageError(f"{unsaid}: say what it is with --as CLASS")
     refused: list[str] = []
     deleted: list[str] = []
     learnt: Counter[str] = Counter()
