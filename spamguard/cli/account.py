@@ -10,21 +10,22 @@ Must never print a password, and never change anything on a server.
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import os
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spamguard.cli import arguments, common, mail_servers, status
 from spamguard.cli.arguments import argument, command, group
 from spamguard.cli.setup import ACCOUNT as SERVICE_ACCOUNT
 from spamguard.cli.setup import check_config, edit_yaml, find_account
+from spamguard.cli.teach import print_lessons, taught_text, teach_filed
 from spamguard.config.accounts import (
     ACCOUNT_NAME,
     Account,
@@ -35,20 +36,22 @@ from spamguard.config.accounts import (
     providers,
 )
 from spamguard.config.load import parse_yaml
+from spamguard.config.oauth import device_login
+from spamguard.daemon.status import ask_daemon
+from spamguard.doctor.accounts import check_account, check_promotion
 from spamguard.errors import UsageError
+from spamguard.folders.roles import HAM_ROLE, FolderKind
+from spamguard.imap.connection import Connection, connect
+from spamguard.imap.folders import AccountFolder, account_folders
+from spamguard.imap.status import AccountStatus, read_status
 from spamguard.log import printable
 from spamguard.sources import SourceMessage
 from spamguard.storage import as_directory_owner, replace_private
 
-if TYPE_CHECKING:
-    from spamguard.doctor import Step
-    from spamguard.imap.connection import Connection
-    from spamguard.imap.folders import AccountFolder
-
 _SECRETS = "secrets"
 """In the state directory: a file for the password, or the token, of each account."""
 
-_NAME = argument("name", metavar="NAME", help="as `account list` has it")
+_NAME = argument("name", "as `account list` has it", "NAME")
 
 group(
     "account",
@@ -75,16 +78,15 @@ Exit status of `add` and `check`: 1 when something failed.""",
 @command(
     "account add",
     "ask for what is needed, try it, and write it into the configuration",
-    argument("address", nargs="?", metavar="ADDRESS", help="the mail address"),
-    argument("--server", metavar="HOST", help="the IMAP server (default: by the address)"),
-    argument("--port", type=int, metavar="PORT", help="default: 993 with tls, 143 otherwise"),
-    argument("--tls", choices=[*map(str, AccountTls)], help="starttls, or none on this machine"),
-    argument("--login", metavar="NAME", help="the name to log in with (default: the address)"),
-    argument("--password-command", metavar="COMMAND", help="prints the password: none is asked"),
-    argument("--client-id", metavar="ID", help="of one's own application, for a token"),
-    arguments.JSON,
+    argument("address", "the mail address", "ADDRESS", nargs="?"),
+    argument("--server", "the IMAP server (default: by the address)", "HOST"),
+    argument("--port", "default: 993 with tls, 143 otherwise", "PORT", type=int),
+    argument("--tls", "starttls, or none on this machine", choices=[*map(str, AccountTls)]),
+    argument("--login", "the name to log in with (default: the address)", "NAME"),
+    argument("--password-command", "prints the password: none is asked", "COMMAND"),
+    argument("--client-id", "of one's own application, for a token", "ID"),
 )
-def add(options: argparse.Namespace) -> int:
+def add(options: Namespace) -> int:
     path = _config_file(options)
     text, values, state = _read_file(options, path)
     entries = values.get("accounts") or []
@@ -100,11 +102,12 @@ def add(options: argparse.Namespace) -> int:
             with as_directory_owner(state):
                 replace_private(secret, [f"{password}\n".encode()])
         new = edit_yaml(text, values | {"accounts": [*entries, entry]})
-        settings = check_config(path, new, lambda file: common.config_reader(options, file)())
-        account = settings.accounts[-1]
+        account = check_config(options, path, new).accounts[-1]
         if account.oauth is not None:
             _make_token(account, account.oauth)
-        is_good = _show_steps(options, [account], state)[0].outcome != "failed"
+        login, *others = check_account(account)
+        is_good = login.outcome != "failed"
+        common.print_steps([login, *others])
     finally:
         if not is_good:
             _forget(secret, state)
@@ -112,19 +115,18 @@ def add(options: argparse.Namespace) -> int:
         common.fail("the account was not added")
         return 1
     _write(path, new)
-    if not options.json:
-        _show_next_steps(path, state, entry["name"])
+    _show_next_steps(path, state, entry["name"])
     return 0
 
 
-def _config_file(options: argparse.Namespace) -> Path:
+def _config_file(options: Namespace) -> Path:
     path: Path = (options.config or common.SERVICE_CONFIG).absolute()
     if options.config is None and os.geteuid() != 0:
         raise UsageError("say which configuration, as in --config spamguard.yaml; it may be new")
     return path
 
 
-def _read_file(options: argparse.Namespace, path: Path) -> tuple[str, dict[str, Any], Path]:
+def _read_file(options: Namespace, path: Path) -> tuple[str, dict[str, Any], Path]:
     """The configuration's text, or that of a new one, its values, and the filter's directory."""
     text = mail_servers.read_text(path)
     options.config = path if text is not None else None
@@ -144,7 +146,7 @@ def _write(path: Path, text: str) -> None:
     mail_servers.write_text(path, text)
 
 
-def _ask_entry(options: argparse.Namespace, state: Path) -> dict[str, Any]:
+def _ask_entry(options: Namespace, state: Path) -> dict[str, Any]:
     """The entry of the configuration; it says where the secret will be."""
     if options.address is None and not sys.stdin.isatty():
         options.wrong_usage("the following arguments are required: ADDRESS")
@@ -206,8 +208,6 @@ def _forget(secret: Path, state: Path) -> None:
 
 
 def _show_next_steps(path: Path, state: Path, name: str) -> None:
-    from spamguard.daemon.status import ask_daemon
-
     print(f"\nwrote {path}: {name}, mode look. Next:")
     print(f"  spamguard account teach {name} --config {path}    (from what is filed there)")
     if daemon := ask_daemon(state):
@@ -224,36 +224,18 @@ def _show_next_steps(path: Path, state: Path, name: str) -> None:
 @command(
     "account check",
     "log in and look; nothing is changed",
-    argument("name", nargs="?", metavar="NAME", help="only this one"),
+    argument("name", "only this one", "NAME", nargs="?"),
     arguments.JSON,
 )
-def check(options: argparse.Namespace) -> int:
-    steps = _show_steps(options, _accounts(options, options.name), options.state)
-    return 1 if any(step.outcome == "failed" for step in steps) else 0
-
-
-def _show_steps(
-    options: argparse.Namespace, accounts: Sequence[Account], state: Path
-) -> list[Step]:
-    """Print what is found, step by step; at least the login of each."""
-    from spamguard.doctor.accounts import check_account, check_promotion
-
-    steps = []
-    found = (chain(check_account(each), check_promotion(each, state)) for each in accounts)
-    for step in chain.from_iterable(found):
-        steps.append(step)
-        if not options.json:
-            common.print_step(step)
-    if options.json:
-        is_good = all(step.outcome != "failed" for step in steps)
-        print(common.to_json({"ok": is_good, "steps": [step._asdict() for step in steps]}))
-    return steps
+def check(options: Namespace) -> int:
+    accounts = _accounts(options, options.name)
+    steps = (chain(check_account(each), check_promotion(each, options.state)) for each in accounts)
+    failed = common.print_steps(chain.from_iterable(steps), as_json=options.json)
+    return 1 if failed else 0
 
 
 @command("account list", "the accounts, and what the running daemon says of them", arguments.JSON)
-def list_accounts(options: argparse.Namespace) -> int:
-    from spamguard.daemon.status import ask_daemon
-
+def list_accounts(options: Namespace) -> int:
     accounts = _accounts(options)
     daemon = ask_daemon(options.state)
     rows = status.account_values(options.state, daemon)
@@ -267,7 +249,7 @@ def list_accounts(options: argparse.Namespace) -> int:
     return 0
 
 
-def _accounts(options: argparse.Namespace, name: str | None = None) -> Sequence[Account]:
+def _accounts(options: Namespace, name: str | None = None) -> Sequence[Account]:
     """All accounts of the configuration, or the one of this name; UsageError: there is none."""
     options.config = path = _config_file(options)
     accounts = common.load_config(options).accounts
@@ -288,13 +270,8 @@ _MAX_TAUGHT = 1000  # of each class
     "teach what was filed there before: the newest 1,000 of each class, of ham what was read",
     _NAME,
     arguments.DRY_RUN,
-    arguments.JSON,
 )
-def teach(options: argparse.Namespace) -> int:
-    from spamguard.cli.teach import teach_filed
-    from spamguard.imap.connection import connect
-    from spamguard.imap.status import AccountStatus, read_status
-
+def teach(options: Namespace) -> int:
     (account,) = _accounts(options, options.name)
     if read_status(options.state).get(account.name, AccountStatus()).moved:
         raise UsageError(f"{account.name}: spamguard has moved mail there, which must not teach")
@@ -303,25 +280,18 @@ def teach(options: argparse.Namespace) -> int:
         counts = Counter[str]()
         for folder, uids in filed:
             counts[folder.role.label] += len(uids)
-        values: dict[str, Any] = {"taught": counts, "known": 0, "taken_back": 0}
+        outcome = (taught_text(counts), 0, 0)
         if not options.dry_run:
             messages = common.progress(_fetch(connection, filed), counts.total())
             with common.open_filter(options) as spam_filter:
-                values = teach_filed(spam_filter, account.name, counts, messages)
+                outcome = teach_filed(spam_filter, account.name, counts, messages)
                 spam_filter.settle_if_due()
-    texts = [f"{common.count_text(n)} as {label}" for label, n in values["taught"].items() if n]
-    verb = "would teach" if options.dry_run else "taught"
-    text = f"{account.name}: {verb} {', '.join(texts) or 'nothing'}"
-    text += f" ({values['known']:,} already known)" if values["known"] else ""
-    common.print_answer(options, text, values)
+    print_lessons(options, account.name, outcome)
     return 0
 
 
 def _find_filed(account: Account, connection: Connection) -> list[tuple[AccountFolder, list[int]]]:
     """The folders of classes, each with UIDs, newest first; ham comes last, and wins."""
-    from spamguard.folders.roles import HAM_ROLE, FolderKind
-    from spamguard.imap.folders import account_folders
-
     found = account_folders(account, connection.list_folders())
     folders = [folder for folder in found if folder.role.kind is FolderKind.CLASS]
     left, filed = dict.fromkeys((folder.role.label for folder in folders), _MAX_TAUGHT), []
@@ -348,7 +318,7 @@ def _fetch(
 
 
 @command("account remove", "take an account out, with the password that `add` kept", _NAME)
-def remove(options: argparse.Namespace) -> int:
+def remove(options: Namespace) -> int:
     path = _config_file(options)
     text, values, state = _read_file(options, path)
     entries = values.get("accounts") or []
@@ -364,7 +334,7 @@ def remove(options: argparse.Namespace) -> int:
 
 
 @command("account login", "make a new token, where the provider takes no passwords", _NAME)
-def login(options: argparse.Namespace) -> int:
+def login(options: Namespace) -> int:
     (account,) = _accounts(options, options.name)
     if account.oauth is None:
         raise UsageError(f"{account.name} has a password: put the new one into its file")
@@ -374,8 +344,6 @@ def login(options: argparse.Namespace) -> int:
 
 
 def _make_token(account: Account, oauth: OAuth) -> None:
-    from spamguard.config.oauth import device_login
-
     with as_directory_owner(oauth.token_file.parent):
         device_login(
             account, oauth, lambda page, code: common.say(f"open {page} and type in {code}")

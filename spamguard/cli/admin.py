@@ -11,33 +11,45 @@ message again, never show a token again after it was made, and never make a link
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import os
 import re
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag, group
+from spamguard.config.options import Hop
 from spamguard.config.values import parse_endpoint, parse_seconds, reaches
+from spamguard.daemon import status
+from spamguard.delivery.quarantine import DIRECTORY, MAX_ENTRIES, Quarantine, QuarantineEntry
+from spamguard.delivery.smtp import create_next_hop
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import QuarantineError, UsageError
-from spamguard.log import printable
+from spamguard.learning.lessons import LessonOutcome, LessonService
+from spamguard.log import hostname, printable
+from spamguard.proxy.history import decode_author, readable
 from spamguard.storage import as_directory_owner
 from spamguard.times import local_time, rfc3339
 from spamguard.users import Origin
-
-if TYPE_CHECKING:
-    from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
-    from spamguard.engine.filter import Filter
-    from spamguard.web.auth import CredentialStore, Person
+from spamguard.web.auth import (
+    LINK_SECONDS,
+    NEVER,
+    CredentialKind,
+    CredentialStore,
+    Person,
+    login_url,
+)
 
 # ---- quarantine
 
 
 _MAX_AUTHOR = 1000  # characters
-_IDS = argument("ids", nargs="+", metavar="ID", help="as `list` and X-Spamguard have it")
+_IDS = argument("ids", "as `list` and X-Spamguard have it", "ID", nargs="+")
 
 group(
     "quarantine",
@@ -52,16 +64,12 @@ Exit status of `release`: 1 when a recipient has still not got a message.""",
 )
 
 
-def _open_quarantine(options: argparse.Namespace) -> Quarantine:
-    from spamguard.delivery.quarantine import DIRECTORY, Quarantine
-
+def _open_quarantine(options: Namespace) -> Quarantine:
     return Quarantine(common.existing_state_directory(options) / DIRECTORY)
 
 
 @command("quarantine list", "the newest 1,000, newest first", arguments.JSON_LINES)
-def list_entries(options: argparse.Namespace) -> int:
-    from spamguard.delivery.quarantine import MAX_ENTRIES
-
+def list_entries(options: Namespace) -> int:
     quarantine = _open_quarantine(options)
     entries = list(quarantine.entries(MAX_ENTRIES + 1))
     for entry in entries[:MAX_ENTRIES]:
@@ -83,7 +91,7 @@ def list_entries(options: argparse.Namespace) -> int:
 
 
 @command("quarantine show", "envelope, header section and file of messages", _IDS)
-def show_entries(options: argparse.Namespace) -> int:
+def show_entries(options: Namespace) -> int:
     quarantine = _open_quarantine(options)
     for entry in [quarantine.entry(message_id) for message_id in options.ids]:
         header = quarantine.header(entry.id)
@@ -97,8 +105,6 @@ def show_entries(options: argparse.Namespace) -> int:
 
 
 def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
-    from spamguard.proxy.history import decode_author, readable
-
     recipients = [recipient.address for recipient in entry.envelope.recipients]
     return {
         "id": entry.id,
@@ -122,18 +128,14 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
     "hand messages on to those who have not got them yet, and learn them as ham",
     argument(
         "--next-hop",
+        "smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
+        "ENDPOINT",
         type=arguments.parsed_by(parse_endpoint),
         required=True,
-        metavar="ENDPOINT",
-        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
     ),
     _IDS,
 )
-def release_entries(options: argparse.Namespace) -> int:
-    import asyncio
-
-    from spamguard.daemon import status
-
+def release_entries(options: Namespace) -> int:
     quarantine = _open_quarantine(options)
     # All that are named, before anything is done to one of them.
     entries = [quarantine.entry(message_id) for message_id in options.ids]
@@ -154,15 +156,9 @@ async def _release_all(
     quarantine: Quarantine,
     entries: Sequence[QuarantineEntry],
     teacher: Filter,
-    options: argparse.Namespace,
+    options: Namespace,
 ) -> bool:
     """Release and teach the messages; return whether every recipient has got them."""
-    from spamguard.config.options import Hop
-    from spamguard.delivery.smtp import create_next_hop
-    from spamguard.engine.prepare import ExampleReader
-    from spamguard.learning.lessons import LessonOutcome, LessonService
-    from spamguard.log import hostname
-
     next_hop = create_next_hop(Hop(options.next_hop), hostname())
     complete = True
     try:
@@ -193,7 +189,7 @@ async def _release_all(
 
 
 @command("quarantine delete", "throw messages away, for good", _IDS)
-def delete_entries(options: argparse.Namespace) -> int:
+def delete_entries(options: Namespace) -> int:
     quarantine = _open_quarantine(options)
     entries = [quarantine.entry(message_id) for message_id in options.ids]
     for entry in entries:
@@ -205,18 +201,16 @@ def delete_entries(options: argparse.Namespace) -> int:
 # ---- who is let in
 
 _PERSON = (
-    argument("--user", default="", metavar="NAME", help="whose it is, as `watch` names users"),
+    argument("--user", "whose it is, as `watch` names users", "NAME", default=""),
     flag("--operator", "sees and teaches everything, in the name of the site"),
 )
 
 
-def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
+def _chosen_person(options: Namespace, operator_name: str) -> Person:
     """The person that the options name; UsageError if they name none, or nobody possible.
 
     operator_name: the name of an operator who is no user.
     """
-    from spamguard.web.auth import Person
-
     name = options.user or (operator_name if options.operator else "")
     if not name:
         raise UsageError(
@@ -226,10 +220,8 @@ def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
 
 
 @contextmanager
-def _open_credentials(options: argparse.Namespace) -> Iterator[CredentialStore]:
+def _open_credentials(options: Namespace) -> Iterator[CredentialStore]:
     """Open the store as its owner; UsageError if there is no state directory."""
-    from spamguard.web.auth import CredentialStore
-
     state = common.existing_state_directory(options)
     with as_directory_owner(state), closing(CredentialStore.open(state)) as store:
         yield store
@@ -261,18 +253,16 @@ too (`login-link`). Exit status of `revoke`: 1 when there is no such token.""",
 @command(
     "token create",
     "make a token and show it, this once",
-    argument("name", metavar="NAME", help="a name to know it by"),
+    argument("name", "a name to know it by", "NAME"),
     *_PERSON,
     argument(
         "--expires",
+        "when it ends by itself, such as 12h or 90d (default: never)",
+        "TIME",
         type=arguments.parsed_by(parse_seconds),
-        metavar="TIME",
-        help="when it ends by itself, such as 12h or 90d (default: never)",
     ),
 )
-def create_token(options: argparse.Namespace) -> int:
-    from spamguard.web.auth import NEVER, CredentialKind
-
+def create_token(options: Namespace) -> int:
     if _TOKEN_NAME.fullmatch(options.name) is None:
         raise UsageError(
             f"{options.name!r}: a token's name has letters, digits, dots, - and _, 64 at most"
@@ -287,7 +277,7 @@ def create_token(options: argparse.Namespace) -> int:
 
 
 @command("token list", "tokens and sessions, without their secrets")
-def list_credentials(options: argparse.Namespace) -> int:
+def list_credentials(options: Namespace) -> int:
     with _open_credentials(options) as store:
         valid = [each for each in store.list_valid(int(time.time())) if each.kind != "link"]
     for each in valid:
@@ -306,9 +296,9 @@ def list_credentials(options: argparse.Namespace) -> int:
 @command(
     "token revoke",
     "refuse a token from now on",
-    argument("name", metavar="NAME", help="as `list` has it"),
+    argument("name", "as `list` has it", "NAME"),
 )
-def revoke_token(options: argparse.Namespace) -> int:
+def revoke_token(options: Namespace) -> int:
     with _open_credentials(options) as store:
         revoked = store.revoke(options.name)
     print(f"{options.name}: {'revoked' if revoked else 'there is no such token'}")
@@ -332,18 +322,15 @@ The first to open it is let in and stays so for 30 days, or until the page was n
     *_PERSON,
     argument(
         "--url",
-        metavar="URL",
-        help="where the page is, as people see it (default: what the running daemon says)",
+        "where the page is, as people see it (default: what the running daemon says)",
+        "URL",
     ),
     flag("--revoke", "end all sessions and links of the user"),
     example="""  spamguard login-link --user anna
   spamguard login-link --operator
   spamguard login-link --user anna --revoke""",
 )
-def run_login_link(options: argparse.Namespace) -> int:
-    from spamguard.daemon import status
-    from spamguard.web.auth import LINK_SECONDS, CredentialKind, login_url
-
+def run_login_link(options: Namespace) -> int:
     person = _chosen_person(options, OPERATOR_NAME)
     if options.revoke:
         with _open_credentials(options) as store:
@@ -355,8 +342,8 @@ def run_login_link(options: argparse.Namespace) -> int:
         state = common.existing_state_directory(options)
         # OSError for users who may not list it: they could not reach the daemon's socket.
         os.scandir(state).close()
-        web = (status.ask_daemon(state) or {}).get("web")
-        page = web.get("page") if isinstance(web, dict) else ""  # of another version it may not be
+        web = (status.ask_daemon(state) or {}).get("web") or {}
+        page = web.get("page")
         if not page:
             raise UsageError(
                 f"{state}: no daemon serves a page there: set `web` in the configuration, "

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from spamguard import __version__, native
+from spamguard.cli import common
 from spamguard.times import parse_time
 
 Argument = Callable[[argparse.ArgumentParser], object]
@@ -69,6 +70,8 @@ COMMANDS = {
     "evaluate": "evaluate",
 }
 """The commands in the order of the help, each with the module that holds it."""
+_LIGHT = ("ask", "run")
+"""Modules that must be loaded below any limit on memory: mail passes `filter`."""
 
 _ABOUT = """\
 A statistics-only spam filter: teach it mail, ask it about mail, take teaching back, see why.
@@ -107,10 +110,13 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     version = f"spamguard {__version__} (kernel: {native.implementation()})"
     top.add_argument("--version", action="version", version=version)
-    _add_common(top)
+    for add in _COMMON:
+        add(top)
     top.set_defaults(state=None, config=None, profile="default")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in [name for name in COMMANDS if name in words] or COMMANDS:
+        if words and COMMANDS[name] not in _LIGHT:
+            common.require_memory()
         import_module(f"spamguard.cli.{COMMANDS[name]}")
         _add_command(commands, name)
     return top
@@ -152,13 +158,13 @@ def group(name: str, about: str, *, example: str) -> None:
     command(name, about, example=example)(lambda _: 0)
 
 
-def argument(*names: str, **settings: Any) -> Argument:
-    """One argument, in the words of argparse."""
-    return lambda parser: parser.add_argument(*names, **settings)
+def argument(name: str, about: str, metavar: str | None = None, **settings: Any) -> Argument:
+    """One argument; settings: more of argparse's."""
+    return lambda parser: parser.add_argument(name, help=about, metavar=metavar, **settings)
 
 
 def flag(name: str, about: str) -> Argument:
-    return argument(name, action="store_true", help=about)
+    return lambda parser: parser.add_argument(name, help=about, action="store_true")
 
 
 # ---- parsers
@@ -181,17 +187,15 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def _add_command(commands: Any, name: str) -> None:
     """Add the parser of a command or an action, and those of its actions."""
     declared = _declared[name]
-    is_action = " " in name
     parser = commands.add_parser(
         name.rpartition(" ")[2],
-        help=declared.about if is_action else declared.about.partition(".")[0],
+        help=declared.about.partition(".")[0],
         description=declared.about,
         epilog=declared.example and f"example:\n{declared.example}",
-        formatter_class=argparse.HelpFormatter if is_action else HelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(run=declared.run, wrong_usage=parser.error)
-    _add_common(parser)
-    for add in declared.arguments:
+    for add in (*_COMMON, *declared.arguments):
         add(parser)
     if actions := [other for other in _declared if other.startswith(f"{name} ")]:
         group = parser.add_subparsers(
@@ -199,26 +203,6 @@ def _add_command(commands: Any, name: str) -> None:
         )
         for action in actions:
             _add_command(group, action)
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the program, which most people write behind the command."""
-    about = (
-        "directory of the filter (default: `state` in the configuration, or $SPAMGUARD_STATE, or "
-        "spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)"
-    )
-    parser.add_argument(
-        "--state", default=argparse.SUPPRESS, type=parse_path, metavar="DIR", help=about
-    )
-    about = (
-        "the configuration (YAML). Default for root, if no filter is named: that of the service, "
-        "/etc/spamguard/spamguard.yaml, if it is there"
-    )
-    parser.add_argument(
-        "--config", default=argparse.SUPPRESS, type=parse_path, metavar="FILE", help=about
-    )
-    about = "how to judge: default (all experts together), bernoulli or multinomial"
-    parser.add_argument("--profile", default=argparse.SUPPRESS, metavar="NAME", help=about)
 
 
 # ---- types
@@ -275,37 +259,61 @@ def parse_moment(text: str) -> int:
 
 # ---- arguments that several commands share
 
+_COMMON = (  # which most people write behind the command
+    argument(
+        "--state",
+        "directory of the filter (default: `state` in the configuration, or $SPAMGUARD_STATE, or "
+        "spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)",
+        "DIR",
+        default=argparse.SUPPRESS,
+        type=parse_path,
+    ),
+    argument(
+        "--config",
+        "the configuration (YAML). Default for root, if no filter is named: that of the service, "
+        "/etc/spamguard/spamguard.yaml, if it is there",
+        "FILE",
+        default=argparse.SUPPRESS,
+        type=parse_path,
+    ),
+    argument(
+        "--profile",
+        "how to judge: default (all experts together), bernoulli or multinomial",
+        "NAME",
+        default=argparse.SUPPRESS,
+    ),
+)
 PATHS_OR_IDS = argument(
     "paths",
-    nargs="*",
-    metavar="PATH|ID",
-    help=f"{PATHS_HELP}; or the id of a message that passed, as X-Spamguard has it, or its name in "
+    f"{PATHS_HELP}; or the id of a message that passed, as X-Spamguard has it, or its name in "
     "the log (message=)",
+    "PATH|ID",
+    nargs="*",
 )
 JSON = flag("--json", "answer in JSON")
 JSON_LINES = flag("--json", "answer in JSON, on a line for each message")
 DRY_RUN = flag("--dry-run", "only say what would be done")
 SINCE = argument(
     "--since",
+    "only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)",
+    "WHEN",
     type=parse_moment,
     default=0,
-    metavar="WHEN",
-    help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)",
 )
-UNTIL = argument("--until", type=parse_moment, default=0, metavar="WHEN", help="only before then")
+UNTIL = argument("--until", "only before then", "WHEN", type=parse_moment, default=0)
 USER = argument(
     "--user",
+    "whose mail it is: what this user has taught weighs more (default: nobody's)",
+    "NAME",
     type=parse_user,
     default="",
-    metavar="NAME",
-    help="whose mail it is: what this user has taught weighs more (default: nobody's)",
 )
 TEACHER = argument(
     "--user",
+    "whose word it is; a majority of users counts (default: the site's)",
+    "NAME",
     type=parse_teacher,
     default="",
-    metavar="NAME",
-    help="whose word it is; a majority of users counts (default: the site's)",
 )
 
 

@@ -14,12 +14,12 @@ bytes and the exit status is 0. Only if the message cannot be read or written is
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
-from itertools import tee
+from itertools import islice, tee
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
@@ -48,32 +48,29 @@ Exit status: 1 when at least one message is unwanted; else 3 when at least one i
 is an error.""",
     arguments.USER,
     arguments.JSON_LINES,
-    argument("paths", nargs="+", metavar="PATH", help=arguments.PATHS_HELP),
+    argument("paths", arguments.PATHS_HELP, "PATH", nargs="+"),
     example="""  spamguard judge message.eml
   spamguard judge --json ~/Maildir/.Junk
   spamguard judge --user anna message.eml
   spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted""",
 )
-def run_judge(options: argparse.Namespace) -> int:
-    statuses: set[int] = set()
+def run_judge(options: Namespace) -> int:
+    labels: set[str] = set()
     messages = common.read_messages(options.paths)
     with common.terminate_cleanly(), common.open_filter(options) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)
         with closing(spam_filter.judge_all(raws, user=options.user, cores=None)) as verdicts:
             for message, verdict in zip(listed, verdicts, strict=True):
-                if verdict.label not in verdict.probabilities:
-                    status = EXIT_UNSURE
-                else:
-                    status = EXIT_UNWANTED if verdict.label in spam_filter.unwanted else EXIT_WANTED
-                statuses.add(status)
-                if options.json:
-                    print(common.to_json({"name": message.name, **asdict(verdict)}))
-                    continue
-                print(f"{verdict.label:6}  {verdict.probability:.4f}  {message.name}")
-    if not statuses:
+                labels.add(verdict.label)
+                line = f"{verdict.label:6}  {verdict.probability:.4f}  {message.name}"
+                common.print_answer(options, line, {"name": message.name, **asdict(verdict)})
+        unwanted = spam_filter.unwanted
+    if not labels:
         raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
-    return next(each for each in (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED) if each in statuses)
+    if labels & unwanted:
+        return EXIT_UNWANTED
+    return EXIT_UNSURE if "unsure" in labels else EXIT_WANTED
 
 
 # ---- explain
@@ -97,9 +94,9 @@ verdict by today's tables; of its words those are named that were among the 100 
 There is no verdict of today for a message that another version has read: the reason is shown.""",
     argument(
         "--words",
+        "how many words each way (default: until all others hold a third at most)",
+        "N",
         type=arguments.parse_count,
-        metavar="N",
-        help="how many words each way (default: until all others hold a third at most)",
     ),
     arguments.USER,
     arguments.JSON_LINES,
@@ -111,7 +108,7 @@ There is no verdict of today for a message that another version has read: the re
   spamguard explain message=31b1a3cbc2f1
   spamguard explain --user anna 0iq5r8jo4c1n2f3g""",
 )
-def run_explain(options: argparse.Namespace) -> int:
+def run_explain(options: Namespace) -> int:
     from spamguard.engine.prepare import ExampleReader
 
     arguments.require_paths(options)
@@ -136,7 +133,7 @@ def run_explain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
+def _explain_row(spam_filter: Filter, row: HistoryRow, options: Namespace) -> None:
     """Show the verdict of then, and that of now if there can be one."""
     from spamguard.proxy.history_search import example_from_row
 
@@ -159,7 +156,7 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
 
 
 def _answer(
-    options: argparse.Namespace,
+    options: Namespace,
     name: str,
     title: str,
     why: Explanation,
@@ -180,19 +177,19 @@ def _answer(
             }
             for vote in votes
         ]
-        summary = summarize_explanation(why, options.words)
-        return "", {"name": name, "taught": lessons, **to_json(VerdictExplanation, summary)}
+        summary = to_json(VerdictExplanation, summarize_explanation(why, options.words))
+        return "", {"name": name, "taught": lessons, **summary}
     from spamguard.engine import explain_text
 
     verdict, features, total = why.verdict, explain_text.list_features(why), why.log_odds
     words, rest, n_rest, beside = explain_text.choose_features(features, total, options.words)
     parts: list[Row] = []
     for word in words:
-        if word.counts is None:
-            parts.append((word.part, word.name, f"{word.tokens:,} of them"))
-        else:
+        remark = f"{word.tokens:,} of them"
+        if word.counts is not None:
             counts = ", ".join(f"{number:,} {name}" for name, number in word.counts.items())
-            parts.append((word.part, printable(word.name), f"{word.kind}: {counts}"))
+            remark = f"{word.kind}: {counts}"
+        parts.append((word.part, printable(word.name), remark))
     parts.append((rest, explain_text.OTHERS_LABEL, f"{n_rest:,} of them"))
     parts += [(feature.part, feature.name, feature.kind) for feature in beside]
     groups = explain_text.sum_groups(features)
@@ -219,23 +216,17 @@ def _answer(
 
 
 def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
-    """The lines of a sum, with a bar where one is no sum itself; the printed figures add up."""
+    """The lines of a sum, each with a bar; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
     steps = round_parts([part for part, *_ in parts], total)
-    width = max(len(name) for _, name, _ in parts)
-    rows = [
-        (step, 0 if remark.endswith("of them") else step, name, remark)
-        for step, (_, name, remark) in zip(steps, parts, strict=True)
-        if step
-    ]
-    longest, lines = max([1, *(abs(bar) for _, bar, *_ in rows)]), []
-    for step, bar, name, remark in rows:
-        letters = "-+"[bar > 0] * -(-abs(bar) * _MAX_BAR // longest)
-        figure = f"{step / STEPS_PER_NAT:+9.3f}"
-        lines.append(
-            f"  {figure}  {name:{min(40, width)}}  {letters:{_MAX_BAR}}  {remark}".rstrip()
-        )
+    width = min(40, max(len(name) for _, name, _ in parts))
+    longest, lines = max(1, *map(abs, steps)), []
+    for step, (_, name, remark) in zip(steps, parts, strict=True):
+        if step:
+            bar = "-+"[step > 0] * -(-abs(step) * _MAX_BAR // longest)
+            figure = f"{step / STEPS_PER_NAT:+9.3f}"
+            lines.append(f"  {figure}  {name:{width}}  {bar:{_MAX_BAR}}  {remark}".rstrip())
     return [*lines, f"  {sum(steps) / STEPS_PER_NAT:+9.3f}  sum"]
 
 
@@ -265,7 +256,7 @@ all the same. It is 75 only when the message could not be read or written.""",
     * ^X-Spam-Flag: YES
     .Junk/""",
 )
-def pass_message(options: argparse.Namespace | None) -> int:
+def pass_message(options: Namespace | None) -> int:
     """Pass one message on. options: None for wrong usage: it is not judged."""
     try:
         raw = sys.stdin.buffer.read()
@@ -288,7 +279,7 @@ def pass_message(options: argparse.Namespace | None) -> int:
     return 0
 
 
-def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
+def _add_verdict(raw: bytes, options: Namespace) -> bytes:
     # First of all, because it checks whether there is memory for the modules loaded below.
     with common.open_filter(options) as spam_filter:
         from secrets import token_hex
@@ -335,40 +326,33 @@ verdict, the probability of being unwanted, author, recipients and subject. `exp
 why.""",
     arguments.SINCE,
     arguments.UNTIL,
-    argument(
-        "--verdict",
-        default="",
-        metavar="LABEL",
-        help="only this verdict: a class, unsure or not-scanned",
-    ),
+    argument("--verdict", "only this verdict: a class, unsure or not-scanned", "LABEL", default=""),
     argument(
         "--limit",
+        "how many messages at most (default: 1,000)",
+        "N",
         type=arguments.parse_count,
         default=1000,
-        metavar="N",
-        help="how many messages at most (default: 1,000)",
     ),
     arguments.JSON_LINES,
     example="""  spamguard history --since tuesday --verdict spam
   spamguard history --since '2026-11-17 08:00' --until 2026-11-18
   spamguard history --json --limit 10000""",
 )
-def run_history(options: argparse.Namespace) -> int:
+def run_history(options: Namespace) -> int:
     from spamguard.proxy.history_search import HistoryFilter
 
     conditions = HistoryFilter(label=options.verdict, since=options.since, until=options.until)
     with common.open_history(options, "no message has passed") as history:
-        for number, row in enumerate(_find_rows(history, conditions)):
-            if number == options.limit:
-                common.say(f"note: there are older ones: --limit {2 * options.limit}")
-                break
-            if options.json:
-                print(common.to_json({"id": row.id, **_row_values(row)}))
-                continue
+        rows = _find_rows(history, conditions)
+        for row in islice(rows, options.limit):
             probability = f"{row.probability:.4f}" if row.was_scanned else "-"
             head = f"{local_time(row.time)}  {row.id}  {row.message}  {row.label:11}  {probability}"
             recipients = ", ".join(row.recipients) or "nobody"
-            print(printable(f"{head}  {row.author or row.sender}  {recipients}  {row.subject}"))
+            line = f"{head}  {row.author or row.sender}  {recipients}  {row.subject}"
+            common.print_answer(options, printable(line), {"id": row.id, **_row_values(row)})
+        if next(rows, None):
+            common.say(f"note: there are older ones: --limit {2 * options.limit}")
     return 0
 
 
@@ -393,8 +377,9 @@ def _row_text(row: HistoryRow, max_words: int | None) -> str:
     """A row for people: the envelope, the verdict, the action, the strongest words each way."""
     verdict = f"then: {row.label}"
     if row.was_scanned:
-        verdict += f": probability {row.probability:.4f} of being unwanted"
-        verdict += f", log-odds {row.log_odds:+.3f}"
+        verdict += (
+            f": probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
+        )
     lines = [
         f"{row.id}, {local_time(row.time)}, from {common.sender_text(row.author, row.sender)} "
         f"at {row.client or 'an unknown client'} to {', '.join(row.recipients) or 'nobody'}",

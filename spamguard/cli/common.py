@@ -12,7 +12,6 @@ read it.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import logging
@@ -22,6 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from spamguard import log, process, sources
-from spamguard.errors import ConfigError, MemoryLimitError, SourceError, UsageError, remedy
+from spamguard.errors import MemoryLimitError, SourceError, UsageError, remedy
 from spamguard.keys import is_id
 from spamguard.storage import (
     LEDGER_FILE,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 EXIT_ERROR = 2
-EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h: a service that restarting would not mend
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -91,12 +90,6 @@ def fail(*texts: str) -> int:
     return EXIT_ERROR
 
 
-def fail_config(error: ConfigError) -> int:
-    """Say each mistake of a configuration in a line; return the exit status of a service."""
-    fail(*error.problems)
-    return EXIT_CONFIG
-
-
 def describe_error(error: BaseException) -> str:
     """An error in one line, with the usual remedy if it comes from the system."""
     if not isinstance(error, OSError):
@@ -132,7 +125,7 @@ def terminate_cleanly() -> Iterator[None]:
 # ---- the configuration, and the filter
 
 
-def config_reader(options: argparse.Namespace, file: Path | None) -> Callable[[], Settings]:
+def config_reader(options: Namespace, file: Path | None) -> Callable[[], Settings]:
     """Return a function that reads the configuration; it raises ConfigError."""
     usual_state = _usual_state(options)  # as it is now: a service becomes another user
 
@@ -144,26 +137,24 @@ def config_reader(options: argparse.Namespace, file: Path | None) -> Callable[[]
     return read
 
 
-def load_config(options: argparse.Namespace) -> Settings:
+def load_config(options: Namespace) -> Settings:
     """Read the file of --config, and use the filter it names; ConfigError."""
     settings = config_reader(options, options.config)()
     options.state = settings.state
     return settings
 
 
-def choose_service(options: argparse.Namespace) -> None:
+def _names_filter(options: Namespace) -> bool:
+    return bool(options.state or options.config or os.environ.get("SPAMGUARD_STATE"))
+
+
+def choose_service(options: Namespace) -> None:
     """Where root names no other filter, take the configuration of the service on this machine."""
-    if (
-        options.config is None
-        and options.state is None
-        and not os.environ.get("SPAMGUARD_STATE")
-        and os.geteuid() == 0
-        and SERVICE_CONFIG.exists()
-    ):
+    if not _names_filter(options) and os.geteuid() == 0 and SERVICE_CONFIG.exists():
         options.config = SERVICE_CONFIG
 
 
-def state_directory(options: argparse.Namespace) -> Path:
+def state_directory(options: Namespace) -> Path:
     """The filter's directory: of --state, of the configuration, or the usual one. ConfigError."""
     if options.state is not None:
         return Path(options.state)
@@ -174,7 +165,7 @@ def state_directory(options: argparse.Namespace) -> Path:
     return _usual_state(options)
 
 
-def _usual_state(options: argparse.Namespace) -> Path:
+def _usual_state(options: Namespace) -> Path:
     """The directory of a filter whose configuration names none."""
     if from_environment := os.environ.get("SPAMGUARD_STATE"):
         return Path(from_environment)
@@ -189,9 +180,9 @@ def _usual_state(options: argparse.Namespace) -> Path:
         ) from error
 
 
-def warn_of_service(options: argparse.Namespace) -> None:
+def warn_of_service(options: Namespace) -> None:
     """Say that the service on this machine has another filter, unless somebody chose this one."""
-    if options.state or options.config or os.environ.get("SPAMGUARD_STATE"):
+    if _names_filter(options):
         return
     try:
         is_there = (SERVICE_STATE / LEDGER_FILE).exists()
@@ -204,21 +195,22 @@ def warn_of_service(options: argparse.Namespace) -> None:
         )
 
 
-def existing_state_directory(options: argparse.Namespace) -> Path:
+def existing_state_directory(options: Namespace) -> Path:
     """The filter's directory; UsageError if there is none."""
     if not (state := state_directory(options)).is_dir():
         raise _no_filter_error(options)
     return state
 
 
-def has_filter(options: argparse.Namespace) -> bool:
-    """Whether there is a ledger in the filter's directory."""
-    return (state_directory(options) / LEDGER_FILE).exists()
+def require_memory() -> None:
+    """Where memory is short, loading numpy would end the process without a message of ours."""
+    if shortage := process.memory_shortage():
+        raise MemoryLimitError(shortage)
 
 
 @contextmanager
 def open_filter(
-    options: argparse.Namespace,
+    options: Namespace,
     *,
     must_exist: bool = False,
     scratch: bool = False,
@@ -235,12 +227,11 @@ def open_filter(
     settings
         For `Filter.open`.
     """
-    state, is_there = state_directory(options), has_filter(options)
+    state = state_directory(options)
+    is_there = (state / LEDGER_FILE).exists()
     if must_exist and not is_there:
         raise _no_filter_error(options)
-    # Where memory is short, loading numpy would end the process without a message of ours.
-    if shortage := process.memory_shortage():
-        raise MemoryLimitError(shortage)
+    require_memory()
     from spamguard.engine.filter import Filter
 
     is_scratch = scratch and not is_there
@@ -270,7 +261,7 @@ def stopped_daemon(state: Path) -> Iterator[None]:
         yield
 
 
-def _no_filter_error(options: argparse.Namespace) -> UsageError:
+def _no_filter_error(options: Namespace) -> UsageError:
     return UsageError(
         f"{state_directory(options)}: no filter there: name its directory with --state; "
         "the daemon makes a new one, or the first `spamguard learn`"
@@ -339,30 +330,30 @@ _MESSAGE_NAME = re.compile("(?:message=)?([0-9a-f]{12})")  # as `log.message_nam
 
 
 def find_messages(
-    options: argparse.Namespace,
+    options: Namespace,
 ) -> tuple[list[HistoryRow], Iterator[sources.SourceMessage]]:
     """What the history has of the ids and names of the log among the PATHs, and all other messages.
 
     UsageError at the first that the history does not have.
     """
-    ids, rows = [], []
+    rows, paths = [], []
     for text in options.paths:
-        if (is_id(text) or _MESSAGE_NAME.fullmatch(text)) and not Path(text).exists():
-            ids.append(text)
-    for message_id in ids:
-        with open_history(options, f"{message_id} is not known") as history:
-            name = _MESSAGE_NAME.fullmatch(message_id)
-            row = history.find_named(name[1]) if name else history.find(message_id)
+        name = _MESSAGE_NAME.fullmatch(text)
+        if not (name or is_id(text)) or Path(text).exists():
+            paths.append(text)
+            continue
+        with open_history(options, f"{text} is not known") as history:
+            row = history.find_named(name[1]) if name else history.find(text)
         if row is None:
             raise UsageError(
-                f"{message_id}: no message with that id in the history: "
+                f"{text}: no message with that id in the history: "
                 "it is another filter's, or too old, or was never judged"
             )
         rows.append(row)
-    return rows, read_messages([path for path in options.paths if path not in ids])
+    return rows, read_messages(paths)
 
 
-def open_history(options: argparse.Namespace, consequence: str) -> HistorySearch:
+def open_history(options: Namespace, consequence: str) -> HistorySearch:
     """The history, to look up messages in; UsageError, with the consequence, if there is none."""
     from spamguard.proxy.history import HISTORY_FILE
     from spamguard.proxy.history_search import HistorySearch
@@ -391,18 +382,26 @@ def sender_text(author: str, sender: str) -> str:
 _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 
 
-def print_answer(options: argparse.Namespace, text: str, values: object) -> None:
+def print_answer(options: Namespace, text: str, values: object) -> None:
     """Print the answer: the text for people, or the values as JSON."""
-    print(to_json(values) if options.json else text)
+    print(_to_json(values) if options.json else text)
 
 
-def print_step(step: Step) -> None:
-    """One thing that was looked at, with the remedy if it failed."""
-    line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
-    print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
+def print_steps(steps: Iterable[Step], *, as_json: bool = False) -> list[Step]:
+    """Print what is looked at, each with the remedy if it failed; return those that failed."""
+    found = []
+    for step in steps:
+        found.append(step)
+        if not as_json:
+            line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
+            print(log.printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
+    failed = [step for step in found if step.outcome == "failed"]
+    if as_json:
+        print(_to_json({"ok": not failed, "steps": [step._asdict() for step in found]}))
+    return failed
 
 
-def to_json(values: object) -> str:
+def _to_json(values: object) -> str:
     """JSON; in ASCII if standard output is not UTF-8, which JSON is (RFC 8259, section 8.1)."""
     is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     return json.dumps(values, ensure_ascii=not is_utf8)

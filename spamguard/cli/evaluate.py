@@ -6,7 +6,7 @@ taught. Must never touch the user's own filter, and never judge a message that w
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -32,39 +32,27 @@ all, `split`). Protocols:
 Folders are read side by side, each in its own order; an index in the order of its lines. An index
 may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted.""",
     arguments.JSON,
-    argument("paths", nargs="*", metavar="INDEX", help="TREC index, or a directory that holds one"),
-    argument(
-        "--ham",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="wanted mail (may be given again)",
-    ),
-    argument(
-        "--spam",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="unwanted mail (may be given again)",
-    ),
+    argument("paths", "TREC index, or a directory that holds one", "INDEX", nargs="*"),
+    argument("--ham", "wanted mail (may be given again)", "PATH", action="append", default=[]),
+    argument("--spam", "unwanted mail (may be given again)", "PATH", action="append", default=[]),
     argument(
         "--protocol",
+        "default: online",
         choices=("online", "corrections", "split"),
         default="online",
-        help="default: online",
     ),
     argument(
         "--scores",
+        "write n,gold,label,score,trained of every judged message",
+        "FILE.csv",
         type=arguments.parse_path,
-        metavar="FILE.csv",
-        help="write n,gold,label,score,trained of every judged message",
     ),
-    argument("--plots", type=arguments.parse_path, metavar="DIR", help="draw ROC and calibration"),
+    argument("--plots", "draw ROC and calibration", "DIR", type=arguments.parse_path),
     example="""  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json""",
 )
-def run_evaluate(options: argparse.Namespace) -> int:
+def run_evaluate(options: Namespace) -> int:
     from spamguard.engine import evaluate, measures
 
     # Mistakes in names of files show before the work.
@@ -73,33 +61,23 @@ def run_evaluate(options: argparse.Namespace) -> int:
     if options.plots:
         evaluate.check_drawable(options.plots)
 
-    unwanted = {"spam"}
-    if common.has_filter(options):
-        with common.open_filter(options, _load=False) as spam_filter:
-            unwanted |= spam_filter.unwanted
-    paths = [*options.paths, *options.ham, *options.spam]
-    running = evaluate.run_trial(
-        options.protocol,
-        _message_source(options),
-        options.profile,
-        unwanted=unwanted,
-    )
+    with common.open_filter(options, scratch=True, _load=False) as spam_filter:
+        unwanted = spam_filter.unwanted
+    messages = _message_source(options)
+    running = evaluate.run_trial(options.protocol, messages, options.profile, unwanted=unwanted)
     with common.terminate_cleanly(), closing(running):
         rows = list(common.progress(running))
     if not rows:
-        raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
+        raise UsageError("no message was judged: name more mail")
     name = f"{options.profile}, {options.protocol}"
     probability = [row.probability for row in rows]
     gold, score = [row.gold in unwanted for row in rows], [row.score for row in rows]
     labels = [row.label for row in rows]
     measured = measures.measures(gold, score, labels, probability=probability, unwanted=unwanted)
     matrix = measures.confusion([row.gold for row in rows], labels)
-    if options.json:
-        document = measures.report_document({name: measured}, matrix)
-        print(common.to_json(document))
-    else:
-        print(measures.measures_table(name, measured))
-        print(f"\n{measures.confusion_table(matrix)}")
+    text = f"{measures.measures_table(name, measured)}\n\n{measures.confusion_table(matrix)}"
+    document = measures.report_document({name: measured}, matrix)
+    common.print_answer(options, text, document)
     if options.scores:
         evaluate.write_scores(options.scores, rows)
     if options.plots:
@@ -108,7 +86,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
 
 def _message_source(
-    options: argparse.Namespace,
+    options: Namespace,
 ) -> Callable[[], Iterable[sources.SourceMessage]]:
     """A function that returns the labelled messages, from the first one at each call."""
 

@@ -14,21 +14,22 @@ running daemon.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from spamguard import backup
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag
+from spamguard.engine import snapshot
+from spamguard.engine.filter import Filter
 from spamguard.errors import UsageError
+from spamguard.learning import undo
+from spamguard.learning.undo import UndoneVote, VoteSelection, undo_votes
 from spamguard.log import printable
+from spamguard.shared.status import read_status
 from spamguard.storage import BATCH_SIZE
 from spamguard.times import local_time
-
-if TYPE_CHECKING:
-    from spamguard.engine.filter import Filter
-    from spamguard.learning.undo import UndoneVote
 
 # ---- undo
 
@@ -44,21 +45,18 @@ Of several users at once the experts are settled once, which is most of the time
 takes back, for all machines that share lessons, what one has taught that somebody broke into.""",
     argument(
         "--user",
+        "whose word to take back, as `status` tells it; "
+        f"the site's is {arguments.SITE!r}; may be repeated",
+        "NAME",
         action="append",
         dest="users",
         default=[],
-        metavar="NAME",
-        help="whose word to take back, as `status` tells it; "
-        f"the site's is {arguments.SITE!r}; may be repeated",
     ),
-    argument("--node", metavar="NAME", help="the name of a machine, or its id (`shared status`)"),
+    argument("--node", "the name of a machine, or its id (`shared status`)", "NAME"),
     arguments.SINCE,
     arguments.UNTIL,
     argument(
-        "--origin",
-        default="",
-        metavar="TEXT",
-        help="only what was taught there: cli, folder, 'folder Junk'",
+        "--origin", "only what was taught there: cli, folder, 'folder Junk'", "TEXT", default=""
     ),
     arguments.DRY_RUN,
     example="""  spamguard undo --user anna --since tuesday --dry-run
@@ -67,9 +65,7 @@ takes back, for all machines that share lessons, what one has taught that somebo
   spamguard undo --user anna --user ben --origin 'folders, before they were watched'
   spamguard undo --node mx3""",
 )
-def run_undo(options: argparse.Namespace) -> int:
-    from spamguard.learning.undo import VoteSelection, undo_votes
-
+def run_undo(options: Namespace) -> int:
     if not all(options.users):  # as of a variable that is not set
         raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
     if bool(options.users) == bool(options.node):
@@ -80,7 +76,7 @@ def run_undo(options: argparse.Namespace) -> int:
         digests: dict[str, list[bytes]] = {}
         for user in map(arguments.parse_teacher, options.users):
             digests[user] = known.voted_digests(user, since)
-            if not digests[user] and not known.voted_digests(user, 0):
+            if not known.voted_digests(user, 0):
                 raise UsageError(
                     f"{user or arguments.SITE!r} has taught nothing here: "
                     "`spamguard status` lists who has"
@@ -113,8 +109,6 @@ def run_undo(options: argparse.Namespace) -> int:
 
 def _find_node(spam_filter: Filter, name: str) -> str:
     """The id of the machine of this name or id, which must have taught something."""
-    from spamguard.shared.status import read_status
-
     nodes = read_status(spam_filter.directory).nodes
     found = {node.node for node in nodes if name in (node.name, node.node)} or {name}
     known = [node for node in found if spam_filter.ledger.users.keys_of_node(node, 0)]
@@ -138,17 +132,11 @@ the ledger, and where messages were seen.
 The file is as secret as the key in it. Tables are made again from the ledger; the history of
 verdicts, mail that waits in the quarantine and in spools, tokens and sessions of page and API, and
 the configuration are not in it. `restore` puts it back.""",
-    argument(
-        "file",
-        metavar="FILE",
-        help="where to, or - for standard output; a file of that name is replaced",
-    ),
+    argument("file", "where to, or - for standard output; a file of that name is replaced", "FILE"),
     example="""  spamguard backup /srv/backup/spamguard-$(date +%F)
   spamguard backup - | ssh elsewhere 'umask 077; cat > spamguard-backup'""",
 )
-def run_backup(options: argparse.Namespace) -> int:
-    from spamguard import backup
-
+def run_backup(options: Namespace) -> int:
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
         fingerprint = spam_filter.ledger.fingerprint
     name = options.file
@@ -170,11 +158,7 @@ def run_backup(options: argparse.Namespace) -> int:
 
 # ---- restore
 
-_SOURCE = argument(
-    "file",
-    metavar="FILE",
-    help="a file that `backup` wrote, or - for standard input",
-)
+_SOURCE = argument("file", "a file that `backup` wrote, or - for standard input", "FILE")
 
 
 @command(
@@ -193,10 +177,7 @@ touched; with --replace what was there is kept beside it in a directory before-r
   systemctl start spamguard.socket spamguard
   spamguard --state /new/place restore backup""",
 )
-def run_restore(options: argparse.Namespace) -> int:
-    from spamguard import backup
-    from spamguard.learning import undo
-
+def run_restore(options: Namespace) -> int:
     state = common.state_directory(options)
     backup.check_overwrite(state, replace=options.replace)
     with common.open_seekable(options.file) as stream:
@@ -231,9 +212,7 @@ taught again.
 If the ledger has provably lost events, as from a damaged log, it says so.""",
     example="""  spamguard rebuild""",
 )
-def run_rebuild(options: argparse.Namespace) -> int:
-    from spamguard.engine import snapshot
-
+def run_rebuild(options: Namespace) -> int:
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
         spam_filter.settle()
         classes, loss = spam_filter.status().classes, spam_filter.find_loss()
@@ -262,11 +241,8 @@ teach from the folders instead.""",
     example="""  spamguard import backup
   spamguard backup - | ssh second spamguard import -""",
 )
-def run_import(options: argparse.Namespace) -> int:
+def run_import(options: Namespace) -> int:
     """Check the whole backup, then take it in. Classes that are here stay as they are."""
-    from spamguard import backup
-    from spamguard.engine.filter import Filter
-
     with (
         common.open_seekable(options.file) as stream,
         common.open_filter(options, must_exist=True) as spam_filter,

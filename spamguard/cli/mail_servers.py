@@ -93,12 +93,8 @@ def _block(text: str) -> str:
     return f"\n{_BEGIN} (`spamguard setup --remove` takes this out)\n{text}{_END}\n"
 
 
-def _without_ours(text: str, *snippets: str) -> str:
-    """A text without marked blocks, and without snippets of config/ that are in it as a whole."""
-    text = _BLOCK.sub("", text)
-    for name in snippets:
-        text = text.replace(snippet(name), "")
-    return text
+def _without_ours(text: str) -> str:
+    return _BLOCK.sub("", text)
 
 
 def succeeds(*command: str) -> bool:
@@ -114,7 +110,6 @@ _POSTFIX_FILES = ("main.cf", "master.cf")
 _FILTER = f"spamguard:[127.0.0.1]:{SMTP.rpartition(':')[2]}"
 _OUR_MILTER = f"{{ inet:{MILTER}, default_action=tempfail }}"
 _MILTERS = re.compile(r"\{[^{}]*\}|[^\s,{}]+")
-_BACK_PART = "\n# Back from spamguard"
 _QUEUE_PATIENCE = 60.0  # seconds until mail under way must have left or be deferred
 
 
@@ -129,24 +124,18 @@ def plan_postfix(position: str, *, one_recipient: bool) -> list[Change]:
     directory = Path(run_command("postconf", "-h", "config_directory").strip() or "/etc/postfix")
     if not (shutil.which("postconf") and (directory / "main.cf").is_file()):
         return []
-    reload = [("postfix", "reload")] if succeeds("postfix", "status") else []
+    reload: list[Command] = [("postfix", "reload")] if succeeds("postfix", "status") else []
     steps: list[Change] = []
     with TemporaryDirectory() as copy:
         postfix = _PostfixFiles(directory, Path(copy), position)
 
-        def add(*commands: Command, is_step: bool = True) -> None:
-            change = Change(postfix.files(), [*commands, *reload], is_step=is_step)
-            for step in steps:
-                change.ours |= {new for _, new in step.open_files().values() if new}
-            steps.append(change)
-
+        check = ("postfix", "check")
         postfix.pass_by()
-        add()
-        postfix.take_out_services()
-        postfix.put_in_services()
-        add(("postfix", "check"))
+        steps.append(Change(postfix.files(), reload, is_step=True))
+        postfix.replace_services()
+        steps.append(Change(postfix.files(), [check, *reload], is_step=True))
         postfix.use(one_recipient=one_recipient)
-        add(("postfix", "check"), is_step=False)
+        steps.append(Change(postfix.files(), [check, *reload]))
     return steps if steps[-1].open_files() else steps[-1:]
 
 
@@ -171,14 +160,15 @@ class _PostfixFiles:
     def _edit(self, name: str, change: Callable[[str], str]) -> None:
         write_text(self._place / name, change(read_text(self._place / name) or ""))
 
-    def _options(self) -> dict[str, str]:
-        """Parameters of services, such as smtp/inet/smtpd_proxy_filter."""
+    def _parameters(self) -> dict[str, str]:
+        """Those of services, such as smtp/inet/smtpd_proxy_filter."""
         lines = self._postconf("-P").splitlines()
         return dict(line.split(" = ", 1) for line in lines if " = " in line)
 
     def pass_by(self) -> None:
         """No mail goes to spamguard."""
-        self._edit("main.cf", lambda text: _without_ours(text, "postfix/after-queue.main.cf"))
+        after_queue = snippet("postfix/after-queue.main.cf")
+        self._edit("main.cf", lambda text: _without_ours(text).replace(after_queue, ""))
         if self._postconf("-h", "content_filter").startswith("spamguard:"):
             self._postconf("-X", "content_filter", "spamguard_destination_recipient_limit")
         for name in ("smtpd_milters", "non_smtpd_milters"):
@@ -188,33 +178,22 @@ class _PostfixFiles:
                 self._postconf("-X", name)
             elif others != milters:
                 self._postconf("-e", f"{name} = {', '.join(others)}")
-        options = self._options()
-        for setting, value in options.items():
-            service = setting.removesuffix("/smtpd_proxy_filter")
-            if service == setting or value != SMTP:
-                continue
-            for option in _proxy_options():
-                name, _, our_value = option.partition("=")
-                if options.get(f"{service}/{name}") == our_value:
-                    self._postconf("-PX", f"{service}/{name}")
+        present, (ours, _) = self._parameters(), _before_queue()
+        for parameter, value in present.items():
+            service, _, name = parameter.rpartition("/")
+            if present.get(f"{service}/smtpd_proxy_filter") == SMTP and ours.get(name) == value:
+                self._postconf("-PX", parameter)
 
-    def take_out_services(self) -> None:
+    def replace_services(self) -> None:
         """The way to spamguard, and back."""
-        self._edit("master.cf", lambda text: _without_ours(text, "postfix/after-queue.master.cf"))
-        if self._options().get(f"{BACK}/inet/syslog_name") == "postfix/back":
+        after_queue = snippet("postfix/after-queue.master.cf")
+        self._edit("master.cf", lambda text: _without_ours(text).replace(after_queue, ""))
+        if self._parameters().get(f"{BACK}/inet/syslog_name") == "postfix/back":
             self._postconf("-MX", f"{BACK}/inet")
         self._postconf("-MX", "spamguard/unix", "spamguard-back/unix")
-
-    def put_in_services(self) -> None:
-        """The way to spamguard, and back."""
-        if self._position == "after-queue":
-            services = snippet("postfix/after-queue.master.cf")
-        elif self._position == "before-queue":
-            snippet_parts = snippet("postfix/before-queue.master.cf").partition(_BACK_PART)
-            services = _BACK_PART + snippet_parts[2]
-        else:
-            return
-        self._edit("master.cf", lambda text: text + _block(services))
+        services = {"after-queue": after_queue, "before-queue": _before_queue()[1]}
+        if new := services.get(self._position):
+            self._edit("master.cf", lambda text: text + _block(new))
 
     def use(self, *, one_recipient: bool) -> None:
         """Mail goes to spamguard."""
@@ -230,8 +209,8 @@ class _PostfixFiles:
                 main = main.replace("\n#spamguard_", "\nspamguard_")
             self._edit("main.cf", lambda text: text + _block(main))
         elif self._position == "before-queue":
-            for option in _proxy_options():
-                self._postconf("-P", f"{self._door()}/{option}")
+            for name, value in _before_queue()[0].items():
+                self._postconf("-P", f"{self._door()}/{name}={value}")
         elif self._position == "milter":
             for name in ("smtpd_milters", "non_smtpd_milters"):
                 if _OUR_MILTER not in self._postconf("-xh", name):  # it may be $smtpd_milters
@@ -251,9 +230,10 @@ class _PostfixFiles:
         )
 
 
-def _proxy_options() -> list[str]:
-    front = snippet("postfix/before-queue.master.cf").partition(_BACK_PART)[0]
-    return re.findall(r"^    -o (\S+)$", front, re.MULTILINE)
+def _before_queue() -> tuple[dict[str, str], str]:
+    """Parameters of the service that takes mail, and the service to which it comes back."""
+    front, begin, back = snippet("postfix/before-queue.master.cf").partition("\n# Back from")
+    return dict(re.findall(r"^    -o (\w+)=(\S+)$", front, re.MULTILINE)), begin + back
 
 
 def sessions() -> set[str]:
@@ -372,8 +352,8 @@ def has_dovecot_sieve() -> bool:
 
 
 def plan_dovecot(*, is_used: bool) -> Change | None:
-    """Dovecot files what spamguard calls spam into Junk; or nothing of ours is there, neither what
-    people have copied from config/. None: there is no Dovecot for which the snippets are.
+    """Dovecot files what spamguard calls spam into Junk; or nothing of ours is there. None: there
+    is no Dovecot for which the snippets are.
     """
     if not (has_dovecot_sieve() if is_used else _DOVECOT.is_dir()):
         return None
@@ -384,13 +364,8 @@ def plan_dovecot(*, is_used: bool) -> Change | None:
     change.set_own(sieve, snippet("dovecot/file-by-header.sieve"), is_used)
     if is_used:
         change.commands.append(("sievec", str(sieve)))
-    else:
-        imapsieve = _DOVECOT / "conf.d/95-spamguard-imapsieve.conf"
-        change.set_own(imapsieve, snippet("dovecot/imapsieve-2.3.conf"), False)
-        for name in ("report-spam.sieve", "report-ham.sieve", "spamguard-learn.sh"):
-            change.set_own(sieve.with_name(name), snippet(f"dovecot/{name}"), False)
-        for compiled in sieve.parent.glob("*.svbin"):
-            change.set_own(compiled, read_text(compiled) or "", False)
+    elif compiled := read_text(sieve.with_suffix(".svbin")):
+        change.set_own(sieve.with_suffix(".svbin"), compiled, False)
     if shutil.which("doveconf"):
         change.commands.append(("doveconf", "-n"))
     if succeeds("doveadm", "who"):  # it runs

@@ -14,15 +14,15 @@ A configuration with mistakes has an exit status of its own, because restarting 
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import logging
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from argparse import Namespace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,9 @@ _children: list[subprocess.Popen[bytes]] = []  # Popen objects must outlive thei
 # ---- run
 
 
+EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h: restarting would not mend it
+
+
 @command(
     "run",
     """\
@@ -61,7 +64,7 @@ the limit on memory (`ulimit -v`) is too low.""",
     example="""  spamguard run
   spamguard run --config /etc/spamguard/spamguard.yaml""",
 )
-def run_run(options: argparse.Namespace) -> int:
+def run_run(options: Namespace) -> int:
     from spamguard.daemon.master import Master
 
     read = common.config_reader(options, options.config and options.config.absolute())
@@ -74,11 +77,16 @@ def run_run(options: argparse.Namespace) -> int:
             _log.warning("%s", warning)
         return settings
 
+    return _serve(lambda: Master(read_and_warn, on_ready=_show_page).run())
+
+
+def _serve(service: Callable[[], int]) -> int:
     log.configure()
     try:
-        return Master(read_and_warn, on_ready=_show_page).run()
+        return service()
     except ConfigError as error:
-        return common.fail_config(error)
+        common.fail(*error.problems)
+        return EXIT_CONFIG
 
 
 def _show_page(settings: Settings) -> None:
@@ -110,55 +118,29 @@ Without FILE: that of --config, or of the service; else what holds without a fil
 standard error and leave the exit status 0. Run as root, it warns of files that the daemon's user
 cannot read, and where the daemon would not start: no such user, or a state directory of another
 user. `doctor` looks at the mailboxes.""",
-    argument(
-        "file",
-        nargs="?",
-        type=arguments.parse_path,
-        metavar="FILE",
-        help="the configuration (YAML)",
-    ),
+    argument("file", "the configuration (YAML)", "FILE", nargs="?", type=arguments.parse_path),
     example="""  spamguard check
   spamguard check spamguard.yaml""",
 )
-def run_check(options: argparse.Namespace) -> int:
+def run_check(options: Namespace) -> int:
     from spamguard.config import schema
+    from spamguard.daemon import startup
 
     options.config = file = options.file or options.config
-    settings = common.config_reader(options, file)()
-    for warning in _find_warnings(settings):
+    read = common.config_reader(options, file)
+    settings = read()
+    warnings = list(schema.find_warnings(settings))
+    if os.geteuid() == 0:  # another user may check for another machine
+        try:
+            with account_owner(startup.check_account(settings)).impersonate():
+                read()
+        except StartError as error:
+            warnings.append(str(error))
+    for warning in warnings:
         common.say(f"warning: {warning}")
-    if problems := _problems_of_daemon(options, settings):
-        return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
     print("# ok")
     return 0
-
-
-def _find_warnings(settings: Settings) -> Iterator[str]:
-    """What is no mistake, but would keep the daemon from working, or is not what people mean."""
-    from spamguard.config import schema
-    from spamguard.daemon import startup
-
-    yield from schema.find_warnings(settings)
-    try:
-        if os.geteuid() == 0:  # another user may check for another machine
-            startup.check_account(settings)
-    except StartError as error:
-        yield str(error)
-
-
-def _problems_of_daemon(options: argparse.Namespace, settings: Settings) -> list[str]:
-    """What keeps the daemon's user from reading the configuration; only root can find out."""
-    from spamguard.daemon import startup
-
-    if os.geteuid() != 0:
-        return []
-    try:
-        with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
-            common.config_reader(options, options.config)()
-    except ConfigError as error:
-        return list(error.problems)
-    return []
 
 
 # ---- open-mailboxes
@@ -178,17 +160,13 @@ root: the unit gives its user the right to read everything (CAP_DAC_READ_SEARCH)
 Exit status 78: the configuration has mistakes.""",
     example="""  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml""",
 )
-def run_open_mailboxes(options: argparse.Namespace) -> int:
+def run_open_mailboxes(options: Namespace) -> int:
     from spamguard.daemon.mailbox_broker import MailboxBroker
 
     if options.config is None:
         options.wrong_usage("the following arguments are required: --config")
     read = common.config_reader(options, options.config.absolute())
-    log.configure()
-    try:
-        return MailboxBroker(read).run()
-    except ConfigError as error:
-        return common.fail_config(error)
+    return _serve(lambda: MailboxBroker(read).run())
 
 
 # ---- doctor
@@ -214,21 +192,21 @@ folder, and the ledger keeps that the lesson was taken back. The other message g
 Exit status: 0 if nothing failed, 1 otherwise.""",
     argument(
         "--maildir",
+        "a mailbox that the running daemon watches; root acts with its owner's rights",
+        "PATH",
         type=arguments.parse_path,
-        metavar="PATH",
-        help="a mailbox that the running daemon watches; root acts with its owner's rights",
     ),
     argument(
         "--smtp",
+        "where this machine takes mail (default: %(default)s)",
+        "ADDRESS:PORT",
         type=arguments.parsed_by(types.check_host_port),
-        metavar="ADDRESS:PORT",
         default="127.0.0.1:25",
-        help="where this machine takes mail (default: %(default)s)",
     ),
     argument(
         "--to",
-        metavar="ADDRESS",
-        help="an address whose mail comes into the mailbox (default: of its user, at localhost)",
+        "an address whose mail comes into the mailbox (default: of its user, at localhost)",
+        "ADDRESS",
     ),
     arguments.JSON,
     example="""  spamguard doctor
@@ -236,20 +214,12 @@ Exit status: 0 if nothing failed, 1 otherwise.""",
   spamguard doctor --maildir ~anna/Maildir
   spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org""",
 )
-def run_doctor(options: argparse.Namespace) -> int:
-    steps = []
+def run_doctor(options: Namespace) -> int:
     with common.terminate_cleanly(), closing(_all_steps(options)) as running:
-        for step in running:
-            steps.append(step)
-            if not options.json:
-                common.print_step(step)
-    passed = all(step.outcome != "failed" for step in steps)
-    if options.json:
-        print(common.to_json({"ok": passed, "steps": [step._asdict() for step in steps]}))
-    return 0 if passed else 1
+        return 1 if common.print_steps(running, as_json=options.json) else 0
 
 
-def _all_steps(options: argparse.Namespace) -> Generator[Step]:
+def _all_steps(options: Namespace) -> Generator[Step]:
     from spamguard import doctor
     from spamguard.daemon import startup
     from spamguard.doctor.accounts import check_account
@@ -324,7 +294,7 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
 
 
 def _mailbox_steps(
-    options: argparse.Namespace, spam_filter: Filter, settings: Settings | None
+    options: Namespace, spam_filter: Filter, settings: Settings | None
 ) -> Iterator[Step]:
     """The proof in a real mailbox."""
     from spamguard import doctor
@@ -344,9 +314,7 @@ def _mailbox_steps(
     yield from proof.prove(spam_filter, mailbox)
 
 
-def _mail_steps(
-    options: argparse.Namespace, spam_filter: Filter, settings: Settings
-) -> Iterator[Step]:
+def _mail_steps(options: Namespace, spam_filter: Filter, settings: Settings) -> Iterator[Step]:
     """A message through the mail server into a mailbox that is watched."""
     from spamguard import doctor
     from spamguard.doctor import probe

@@ -11,14 +11,15 @@ ones back.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import os
 import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ from spamguard.process import run_command
 SERVERS = ("postfix", "exim", "other")
 POSITIONS = ("after-queue", "before-queue", "milter")
 ACCOUNT = "spamguard"
-_COPY_SUFFIX = ".before-spamguard"
+_COPY_SUFFIX = time.strftime(".before-spamguard-%Y%m%d-%H%M%S")  # one copy for all steps
 _DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
 _FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
@@ -57,7 +58,7 @@ the service, and the files of Postfix, Exim or Dovecot.
 
 With --apply it does that, in place of what an earlier `setup` did, has the servers read their
 files, starts the service where systemd and its units are there, and ends with `doctor`. It keeps a
-copy of each file that it changes, as FILE.before-spamguard, FILE.before-spamguard.1 and so on.
+copy of each file that it changes, as FILE.before-spamguard-TIME.
 --remove takes spamguard out of these servers; what it has learnt and spamguard.yaml stay.
 
 The files of Postfix are changed, those of Exim where Debian configures it; otherwise you get the
@@ -65,13 +66,13 @@ lines, or the two addresses between which mail has to pass. Positions, of which 
   after-queue   mail is queued first, then judged and tagged; none can be refused
   before-queue  mail is judged while its sender waits, so spam can be refused
   milter        as before-queue, but mail does not pass through spamguard""",
-    argument("--server", choices=SERVERS, help="the mail server (default: what is installed)"),
-    argument("--position", choices=POSITIONS, help="default: the present one, or after-queue"),
+    argument("--server", "the mail server (default: what is installed)", choices=SERVERS),
+    argument("--position", "default: the present one, or after-queue", choices=POSITIONS),
     argument(
         "--mailboxes",
-        metavar="PATTERN",
-        help="Maildirs in which moving mail teaches, such as /home/*/Maildir (default: the present "
+        "Maildirs in which moving mail teaches, such as /home/*/Maildir (default: the present "
         "ones, or those of Dovecot)",
+        "PATTERN",
     ),
     flag("--remove", "take spamguard out of Postfix, Exim and Dovecot"),
     flag("--apply", "do it: without this option nothing is changed"),
@@ -80,7 +81,7 @@ lines, or the two addresses between which mail has to pass. Positions, of which 
   spamguard setup --server postfix --position after-queue --mailboxes '/home/*/Maildir' --apply
   spamguard setup --remove --apply""",
 )
-def run_setup(options: argparse.Namespace) -> int:
+def run_setup(options: Namespace) -> int:
     if options.apply:
         os.umask(0o022)  # servers must be able to read what root writes
     else:
@@ -94,17 +95,13 @@ def run_setup(options: argparse.Namespace) -> int:
         ]
         _carry_out(changes, apply=options.apply, takes_out_filter=True)
         return 0
-
-    def read(file: Path) -> Settings:
-        return common.config_reader(options, file)()
-
-    old = read(path) if path.exists() else None
+    old = common.config_reader(options, path)() if path.exists() else None
     answers = _find_answers(options, old)
     print(f"Server {answers.server}, position {answers.position}, mailboxes {answers.mailboxes}.\n")
     if is_root := os.geteuid() == 0:
         find_account(ACCOUNT)
     text = make_config(path, old, answers, is_root=is_root)
-    settings = check_config(path, text, read)
+    settings = check_config(options, path, text)
     one_recipient = bool(settings.listeners) and (
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
     )
@@ -125,7 +122,7 @@ def run_setup(options: argparse.Namespace) -> int:
         print("\nspamguard doctor:", flush=True)
         doctor = arguments.build_parser(["doctor"]).parse_args(["doctor", "--config", str(path)])
         status = int(doctor.run(doctor))
-    _show_next_steps(path, settings, applied=options.apply)
+    _show_next_steps(path, applied=options.apply)
     return status
 
 
@@ -143,7 +140,7 @@ def find_account(name: str) -> pwd.struct_passwd:
 # ---- the answers
 
 
-def _find_answers(options: argparse.Namespace, old: Settings | None) -> Answers:
+def _find_answers(options: Namespace, old: Settings | None) -> Answers:
     """What the options say, else the present configuration, else what is installed."""
     programs = {"postconf": "postfix", "exim4": "exim", "exim": "exim"}
     found = next((name for word, name in programs.items() if shutil.which(word)), "other")
@@ -210,13 +207,13 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
     return edit_yaml(text, values)
 
 
-def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Settings:
+def check_config(options: Namespace, path: Path, text: str) -> Settings:
     """What the new text says. ConfigError: it has mistakes."""
     with NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         try:
-            return read(Path(file.name))
+            return common.config_reader(options, Path(file.name))()
         except ConfigError as error:
             problems = (problem.replace(file.name, str(path)) for problem in error.problems)
             text = "what would be written has mistakes, and nothing was changed:"
@@ -326,11 +323,8 @@ def _show(change: Change) -> None:
 def _apply(change: Change) -> None:
     files = change.open_files()
     for path, (old, new) in files.items():
-        if old is not None and old not in change.ours:
-            number, copy = 0, path.with_name(path.name + _COPY_SUFFIX)
-            while copy.exists():
-                number += 1
-                copy = path.with_name(f"{path.name}{_COPY_SUFFIX}.{number}")
+        copy = path.with_name(path.name + _COPY_SUFFIX)
+        if old is not None and old not in change.ours and not copy.exists():
             shutil.copy2(path, copy)
             print(f"  kept {copy}")
         _put(path, new)
@@ -363,19 +357,17 @@ def _put(path: Path, text: str | None) -> None:
     print(f"  wrote {path}")
 
 
-def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
+def _show_next_steps(path: Path, *, applied: bool) -> None:
     if not applied:
         print("`spamguard setup --apply` does all of this.")
         return
     # root's commands take that of the service
     where = "" if path == common.SERVICE_CONFIG else f" --config {path}"
-    steps = {
-        f"spamguard teach-folders --dry-run{where}": "shows what is filed already and would teach; "
-        "without --dry-run it is learnt",
-        "spamguard setup --remove --apply": "undoes it: takes spamguard out of the mail servers",
-    }
-    if settings.web is not None:
-        steps[f"spamguard login-link --operator{where}"] = "prints a link into the page"
-    print("\nNext:")
-    for line, about in steps.items():
-        print(f"  {line}\n      {about}")
+    print(
+        f"\nNext:\n  spamguard teach-folders --dry-run{where}\n"
+        "      shows what is filed already and would teach; without --dry-run it is learnt\n"
+        "  spamguard setup --remove --apply\n"
+        "      undoes it: takes spamguard out of the mail servers\n"
+        f"  spamguard login-link --operator{where}\n"
+        "      prints a link into the page"
+    )

@@ -10,44 +10,47 @@ Must never print a password, and never change the state of a daemon that runs.
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import time
+from argparse import Namespace
 from contextlib import closing
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from spamguard import keys
 from spamguard.cli import arguments, common
-from spamguard.cli.arguments import Argument, argument, command, flag, group
+from spamguard.cli.arguments import argument, command, flag, group
+from spamguard.config.schema import dump_settings
+from spamguard.config.shared import SharedSettings
+from spamguard.engine.filter import Filter
+from spamguard.engine.snapshot import SNAPSHOT_KEY
+from spamguard.engine.store import disown_tables, parse_if_whole
 from spamguard.errors import UsageError
+from spamguard.ledger.events import Server
+from spamguard.ledger.shared import SharedLog
 from spamguard.log import printable
+from spamguard.shared import client
+from spamguard.shared.mac import RowMac
+from spamguard.shared.status import ABSENT_SECONDS, describe_status, read_status
 from spamguard.storage import KEY_FILE
 from spamguard.times import duration_text, local_time
-
-if TYPE_CHECKING:
-    from spamguard.config.shared import SharedSettings
-    from spamguard.engine.filter import Filter
-    from spamguard.ledger.events import Server
-    from spamguard.ledger.shared import SharedLog
-    from spamguard.shared.mac import RowMac
-
 
 _PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
 
 
 _DSN = argument(
-    "dsn",
-    metavar="DSN",
-    help="connection string of PostgreSQL: 'host=db.example dbname=spamguard …'",
+    "dsn", "connection string of PostgreSQL: 'host=db.example dbname=spamguard …'", "DSN"
 )
 
 
-def _password_option(about: str) -> Argument:
-    about = f"{about} (default: {_PASSWORD_FILE} in the state directory)"
-    return argument("--password-file", type=arguments.parse_path, metavar="FILE", help=about)
+_PASSWORD = argument(
+    "--password-file",
+    "password of the nodes' role, which `init` makes if there is none (default: "
+    f"{_PASSWORD_FILE} in the state directory)",
+    "FILE",
+    type=arguments.parse_path,
+)
 
 
 def _load_admin() -> ModuleType:
@@ -88,12 +91,10 @@ has learnt before is shared too.""",
     "shared init",
     "make tables, functions and the role of the nodes in an empty database",
     _DSN,
-    _password_option("password of the nodes' role; made when absent"),
+    _PASSWORD,
 )
-def init(options: argparse.Namespace) -> int:
+def init(options: Namespace) -> int:
     admin = _load_admin()
-    from spamguard.shared.mac import RowMac
-
     with common.open_filter(options) as spam_filter:
         key = keys.load_key(spam_filter.directory / KEY_FILE, create=False)
         bits, mac = spam_filter.min_bits, RowMac(key)
@@ -110,7 +111,7 @@ def init(options: argparse.Namespace) -> int:
     return 0
 
 
-def _password_file(options: argparse.Namespace) -> Path:
+def _password_file(options: Namespace) -> Path:
     file: Path | None = options.password_file
     return (file or common.state_directory(options) / _PASSWORD_FILE).absolute()
 
@@ -124,21 +125,14 @@ def _password_file(options: argparse.Namespace) -> Path:
     _DSN,
     argument(
         "--key",
+        "the key of the other machines (default: the one in the state directory)",
+        "FILE",
         type=arguments.parse_path,
-        metavar="FILE",
-        help="the key of the other machines (default: the one in the state directory)",
     ),
-    _password_option("password of the nodes' role, as `init` made it"),
+    _PASSWORD,
 )
-def join(options: argparse.Namespace) -> int:
+def join(options: Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
-    import asyncio
-
-    from spamguard.config.schema import dump_settings
-    from spamguard.engine.snapshot import SNAPSHOT_KEY
-    from spamguard.engine.store import disown_tables
-    from spamguard.shared.mac import RowMac
-
     admin = _load_admin()
     state, file = common.state_directory(options), _password_file(options)
     key = _find_key(state, options.key)
@@ -209,29 +203,26 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
     "how this machine and the others are, as the running daemon has it",
     arguments.JSON,
 )
-def status(options: argparse.Namespace) -> int:
+def status(options: Namespace) -> int:
     """Print what the ledger knows, and what the courier last said."""
-    from spamguard.shared.status import read_status
-
+    now = time.time()
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
         counts = _shared_log(spam_filter).counts()
-        courier = read_status(spam_filter.directory)
-    now = time.time()
-    notes = list(courier.notes(now))
-    values = asdict(courier) | counts._asdict() | {"notes": notes}
+        values = describe_status(spam_filter.directory, counts, now)
+    oldest = f", the oldest since {local_time(counts.oldest)}" if counts.waiting else ""
     lines = [
-        f"position   {counts.position:,} of {max(courier.last, counts.position):,}",
-        f"waiting    {counts.waiting:,}"
-        + (f", the oldest since {local_time(counts.oldest)}" if counts.waiting else ""),
-        *notes,
+        f"position   {counts.position:,} of {max(values['last'], counts.position):,}",
+        f"waiting    {counts.waiting:,}{oldest}",
+        *values["notes"],
+        "",
+        f"{'node':20}  {'position':>12}  {'waiting':>8}  last seen",
     ]
-    if courier.nodes:
-        lines += ["", f"{'node':20}  {'position':>12}  {'waiting':>8}  last seen"]
-    for node in courier.nodes:
-        mark = " (this one)" if node.node == courier.node else ""
+    for node in values["nodes"]:
+        mark = " (this one)" if node["node"] == values["node"] else ""
         lines.append(
-            f"{printable(node.name):20}  {node.position:12,}  {node.waiting:8,}  "
-            f"{duration_text(now - node.seen)} ago, spamguard {printable(node.program)}{mark}"
+            f"{printable(node['name']):20}  {node['position']:12,}  {node['waiting']:8,}  "
+            f"{duration_text(now - node['seen'])} ago, "
+            f"spamguard {printable(node['program'])}{mark}"
         )
     common.print_answer(options, "\n".join(lines), values)
     return 0
@@ -240,12 +231,9 @@ def status(options: argparse.Namespace) -> int:
 @command(
     "shared forget",
     "drop a node that does not come back from the list that `status` shows",
-    argument("node", metavar="NODE", help="its name, or its id"),
+    argument("node", "its name, or its id", "NODE"),
 )
-def forget(options: argparse.Namespace) -> int:
-    from spamguard.shared import client
-    from spamguard.shared.status import ABSENT_SECONDS, read_status
-
+def forget(options: Namespace) -> int:
     state, now = common.existing_state_directory(options), time.time()
     nodes = read_status(state).nodes
     found = [node for node in nodes if options.node in (node.name, node.node)]
@@ -270,10 +258,7 @@ def forget(options: argparse.Namespace) -> int:
     "go on alone, with everything that was learnt",
     flag("--force", "also while lessons wait for the database"),
 )
-def leave(options: argparse.Namespace) -> int:
-    from spamguard.engine.snapshot import SNAPSHOT_KEY
-    from spamguard.engine.store import parse_if_whole
-
+def leave(options: Namespace) -> int:
     state = common.existing_state_directory(options)
     with common.stopped_daemon(state):
         with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
@@ -314,7 +299,7 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
     "bring tables and functions of the database up to this version",
     _DSN,
 )
-def upgrade(options: argparse.Namespace) -> int:
+def upgrade(options: Namespace) -> int:
     admin = _load_admin()
 
     before, after = admin.upgrade(options.dsn)

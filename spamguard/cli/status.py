@@ -10,8 +10,8 @@ Must never change anything.
 
 from __future__ import annotations
 
-import argparse
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -55,7 +55,7 @@ lessons_per_day.""",
     example="""  spamguard status
   spamguard status --json | jq .classes.spam.messages""",
 )
-def run_status(options: argparse.Namespace) -> int:
+def run_status(options: Namespace) -> int:
     common.warn_of_service(options)
     from spamguard import native
     from spamguard.engine import policy

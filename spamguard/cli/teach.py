@@ -18,68 +18,80 @@ new.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
+from argparse import ArgumentTypeError, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag
+from spamguard.config.options import Watch
+from spamguard.daemon.status import ask_daemon
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import (
+    ExampleReader,
+    LabelledExample,
+    SplitMessage,
+    extract_examples,
+    group_by_class,
+)
 from spamguard.errors import SourceError, UsageError
+from spamguard.folders.broker import make_mailboxes
+from spamguard.folders.maildir import Mailbox
+from spamguard.folders.roles import display_folder, is_maildir, read_dovecot, role_lookup
+from spamguard.folders.scan import (
+    QUIET_SECONDS,
+    FiledMessage,
+    FolderReader,
+    find_filed,
+    initial_lessons,
+)
 from spamguard.learning import client
+from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
+from spamguard.learning.undo import reextract_votes
+from spamguard.ledger.senders import make_sender_vote, sender_domain
 from spamguard.log import printable
+from spamguard.mail.authentication import parse_author
+from spamguard.mail.mime import has_header
+from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR
 from spamguard.sources import SourceMessage
 from spamguard.storage import batches
 from spamguard.users import SENDER_NATS, Origin
-
-if TYPE_CHECKING:
-    from spamguard.engine.filter import Filter
-    from spamguard.engine.prepare import SplitMessage
-    from spamguard.folders.maildir import Mailbox
-    from spamguard.folders.scan import FiledMessage, FolderReader
 
 # ---- senders: a word about all mail of somebody
 
 
 def _parse_sender(text: str) -> str:
     """The address; or the domain, if that is all there is."""
-    from spamguard.ledger.senders import sender_domain
-    from spamguard.mail.authentication import parse_author
-
     given = text.encode("utf-8", "replace")
     if address := parse_author([given]):
         return address
     host = parse_author([b"any@" + given]).removeprefix("any@")
     if not host:
-        raise argparse.ArgumentTypeError(
+        raise ArgumentTypeError(
             f"{text!r} is no address such as anna@example.org, and no domain such as example.org"
         )
     if host != (domain := sender_domain(host)):
-        raise argparse.ArgumentTypeError(f"{text!r}: name an address, or all of {domain}")
+        raise ArgumentTypeError(f"{text!r}: name an address, or all of {domain}")
     return host
 
 
 SENDER = argument(
     "--sender",
-    type=_parse_sender,
-    metavar="ADDRESS|DOMAIN",
-    help="not a message, but a sender: all mail from this address, or from everybody at this "
+    "not a message, but a sender: all mail from this address, or from everybody at this "
     "domain, where it is authenticated",
+    "ADDRESS|DOMAIN",
+    type=_parse_sender,
 )
 
 
-def _cast_word(options: argparse.Namespace, label: str) -> int:
+def _cast_word(options: Namespace, label: str) -> int:
     """Keep that mail of the sender is ham or spam; "": take that back."""
-    from spamguard.daemon.status import ask_daemon
-    from spamguard.learning.lessons import LessonOutcome, LessonService
-    from spamguard.ledger.senders import make_sender_vote
-
     names = ("paths", "unwanted", "new")
     if any(getattr(options, name, False) for name in names):
         options.wrong_usage("argument --sender: only --as and --user go with it")
@@ -116,8 +128,6 @@ def _cast_word(options: argparse.Namespace, label: str) -> int:
 
 # ---- learn
 
-_NO_MAIL = "{:,} of the messages are no mail, such as {}: no header field at all"
-
 
 @command(
     "learn",
@@ -130,10 +140,7 @@ What is marked as deleted is not taught, nor what has no header field at all, an
 Messages that passed the daemon need not be at hand: name their ids. --sender teaches no message,
 but "always from this sender", or from everybody at a domain.""",
     argument(
-        "--as",
-        dest="label",
-        metavar="CLASS",
-        help="what the messages are: spam, ham, or a class of your own",
+        "--as", "what the messages are: spam, ham, or a class of your own", "CLASS", dest="label"
     ),
     flag("--unwanted", "messages of this class are unwanted, as spam is"),
     flag("--new", "the class is new, even if its name resembles another one's"),
@@ -147,11 +154,7 @@ but "always from this sender", or from everybody at a domain.""",
   spamguard learn --as ham --sender news@example.org --user anna
   spamguard learn --as spam --sender offers.example""",
 )
-def run_learn(options: argparse.Namespace) -> int:
-    from spamguard.engine.prepare import LabelledExample, extract_examples, group_by_class
-    from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
-    from spamguard.proxy.history_search import example_from_row
-
+def run_learn(options: Namespace) -> int:
     if options.sender:
         return _cast_word(options, options.label or "unsaid")
     arguments.require_paths(options)
@@ -185,13 +188,14 @@ def run_learn(options: argparse.Namespace) -> int:
             for label, lessons in group_by_class(last.values()).items():
                 outcomes = service.submit(lessons, label, options.user, Origin.COMMAND)
                 learnt[label] += outcomes.count(LessonOutcome.LEARNT)
-        if refused and not total:
-            raise SourceError(_NO_MAIL.format(len(refused), refused[0]))
+        if refused:
+            no_mail = f"{len(refused):,} of the messages are no mail, such as {refused[0]}"
+            no_mail += ": no header field at all"
+            if not total:
+                raise SourceError(no_mail)
+            common.say(f"note: {no_mail}")
         spam_filter.settle_if_due()  # there may be no daemon to do it
-    if refused:
-        common.say(f"note: {_NO_MAIL.format(len(refused), refused[0])}")
-    counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(learnt.items()))
-    text = f"taught {', '.join(counts) or 'nothing'}"
+    text = f"taught {taught_text(learnt)}"
     if not total and not deleted:
         text += ": no messages there"
     if repeated := total - learnt.total():
@@ -204,7 +208,7 @@ def run_learn(options: argparse.Namespace) -> int:
 
 def _label_messages(
     messages: Iterable[SourceMessage],
-    options: argparse.Namespace,
+    options: Namespace,
     open_class: Callable[[str], None],
     refused: list[str],
     deleted: list[str],
@@ -214,8 +218,6 @@ def _label_messages(
     open_class: called with each class before its first message. refused: gets the names of files
     without a header field; deleted: of messages that are marked as deleted.
     """
-    from spamguard.mail.mime import has_header
-
     for message in messages:
         label = options.label or message.label
         if message.deleted:
@@ -252,11 +254,7 @@ stay: `explain` shows them, --user takes them back.""",
   spamguard forget ~/Maildir/.Junk
   spamguard forget 0iq5r8jo4c1n2f3g""",
 )
-def run_forget(options: argparse.Namespace) -> int:
-    from spamguard.engine.prepare import ExampleReader
-    from spamguard.learning.lessons import LessonService
-    from spamguard.proxy.history_search import row_digest
-
+def run_forget(options: Namespace) -> int:
     if options.sender:
         return _cast_word(options, "")
     arguments.require_paths(options)
@@ -293,6 +291,9 @@ command("teach-pipe", client.ABOUT, client.add_arguments, example=client.EXAMPLE
 
 # ---- teach-folders
 
+Outcome = tuple[str, int, int]
+"""What was taught, for people, and the messages known before, and taken back before."""
+
 
 @command(
     "teach-folders",
@@ -309,21 +310,16 @@ only later moves do.""",
     arguments.DRY_RUN,
     argument(
         "maildirs",
+        "a Maildir, or a pattern of several, such as '/home/*/Maildir'",
+        "MAILDIR",
         nargs="*",
         type=arguments.parse_path,
-        metavar="MAILDIR",
-        help="a Maildir, or a pattern of several, such as '/home/*/Maildir'",
     ),
     example="""  spamguard teach-folders --dry-run '/home/*/Maildir'
   spamguard teach-folders ~/Maildir
   spamguard teach-folders --config spamguard.yaml""",
 )
-def run_teach_folders(options: argparse.Namespace) -> int:
-    from spamguard.config.options import Watch
-    from spamguard.folders.broker import make_mailboxes
-    from spamguard.folders.roles import is_maildir, read_dovecot, role_lookup
-    from spamguard.folders.scan import QUIET_SECONDS, FolderReader, find_filed
-
+def run_teach_folders(options: Namespace) -> int:
     broker_socket = None
     if options.maildirs:
         watches = [Watch(str(path.absolute())) for path in options.maildirs]
@@ -349,29 +345,33 @@ def run_teach_folders(options: argparse.Namespace) -> int:
             # A file younger than this counts as unfinished and would be passed over in silence.
             time.sleep(QUIET_SECONDS)
             reader = FolderReader(mailboxes, spam_filter.key)
-            work, verb = (_teach_mailbox, "taught")
-            if options.dry_run:
-                work, verb = (_count_lessons, "would teach")
+            work = _count_lessons if options.dry_run else _teach_mailbox
             for mailbox in owned:
                 filed = find_filed(mailboxes, mailbox, roles[mailbox.watch])
-                parts, known, retracted = work(spam_filter, reader, mailbox, filed)
-                remarks = {"already known": known, "taken back before, and left so": retracted}
-                remark = ", ".join(
-                    f"{number:,} {what}" for what, number in remarks.items() if number
-                )
-                line = f"{mailbox.user}: {verb} {', '.join(parts) or 'nothing'}"
-                print(printable(line + (f" ({remark})" if remark else "")))
+                outcome = work(spam_filter, reader, mailbox, filed)
+                print_lessons(options, mailbox.user, outcome)
             if not options.dry_run:
                 spam_filter.settle_if_due()
     return 0
 
 
+def taught_text(learnt: Mapping[str, int]) -> str:
+    counts = (f"{common.count_text(n)} as {label}" for label, n in sorted(learnt.items()) if n)
+    return ", ".join(counts) or "nothing"
+
+
+def print_lessons(options: Namespace, user: str, outcome: Outcome) -> None:
+    taught, known, retracted = outcome
+    remarks = {"already known": known, "taken back before, and left so": retracted}
+    remark = ", ".join(f"{number:,} {what}" for what, number in remarks.items() if number)
+    text = f"{user}: {'would teach' if options.dry_run else 'taught'} {taught}"
+    print(printable(text + (f" ({remark})" if remark else "")))
+
+
 def _count_lessons(
     spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
-) -> tuple[list[str], int, int]:
+) -> Outcome:
     """Count, for a dry run, the messages that each folder would teach, and the others."""
-    from spamguard.folders.roles import display_folder
-
     new: Counter[tuple[str, str]] = Counter()
     digests: set[bytes] = set()
     unchanged = retracted = 0
@@ -387,32 +387,24 @@ def _count_lessons(
             new[lesson.label, display_folder(lesson.folder.directory)] += 1
         digests.add(stored.digest)
     parts = [f"{count:,} in {folder} as {label}" for (label, folder), count in sorted(new.items())]
-    return parts, unchanged, retracted
+    return ", ".join(parts) or "nothing", unchanged, retracted
 
 
 def _teach_mailbox(
     spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
-) -> tuple[list[str], int, int]:
+) -> Outcome:
     messages = (
         SourceMessage(lesson.file.name, stored.raw, lesson.label)
         for lesson, stored in _read_lessons(reader, mailbox, filed, spam_filter.unwanted)
     )
     labels = {each.label for each in filed}
-    counts = teach_filed(spam_filter, mailbox.user, labels, messages)
-    parts = [f"{common.count_text(n)} as {label}" for label, n in counts["taught"].items() if n]
-    return parts, counts["known"], counts["taken_back"]
+    return teach_filed(spam_filter, mailbox.user, labels, messages)
 
 
 def teach_filed(
     spam_filter: Filter, user: str, labels: Iterable[str], messages: Iterable[SourceMessage]
-) -> dict[str, Any]:
-    """Teach what a user has filed; return the numbers of messages taught, known before, and taken
-    back.
-    """
-    from spamguard.engine.prepare import extract_examples, group_by_class
-    from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
-    from spamguard.learning.undo import reextract_votes
-
+) -> Outcome:
+    """Teach what a user has filed."""
     service, ledger = LessonService(spam_filter), spam_filter.ledger
     for label in sorted(labels):
         service.open_class(label, NewClass.CREATE)
@@ -433,14 +425,12 @@ def teach_filed(
             outcomes = service.submit(lessons, label, user, Origin.FILED)
             learnt[label] += outcomes.count(LessonOutcome.LEARNT)
             unchanged += outcomes.count(LessonOutcome.UNCHANGED)
-    return {"taught": dict(sorted(learnt.items())), "known": unchanged, "taken_back": n_retracted}
+    return taught_text(learnt), unchanged, n_retracted
 
 
 def _read_lessons(
     reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage], unwanted: frozenset[str]
 ) -> Iterator[tuple[FiledMessage, SplitMessage]]:
-    from spamguard.folders.scan import initial_lessons
-
     lessons = initial_lessons(reader, filed, unwanted)
     for lesson, stored in common.progress(lessons, len(filed), title=mailbox.user):
         if stored is not None:

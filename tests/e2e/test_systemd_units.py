@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.cli import arguments, common
+from spamguard.cli import arguments, run
 from tests.e2e.daemon import ROOT
 from tests.support.confined import options
 from tests.support.waiting import COMMAND_SECONDS
@@ -75,7 +75,7 @@ def test_the_units_start_commands_that_exist(name: str) -> None:
     assert program == INSTALLED
     parsed = arguments.build_parser().parse_args(words)
     assert str(parsed.config) == CONFIGURATION
-    assert options(UNITS / name)["RestartPreventExitStatus"] == [str(common.EXIT_CONFIG)]
+    assert options(UNITS / name)["RestartPreventExitStatus"] == [str(run.EXIT_CONFIG)]
 
 
 @analyze

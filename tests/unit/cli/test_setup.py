@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def made(file: Path, position: str, mailboxes: str = "/home/*/Maildir") -> Setti
     old = load_settings(file) if file.exists() else None
     answers = Answers("postfix", position, mailboxes)
     text = make_config(file, old, answers, is_root=True)
-    settings = check_config(file, text, load_settings)
+    settings = check_config(Namespace(state=None, config=file), file, text)
     file.write_text(text)
     return settings
 
