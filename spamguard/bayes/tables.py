@@ -226,6 +226,10 @@ PER_OTHER_CLASS = ("biases", "fusion_biases")
 
 def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers) -> Tables:
     """Tables that have been taught nothing."""
+
+    def zeros(*shape: int) -> Integers:
+        return np.zeros(shape, np.int64)
+
     return Tables(
         bits=bits,
         blocks=np.zeros(1 << bits - _BLOCK_BITS, np.int32),
@@ -233,16 +237,16 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers)
         rows=np.zeros((BLOCK, 4), np.int32),
         columns=[],
         classes=list(BASE_CLASSES),
-        messages=np.zeros(N_BASE, np.int64),
-        totals=np.zeros((N_BASE, N_TOKEN_SETS), np.int64),
-        vocabulary=np.zeros(N_TOKEN_SETS, np.int64),
-        histogram=np.zeros((N_BASE, 2), np.int64),
-        trait_counts=np.zeros((N_BASE, traits, N_TRAIT_VALUES), np.int64),
-        number_sums=np.zeros((N_BASE, numbers), np.int64),
-        number_products=np.zeros((N_BASE, numbers, numbers), np.int64),
-        biases=np.zeros((N_BASE - 1, N_TOKEN_SETS), np.int64),
+        messages=zeros(N_BASE),
+        totals=zeros(N_BASE, N_TOKEN_SETS),
+        vocabulary=zeros(N_TOKEN_SETS),
+        histogram=zeros(N_BASE, 2),
+        trait_counts=zeros(N_BASE, traits, N_TRAIT_VALUES),
+        number_sums=zeros(N_BASE, numbers),
+        number_products=zeros(N_BASE, numbers, numbers),
+        biases=zeros(N_BASE - 1, N_TOKEN_SETS),
         fusion_weights=fusion_weights.copy(),
-        fusion_biases=np.zeros(N_BASE - 1, np.int64),
+        fusion_biases=zeros(N_BASE - 1),
     )
 
 
