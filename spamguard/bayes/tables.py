@@ -390,13 +390,23 @@ def count_lesson(tables: Tables, evidence: Evidence, counts: Ints32, index: int,
     ):
         raise not_counted_error(tables.classes[index])
     _update_vocabulary(tables, evidence, counts, index, sign)
-    tables.messages[index] += sign
-    tables.totals[index] += sign * evidence.sizes
-    tables.trait_counts[index, traits, evidence.traits] += sign
-    numbers = evidence.numbers.astype(np.int64)
-    tables.number_sums[index] += sign * numbers
-    tables.number_products[index] += sign * np.multiply.outer(numbers, numbers)
+    add_sums(tables, evidence, np.array([index]), sign)
     tables.changes += 1
+
+
+def add_sums(tables: Tables, evidence: Evidence, targets: Indices, sign: int = 1) -> None:
+    """Add one lesson or several of these classes to all sums that have no buckets."""
+    sizes, traits, numbers = np.atleast_2d(evidence.sizes, evidence.traits, evidence.numbers)
+    by_class = sign * (np.arange(len(tables.classes))[:, np.newaxis] == targets)
+    tables.messages += by_class.sum(axis=1)
+    tables.totals += by_class @ sizes
+    tables.number_sums += by_class @ numbers
+    cells = targets[:, np.newaxis], np.arange(traits.shape[1]), traits
+    np.add.at(tables.trait_counts, cells, sign)
+    for index in set(targets.tolist()):
+        # sums below 2**53 are exact in floats, and their products are fast
+        of_class = numbers[targets == index].astype(np.float64)
+        tables.number_products[index] += sign * (of_class.T @ of_class).astype(np.int64)
 
 
 def not_counted_error(name: str) -> TableError:
