@@ -396,7 +396,8 @@ def count_lesson(tables: Tables, evidence: Evidence, counts: Ints32, index: int,
 
 def add_sums(tables: Tables, evidence: Evidence, targets: Indices, sign: int = 1) -> None:
     """Add one lesson or several of these classes to all sums that have no buckets."""
-    sizes, traits, numbers = np.atleast_2d(evidence.sizes, evidence.traits, evidence.numbers)
+    of_lessons: tuple[NDArray[Any], ...] = evidence.sizes, evidence.traits, evidence.numbers
+    sizes, traits, numbers = (each.reshape(len(targets), -1) for each in of_lessons)
     by_class = sign * (np.arange(len(tables.classes))[:, np.newaxis] == targets)
     tables.messages += by_class.sum(axis=1)
     tables.totals += by_class @ sizes
