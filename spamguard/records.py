@@ -135,6 +135,15 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class Flip:
+    """What would change a label: without its strongest words for one class it would be another."""
+
+    words: int  # how many of them have to go
+    speaking_for: str  # the class
+    label: str  # that the message would have
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a verdict: the log-odds of being unwanted as a sum of parts, in nats.
 
@@ -154,8 +163,9 @@ class Explanation:
     clues: Sequence[Clue]  # strongest first
     traits: Mapping[str, float]
     numbers: Mapping[str, float]
-    few: bool = False  # no words would do, for want of lessons
+    few: bool = False  # too few lessons for any label
     cautious: bool = False  # it would be called spam if more good mail were known
+    flip: Flip | None = None  # None: no words would do
     sender: float = 0.0
     of_domain: bool = False  # that word is about everybody at the sender's domain
 

@@ -88,12 +88,7 @@ class BernoulliNB(NaiveBayes):
         return (class_sums(self._find_present(X), codes, n_classes),)
 
     def _find_present(self, X: Any) -> Any:
-        if isinstance(X, np.ndarray):
-            return np.greater(X, self.binarize)
-        present = X.copy()
-        present.sum_duplicates()  # an entry stored in two parts is one value
-        present.data = present.data > self.binarize
-        return present
+        return X.copy() > self.binarize  # which sums what is stored in two parts, in place
 
     def _is_possible(self, sums: ExactSums) -> bool:
         sizes, counts = sums

@@ -205,12 +205,8 @@ def _fuse_scores(parameters: ExpertParameters, scores: Integers) -> list[list[fl
 _ALPHA = 1.0  # add-one smoothing
 
 
-class Profile(NamedTuple):
-    """One way to judge."""
-
-    about: str
-    # returns the unnormalised log-probability of each class; None: fuse all experts
-    judge: Callable[[ExpertParameters, Features], list[float]] | None = None
+Judge = Callable[[ExpertParameters, Features], list[float]]
+"""Returns the unnormalised log-probability of each class."""
 
 
 def _word_counts(tables: Tables, features: Features) -> Ints32:
@@ -249,14 +245,10 @@ def _judge_multinomial(parameters: ExpertParameters, features: Features) -> list
 
 
 DEFAULT_PROFILE = "default"
-_ALL_EXPERTS = (
-    f"calibrated fusion of {len(EXPERTS)} experts over words, clues, pairs, traits and numbers"
-)
-_ABOUT = "{} naive Bayes over words, add-one smoothing"
-PROFILES = {
-    DEFAULT_PROFILE: Profile(_ALL_EXPERTS),
-    "bernoulli": Profile(_ABOUT.format("Bernoulli"), _judge_bernoulli),
-    "multinomial": Profile(_ABOUT.format("multinomial"), _judge_multinomial),
+PROFILES: dict[str, Judge | None] = {
+    DEFAULT_PROFILE: None,  # all experts are fused
+    "bernoulli": _judge_bernoulli,
+    "multinomial": _judge_multinomial,
 }
 
 
@@ -328,8 +320,8 @@ def token_parts(
     """
     evidence, counted, tables = message.evidence, message.multinomial[0], message.parameters.tables
     nats = np.array(message.scores[-1]) / STEPS_PER_NAT
-    experts_weights = side_weights(tables.fusion_weights)
-    weights = np.multiply(_confidence(message) / ONE, experts_weights, dtype=np.float64)
+    fused = side_weights(tables.fusion_weights)
+    weights = np.multiply(_confidence(message) / ONE, fused, dtype=np.float64)
     # each expert's sum once more, by its features
     pair = tables.classes.index(favoured), tables.classes.index(against)
     weighed = class_difference(message.weights, pair)

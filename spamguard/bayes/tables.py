@@ -226,6 +226,10 @@ PER_OTHER_CLASS = ("biases", "fusion_biases")
 
 def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers) -> Tables:
     """Tables that have been taught nothing."""
+
+    def zeros(*shape: int) -> Integers:
+        return np.zeros(shape, np.int64)
+
     return Tables(
         bits=bits,
         blocks=np.zeros(1 << bits - _BLOCK_BITS, np.int32),
@@ -233,16 +237,16 @@ def empty_tables(bits: int, traits: int, numbers: int, fusion_weights: Integers)
         rows=np.zeros((BLOCK, 4), np.int32),
         columns=[],
         classes=list(BASE_CLASSES),
-        messages=np.zeros(N_BASE, np.int64),
-        totals=np.zeros((N_BASE, N_TOKEN_SETS), np.int64),
-        vocabulary=np.zeros(N_TOKEN_SETS, np.int64),
-        histogram=np.zeros((N_BASE, 2), np.int64),
-        trait_counts=np.zeros((N_BASE, traits, N_TRAIT_VALUES), np.int64),
-        number_sums=np.zeros((N_BASE, numbers), np.int64),
-        number_products=np.zeros((N_BASE, numbers, numbers), np.int64),
-        biases=np.zeros((N_BASE - 1, N_TOKEN_SETS), np.int64),
+        messages=zeros(N_BASE),
+        totals=zeros(N_BASE, N_TOKEN_SETS),
+        vocabulary=zeros(N_TOKEN_SETS),
+        histogram=zeros(N_BASE, 2),
+        trait_counts=zeros(N_BASE, traits, N_TRAIT_VALUES),
+        number_sums=zeros(N_BASE, numbers),
+        number_products=zeros(N_BASE, numbers, numbers),
+        biases=zeros(N_BASE - 1, N_TOKEN_SETS),
         fusion_weights=fusion_weights.copy(),
-        fusion_biases=np.zeros(N_BASE - 1, np.int64),
+        fusion_biases=zeros(N_BASE - 1),
     )
 
 
@@ -386,13 +390,24 @@ def count_lesson(tables: Tables, evidence: Evidence, counts: Ints32, index: int,
     ):
         raise not_counted_error(tables.classes[index])
     _update_vocabulary(tables, evidence, counts, index, sign)
-    tables.messages[index] += sign
-    tables.totals[index] += sign * evidence.sizes
-    tables.trait_counts[index, traits, evidence.traits] += sign
-    numbers = evidence.numbers.astype(np.int64)
-    tables.number_sums[index] += sign * numbers
-    tables.number_products[index] += sign * np.multiply.outer(numbers, numbers)
+    add_sums(tables, evidence, np.array([index]), sign)
     tables.changes += 1
+
+
+def add_sums(tables: Tables, evidence: Evidence, targets: Indices, sign: int = 1) -> None:
+    """Add one lesson or several of these classes to all sums that have no buckets."""
+    of_lessons: tuple[NDArray[Any], ...] = evidence.sizes, evidence.traits, evidence.numbers
+    sizes, traits, numbers = (each.reshape(len(targets), -1) for each in of_lessons)
+    by_class = sign * (np.arange(len(tables.classes))[:, np.newaxis] == targets)
+    tables.messages += by_class.sum(axis=1)
+    tables.totals += by_class @ sizes
+    tables.number_sums += by_class @ numbers
+    cells = targets[:, np.newaxis], np.arange(traits.shape[1]), traits
+    np.add.at(tables.trait_counts, cells, sign)
+    for index in set(targets.tolist()):
+        # sums below 2**53 are exact in floats, and their products are fast
+        of_class = numbers[targets == index].astype(np.float64)
+        tables.number_products[index] += sign * (of_class.T @ of_class).astype(np.int64)
 
 
 def not_counted_error(name: str) -> TableError:

@@ -28,7 +28,7 @@ import numpy as np
 
 from spamguard.bayes import experts, fusion, logistic, tables
 from spamguard.bayes.formulas import Indices, Integers, Ints32
-from spamguard.bayes.tables import N_BASE, N_TOKEN_SETS, N_TRAIT_VALUES, Evidence, Tables
+from spamguard.bayes.tables import N_BASE, N_TOKEN_SETS, Evidence, Tables
 
 _NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; settling applies it
 
@@ -201,7 +201,7 @@ class _Replayer:
         if parameters is not None:
             scores = experts.combine_scores(parameters, batch, counts, margins)
             self._learn_fusion(scores, targets)
-        self._add_class_sums(batch, targets)
+        tables.add_sums(learnt, batch, targets)
 
     def _learn_batch(self, batch: Evidence, targets: Indices) -> Integers:
         """Learn weights and counts, STEP_LESSONS at a time.
@@ -237,20 +237,6 @@ class _Replayer:
             fusion.update_weights(scores[block, -1:], bad[block], weights, biases)
             if len(learnt.classes) > N_BASE:
                 fusion.update_class_weights(scores[block, :-1], targets[block], learnt, self.sides)
-
-    def _add_class_sums(self, batch: Evidence, targets: Indices) -> None:
-        learnt, traits = self.tables, batch.traits
-        by_class = (np.arange(len(learnt.classes))[:, np.newaxis] == targets).astype(np.int64)
-        learnt.messages += by_class.sum(axis=1)
-        learnt.totals += by_class @ batch.sizes
-        learnt.number_sums += by_class @ batch.numbers
-        values = learnt.trait_counts.reshape(-1)
-        rows = targets[:, np.newaxis] * traits.shape[1] + np.arange(traits.shape[1])
-        values += np.bincount((rows * N_TRAIT_VALUES + traits).ravel(), minlength=len(values))
-        for index in set(targets.tolist()):
-            # sums below 2**53 are exact in floats, and their products are fast
-            numbers = batch.numbers[targets == index].astype(np.float64)
-            learnt.number_products[index] += (numbers.T @ numbers).astype(np.int64)
 
     def take_weights(self) -> list[Ints32]:
         """The weights of all rows in use, in order, of every class but the first; rows go."""

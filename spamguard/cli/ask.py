@@ -85,9 +85,10 @@ Row = tuple[float, str, str]  # of a sum: the part, its name, a remark
 @command(
     "explain",
     """\
-Explain a verdict. A sentence comes first, then the log-odds as a sum, by group, by expert, and by
-word, trait and number of the message. Behind a word stand its kind and the messages of each class
-that have it. The votes on the message itself come first.
+Explain a verdict. A sentence comes first, and how many of its strongest words would have to go for
+another label; then the log-odds as a sum, by group, by expert, and by word, trait and number of the
+message. Behind a word stand its kind and the messages of each class that have it. The votes on the
+message itself come first.
 
 Of a message that passed, named by its ID, it shows the verdict and the action of that time, and the
 verdict by today's tables; of its words those are named that were among the 100 strongest then.
@@ -204,6 +205,7 @@ def _answer(
         f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
         f"log-odds {verdict.log_odds:+.3f}",
         explain_text.describe_verdict(why, features),
+        *filter(None, [explain_text.describe_flip(why)]),
     ]
     for vote in votes:
         user = vote.user or arguments.SITE

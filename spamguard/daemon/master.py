@@ -179,14 +179,12 @@ class Master:
     def _begin(self, settings: Settings) -> None:
         self._settings = settings
         self._announced = False
-        listening = [
-            self._sockets[startup.endpoint_address(door.listen)] for door in settings.doors
-        ]
+        addresses = [startup.endpoint_address(door.listen) for door in settings.doors]
         self._workers.begin(
             settings,
             # One for two cores: each has a scorer beside it (RESULTS.md, "How many workers").
             settings.workers or (len(os.sched_getaffinity(0)) + 1) // 2,
-            files=[each.fileno() for each in listening],
+            files=[self._sockets[address].fileno() for address in addresses],
         )
         teaching = {
             "folders": settings.watch,
@@ -199,7 +197,7 @@ class Master:
         self._web.begin(settings, bool(settings.web or settings.metrics), tasks=page)
         self._courier.begin(settings, bool(settings.shared))
         accounts = ["accounts"] if settings.accounts else []
-        self._imap.begin(settings, bool(settings.accounts), tasks=accounts)
+        self._imap.begin(settings, len(accounts), tasks=accounts)
 
     def _reload(self) -> None:
         """Take on new settings, or keep the old ones if the new ones cannot be used."""
@@ -242,17 +240,13 @@ class Master:
         return f"serving {', '.join(doors)}"
 
     def _describe(self) -> dict[str, object]:
-        workers = [
-            {
-                "pid": child.process.pid,
-                "ready": child.message.ready,
-            }
-            for child in self._workers.children
-        ]
         return {
             **status.describe_daemon(self._settings),
             "stopping": self._workers.stopping,
-            "workers": workers,
+            "workers": [
+                {"pid": child.process.pid, "ready": child.message.ready}
+                for child in self._workers.children
+            ],
             "report": self._report(),
         }
 

@@ -202,8 +202,6 @@ def check_inherited(inherited: Collection[Address], endpoints: Iterable[Endpoint
 
 # ---- rights
 
-_OWNED_FILES = (KEY_FILE, LEDGER_FILE)
-
 
 def drop_privileges(settings: Settings) -> None:
     """Make the state directory if it is missing, become its owner, and make the spool directory.
@@ -214,7 +212,8 @@ def drop_privileges(settings: Settings) -> None:
     try:
         if os.getuid() == 0:
             account = check_account(settings)
-            if account.pw_uid == 0:
+            uid, gid, name = account.pw_uid, account.pw_gid, account.pw_name
+            if uid == 0:
                 _log.warning(
                     "running as root, as %s belongs to root: "
                     "name a user with `user`, or give it to one with chown",
@@ -222,11 +221,10 @@ def drop_privileges(settings: Settings) -> None:
                 )
             _make_state(settings.state, account)
             # Drop everything of root's, for good: setresuid changes the saved id too.
-            if account.pw_uid != 0:
-                os.initgroups(account.pw_name, account.pw_gid)
-                os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
-                os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
-                name = account.pw_name
+            if uid != 0:
+                os.initgroups(name, gid)
+                os.setresgid(gid, gid, gid)
+                os.setresuid(uid, uid, uid)
                 os.environ.update(HOME=account.pw_dir, USER=name, LOGNAME=name)
                 _log.info("running as %s", name)
         else:
@@ -301,7 +299,7 @@ def _check_access(state: Path) -> None:
 
     A read-only disk is no reason: mail passes all the same.
     """
-    for path in (state, state / SPOOL_DIRECTORY, *(state / name for name in _OWNED_FILES)):
+    for path in (state, *(state / name for name in (SPOOL_DIRECTORY, KEY_FILE, LEDGER_FILE))):
         access = os.R_OK if path.name == KEY_FILE else os.R_OK | os.W_OK
         if (
             os.path.lexists(path)

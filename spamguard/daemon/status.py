@@ -100,7 +100,7 @@ def lock_state(state: Path) -> ExitStack:
     StartError: another daemon has the lock.
     """
     lock = ExitStack()
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
         descriptor = os.open(state / LOCK_FILE, flags, 0o600)
         lock.callback(os.close, descriptor)

@@ -46,8 +46,6 @@ _log = logging.getLogger("spamguard.web")
 _metrics_log = logging.getLogger("spamguard.metrics")
 
 RETRY_SECONDS = 15.0  # when an address is not available, or the certificate cannot be read
-# The probes need these. Both import numpy, which stays broken when two threads import it first.
-_PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
 
 def main(settings: Settings, channel: Channel) -> None:
@@ -56,7 +54,8 @@ def main(settings: Settings, channel: Channel) -> None:
     # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
-    for module in _PROBE_MODULES:
+    # The probes need these. Both import numpy, which stays broken when two threads import it first.
+    for module in ("spamguard.engine.filter", "spamguard.delivery.smtp"):
         import_module(module)
     # for uploads: /tmp may be memory, and the spool is where mail is kept private
     tempfile.tempdir = str(settings.state / SPOOL_DIRECTORY)

@@ -56,8 +56,8 @@ def explain_verdict(
         The word about the sender that counts.
     """
     tables, unwanted = message.parameters.tables, message.parameters.unwanted
-    favoured, against = policy.likeliest_sides(verdict, unwanted)
-    parts = break_down(message, favoured, against)
+    favoured, against = sides = policy.likeliest_sides(verdict, unwanted)
+    parts = break_down(message, *sides)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
     log_odds, biases = parts.log_odds, parts.biases
@@ -71,6 +71,8 @@ def explain_verdict(
         scores[PERSONAL_EXPERT] = float(class_difference(correction.evidence, numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
     few = message.parameters.fewest < policy.MIN_LESSONS
+    clues = _sorted_clues(message, parts.buckets, texts)
+    words = [clue.part for clue in clues]
     return Explanation(
         verdict=verdict,
         favoured=favoured,
@@ -80,11 +82,12 @@ def explain_verdict(
         biases=biases,
         shares=shares,
         scores=scores,
-        clues=_sorted_clues(message, parts.buckets, texts),
+        clues=clues,
         traits=dict(zip(TRAITS, parts.traits.tolist(), strict=True)),
         numbers=dict(zip(NUMBERS, parts.numbers.tolist(), strict=True)),
         few=few,
         cautious=not few and usual_spam_from <= verdict.probability < spam_from,
+        flip=None if few else policy.find_flip(verdict, sides, words, spam_from),
         sender=said.nats,
         of_domain=said.of_domain,
     )
@@ -462,6 +465,16 @@ def describe_verdict(
         clauses.append("that does not decide it")
     title = class_title(label)
     return f"{title[:1].upper()}{title[1:]}: {'; '.join(clauses)}."
+
+
+def describe_flip(why: Explanation, class_title: Callable[[str], str] = str) -> str:
+    """What would change the label, in one sentence; empty if no words would."""
+    flip = why.flip
+    if not flip:
+        return ""
+    words = "strongest word" if flip.words == 1 else f"{flip.words:,} strongest words"
+    side, label = class_title(flip.speaking_for), class_title(flip.label)
+    return f"Without its {words} for {side} it would be {label}."
 
 
 def readable_words(described: Iterable[tuple[Said, str, str]]) -> list[Said]:

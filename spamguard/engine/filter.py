@@ -95,7 +95,7 @@ class Filter(ClosedOnExit):
         self._store = store
         self._user_models = fold.UserModels(ledger)
         self.senders = sender_words
-        self._judge_alone = PROFILES[profile].judge
+        self._judge_alone = PROFILES[profile]
         self._reader = ExampleReader(key)
         self._spam_from = spam_threshold
         self._read_classes()

@@ -9,12 +9,13 @@ raises the threshold of spam while few good messages are known (`required_probab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
+from itertools import accumulate
 from math import exp, inf, log, log1p
 from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard.config.options import Action, Policy, Rule
-from spamguard.records import Verdict
+from spamguard.records import Flip, Verdict
 
 if TYPE_CHECKING:
     from spamguard.bayes.experts import ExpertParameters
@@ -112,6 +113,26 @@ def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str], stayed: int)
 def logit(probability: float) -> float:
     """Log-odds of a probability between 0 and 1, both excluded."""
     return log(probability) - log1p(-probability)
+
+
+def find_flip(
+    verdict: Verdict, sides: tuple[str, str], parts: Iterable[float], spam_from: float
+) -> Flip | None:
+    """How few of the parts, in this order, would have to go for the nearest other label.
+
+    Sides are the likeliest unwanted class and the likeliest wanted one.
+
+    >>> find_flip(Verdict("spam", 0.98, 4.0, {}), ("spam", "ham"), [2.5, -1.0, 1.0], 0.9)
+    Flip(words=1, speaking_for='spam', label='unsure')
+    """
+    borders = logit(HAM_THRESHOLD), logit(spam_from)
+    distance = min((border - verdict.log_odds for border in borders), key=abs)
+    speaking_for, beyond = sides if distance < 0 else sides[::-1]
+    gone = accumulate(abs(part) for part in parts if part * distance < 0)
+    for number, moved in enumerate(gone, 1):
+        if moved > abs(distance):
+            return Flip(number, speaking_for, beyond if verdict.label == UNSURE else UNSURE)
+    return None
 
 
 # ---- the first days

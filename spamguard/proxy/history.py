@@ -170,12 +170,11 @@ def _pack_words(words: Sequence[Word]) -> bytes:
 
 def _unpack_words(packed: bytes) -> tuple[Word, ...]:
     number = int.from_bytes(packed[:2], "little")
-    form = _WORDS_FORMAT.format(number)
-    size = struct.calcsize(form)
     if not number:
         return ()
-    _, *numbers = struct.unpack(form, packed[:size])
-    texts = packed[size:].decode().split("\0")
+    form = _WORDS_FORMAT.format(number)
+    _, *numbers = struct.unpack_from(form, packed)
+    texts = packed[struct.calcsize(form) :].decode().split("\0")
     return tuple(starmap(Word, zip(numbers[:number], texts, numbers[number:], strict=True)))
 
 
@@ -273,7 +272,7 @@ class History(ClosedOnExit):
 
     def trusted_time(self, now: float) -> float:
         """The time by which mail grows old (`Database.trusted_time`)."""
-        with self._db.errors(), self._db.transaction():
+        with self._db.transaction():
             return self._db.trusted_time(now)
 
     def append(self, rows: Sequence[RowValues]) -> None:

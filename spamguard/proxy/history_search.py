@@ -54,6 +54,10 @@ _COUNT_VERDICTS_AND_LESSONS = (
 _SELECT_NAMED = (
     "SELECT id FROM judgements WHERE lower(hex(substr(digest, 1, 6))) = ? ORDER BY id DESC LIMIT 1"
 )
+_SELECT_PROBABILITIES = (
+    "SELECT judgements.id, probability FROM json_each(?) JOIN judgements ON judgements.id = value "
+    "WHERE digest != x''"
+)
 
 
 class HistoryFilter(NamedTuple):
@@ -183,8 +187,7 @@ class HistorySearch(History):
 
     def find_probabilities(self, names: Sequence[str]) -> dict[str, float]:
         """The probability of each of these rows that was scanned, by id."""
-        query = "SELECT id, probability FROM judgements WHERE digest != x'' AND id IN "
-        return dict(self._db.query(query + _marks(names), names))
+        return dict(self._db.query(_SELECT_PROBABILITIES, (json.dumps(names),)))
 
     def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
         """Set the classes of messages, for `HistoryFilter.taught`; None for no lesson.
@@ -200,10 +203,6 @@ class HistorySearch(History):
             old = [(digest,) for digest in labels]
             self._db.executemany("DELETE FROM temp.taught WHERE digest = ?", old)
             self._db.executemany("INSERT INTO temp.taught VALUES (?, ?)", added)
-
-
-def _marks(values: Sequence[object]) -> str:
-    return f"({','.join('?' * len(values))})"
 
 
 # ---- lessons from the history

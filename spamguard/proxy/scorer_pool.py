@@ -175,17 +175,13 @@ class ScorerPool:
         users: tuple[str, ...] = (),
         options: ScanOptions = DEFAULT_OPTIONS,
     ) -> Scan | NotScanned:
-        """The scan of a message, or the reason why there is none; never raises.
+        """The scan of a message, or the reason why there is none. OSError: it cannot be read.
 
         `on_top` are header fields, each with CRLF, that count as if they stood on top of the
         message. The users are those whose mail it may be; `Scan.personal` has only these.
         """
-        try:
-            # Poison need not be told from its like.
-            start = b"%d %b" % (message.size, message.read_start(64 << 10))
-        except OSError as error:
-            _log.error("a message cannot be read to be judged: %s", error)
-            return NotScanned("unreadable")
+        # Poison need not be told from its like.
+        start = b"%d %b" % (message.size, message.read_start(64 << 10))
         fingerprint = blake2b(start).digest()
         times, last = self._poison_records.get(fingerprint, (0, 0.0))
         if times >= _POISON_COUNT and monotonic() - last < _POISON_SECONDS:

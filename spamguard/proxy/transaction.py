@@ -432,11 +432,7 @@ class FilterTransaction:
         envelope = Envelope(self._sender, tuple(self._accepted), self._client)
         door = str(self._proxy.listener.listen)
         record = DeliveryRecord(door, envelope, message.size, oddities)
-        try:
-            outputs = await self._judge(message, record)
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("%s: a fault in handling this message", record.id)
-            outputs = [Output(record, None, Replies.LOCAL_ERROR)]
+        outputs = await self._judge(message, record)
         # The transaction that is open serves if everybody gets the same message, and gets it here.
         opened: NextHopTransaction | None = self._transaction
         record, _, refusal = outputs[0]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, PlainSerializer, TypeAdapter
 
 from spamguard.engine import explain_text
-from spamguard.records import Clue, Explanation, Verdict, Word
+from spamguard.records import Clue, Explanation, Flip, Verdict, Word
 from spamguard.times import rfc3339
 
 if TYPE_CHECKING:
@@ -328,7 +328,8 @@ class ExplanationGroup:
 class VerdictExplanation(Verdict):
     """The parts of a verdict. The groups' parts sum to `sum`; so do prior and shares of the
     experts, and so do words, other_words, traits, numbers, biases and prior. sentence: verdict and
-    reasons in words.
+    reasons in words. flip: how many of the strongest words for a class would have to go, and the
+    label without them; null if no words would do, or too little has been taught.
     """
 
     sentence: str
@@ -343,6 +344,7 @@ class VerdictExplanation(Verdict):
     traits: Mapping[str, float]
     numbers: Mapping[str, float]
     biases: float
+    flip: Flip | None
 
 
 @dataclass(frozen=True)
@@ -387,4 +389,5 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
         traits=why.traits,
         numbers=why.numbers,
         biases=why.biases,
+        flip=why.flip,
     )

@@ -217,13 +217,15 @@ Part = TypeVar("Part", GroupPart, ExplainedFeature)
 class ExplanationView(NamedTuple):
     """An explanation as a sentence and tables, each of which sums to the log-odds.
 
-    sentence: every second part is a word of the message. question: of what it gives the log-odds.
+    sentence: every second part is a word of the message. flip: what would change the label.
+    question: of what it gives the log-odds.
     features: the strongest, and a row for all others, or all of them (more: there are others).
     before: what words added when the message passed.
     """
 
     why: Explanation
     sentence: Sequence[str]
+    flip: str
     question: str
     groups: Sequence[GroupPart]
     features: Sequence[ExplainedFeature]
@@ -251,6 +253,7 @@ def build_explanation(
     return ExplanationView(
         why,
         sentence.split(_WORD_MARK),
+        explain_text.describe_flip(why, label_text),
         explain_text.describe_odds(why, label_text),
         _round(explain_text.sum_groups(features), why.log_odds),
         _round([*shown, other], why.log_odds),

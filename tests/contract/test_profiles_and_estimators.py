@@ -72,8 +72,8 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Form, float]] = {
 
 def judged(family: str, parameters: experts.ExpertParameters, features: Features) -> NDArray[Any]:
     """The unnormalised log-probability of each class."""
-    if family in PROFILES:
-        return np.array(PROFILES[family].judge(parameters, features))
+    if judge := PROFILES.get(family):
+        return np.array(judge(parameters, features))
     known = parameters.class_estimates
     if family == "categorical":
         ratios = experts.look_up_ratios(known.traits, features.traits)

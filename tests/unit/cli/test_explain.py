@@ -51,3 +51,12 @@ def test_for_a_user_there_is_one_more_part(run, taught, clear, tmp_path):
     assert sum(by_expert) == first == second == sum(by_feature) > 0
     assert re.search(r" \+\d+\.\d+  personal +\++\n", done.out)
     assert "  personal " not in run(taught, "explain", path).out
+
+
+def test_what_would_change_the_label(run, taught, clear, tmp_path):
+    path = tmp_path / "message.eml"
+    path.write_bytes(clear["spam"])
+    flip = run(taught, "explain", "--json", path).json["flip"]
+    assert (flip["speaking_for"], flip["label"]) == ("spam", "unsure")
+    line = rf"^Without its ({flip['words']} )?strongest words? for spam it would be unsure\.$"
+    assert re.search(line, run(taught, "explain", path).out, re.MULTILINE)

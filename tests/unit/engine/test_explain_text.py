@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spamguard.engine import explain_text
+from spamguard.engine import explain_text, policy
 from spamguard.engine.explain_text import GROUPS, KINDS
 from spamguard.records import Clue, Explanation, Verdict
 
@@ -55,6 +55,24 @@ def test_kind_group_and_name_of_a_token(clue: Clue, kind: str, group: str, name:
 def test_caution_is_told_where_it_decides() -> None:
     cautious = replace(explanation(Clue("money", 5.0, {}), verdict=UNSURE), cautious=True)
     assert "enough for spam once 500 good messages are known" in describe(cautious)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "spam_from", "parts", "sentence"),
+    [
+        (SPAM, 0.9, (2.5, -9.0, 1.0), "Without its strongest word for spam it would be unsure."),
+        (SPAM, 0.9, (1.5, -9.0, 1.0), "Without its 2 strongest words for spam it would be unsure."),
+        (UNSURE, 0.9, (-1.0, -1.0), "Without its 2 strongest words for ham it would be spam."),
+        (UNSURE, 0.999, (3.0, -1.0), "Without its strongest word for spam it would be ham."),
+        (SPAM, 0.9, (1.0, -9.0, 1.0), ""),
+    ],
+)
+def test_what_would_change_a_label(
+    verdict: Verdict, spam_from: float, parts: tuple[float, ...], sentence: str
+) -> None:
+    flip = policy.find_flip(verdict, ("spam", "ham"), parts, spam_from)
+    why = replace(explanation(verdict=verdict), flip=flip)
+    assert explain_text.describe_flip(why) == sentence
 
 
 def test_every_kind_has_a_group() -> None:

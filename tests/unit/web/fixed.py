@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from spamguard.config.options import Settings
 from spamguard.errors import NotAllowedError, NotThereError, SpamguardError, UsageError
-from spamguard.records import Clue, Explanation, Verdict
+from spamguard.records import Clue, Explanation, Flip, Verdict
 from spamguard.storage import Spool
 from spamguard.web.auth import (
     Person,
@@ -87,7 +87,7 @@ def explanation(verdict: Verdict = SPAM) -> Explanation:
     shares = {"multinomial words": 4.0, "logistic words": 2.558}
     return Explanation(
         verdict, "spam", "ham", 6.658, 0.1, 0.2, shares, shares, clues,
-        {"charset": 1.1}, {"links": 3.008}, -3.7, 4,
+        {"charset": 1.1}, {"links": 3.008}, flip=Flip(4, "spam", "unsure"),
     )  # fmt: skip
 
 

@@ -234,3 +234,8 @@ def test_assets_are_small_and_may_be_kept(
         "image/svg+xml",
     ]
     assert "immutable" in pages[0].headers["cache-control"]
+
+
+def test_a_message_says_what_would_change_its_label(service: Fixed, tmp_path: Path) -> None:
+    (page,) = get(service, tmp_path, f"/history/{NAME}")
+    assert "Without its 4 strongest words for spam it would be unsure." in page.text
