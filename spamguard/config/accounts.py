@@ -114,46 +114,29 @@ PresetName = Annotated[str, Option(_check_preset)]
 class OAuth:
     """A token instead of a password, made with one's own registration at the provider."""
 
-    client_id: Annotated[types.PersonName, "Id of one's own application at the provider"]
-    token_file: Annotated[
-        types.AbsolutePath, "File with the refresh token, which `spamguard account login` writes"
-    ]
-    client_secret_file: Annotated[
-        types.SecretFile | None, "File with the application's secret; null: it has none"
-    ] = None
+    client_id: types.PersonName  # of one's own application at the provider
+    token_file: types.AbsolutePath  # has the refresh token; `spamguard account login` writes it
+    client_secret_file: types.SecretFile | None = None  # of the application; None: it has none
 
 
 @dataclass(frozen=True)
 class Account:
     """Mail of one person that is reached by IMAP."""
 
-    name: Annotated[AccountName, "What it is called here, most often the address"]
-    server: Annotated[types.Host, "The IMAP server: a host name or an IP address"]
-    user: Annotated[types.PersonName, "Name to log in with, most often the address"]
-    password_file: Annotated[
-        types.AbsolutePath | None, "File whose first line is the password; null: none"
-    ] = None
-    password_command: Annotated[
-        Command | None, "Command whose first line of output is the password; null: none"
-    ] = None
-    credential: Annotated[
-        types.FileName, "Name of a systemd credential that is the password; empty: none"
-    ] = ""
-    oauth: Annotated[OAuth | None, "A token instead of a password; null: none"] = None
-    port: Annotated[Port, "Port of the server; 0: 993 with tls, 143 otherwise"] = 0
-    tls: Annotated[AccountTls, "tls, starttls or, to this machine only, none"] = AccountTls.TLS
-    mode: Annotated[
-        Mode, "look: write nothing; flag: set $Junk; move: also move spam into Junk"
-    ] = Mode.LOOK
-    folders: Annotated[
-        tuple[tuple[str, types.FolderRole], ...],
-        MAPPING,
-        "Role of a folder, by a pattern of its name: a class, neutral, trash or ignored",
-    ] = ()
-    preset: Annotated[PresetName, "The provider, if it is one that is known"] = "other"
-    unread_moves: Annotated[
-        UnreadMoves, "Mail that comes into Junk unread: wait until it is read, or learn spam"
-    ] = UnreadMoves.WAIT
+    name: AccountName  # what it is called here, most often the address
+    server: types.Host
+    user: types.PersonName  # name to log in with, most often the address
+    password_file: types.AbsolutePath | None = None  # its first line is the password
+    password_command: Command | None = None  # its first line of output is the password
+    credential: types.FileName = ""  # of systemd
+    oauth: OAuth | None = None
+    port: Port = 0  # 0: what is usual
+    tls: AccountTls = AccountTls.TLS
+    mode: Mode = Mode.LOOK
+    # role of a folder, by a pattern of its name: a class, neutral, trash or ignored
+    folders: Annotated[tuple[tuple[str, types.FolderRole], ...], MAPPING] = ()
+    preset: PresetName = "other"
+    unread_moves: UnreadMoves = UnreadMoves.WAIT
 
     @property
     def usual_port(self) -> int:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from pydantic_core import ErrorDetails
 
 from spamguard.config import schema
 from spamguard.config.options import Position, Settings
-from spamguard.config.schema import SETTINGS, KeyPath, all_groups, group_in, options
+from spamguard.config.schema import SETTINGS, KeyPath, group_in, options
 from spamguard.config.values import describe_value
 from spamguard.errors import ConfigError
 
@@ -115,21 +114,14 @@ def _describe(error: ErrorDetails, document: Document) -> str:
             expected = f"one of {error['ctx']['expected'].replace(chr(39), '')}"
         case _:
             group = _group_at(path)
-            required = [
-                f"{option.name}: …"
-                for option in (fields(group) if group else ())
-                if option.default is MISSING
-            ]
-            expected = f"a mapping as in {{{', '.join(required or ['key: …'])}}}"
+            first = next(iter(options(group))) if group else "key"
+            expected = f"a mapping as in {{{first}: …}}"
     return f"{key}: expected {expected}, found {describe_value(error['input'])}"
 
 
 def _find_key(key: str, path: KeyPath) -> str:
     """What somebody who wrote this key there may have wanted."""
     known = options(_group_at(path))
-    places = {place: None for group, place in all_groups().items() if key in options(group)}
-    if places:
-        return f" here: it belongs to {' or '.join(places)}"
     if near := get_close_matches(key.lower(), known, 1, 0.6):
         return f": did you mean {near[0]!r}?"
     return f": leave it out, or write one of {', '.join(known)}"

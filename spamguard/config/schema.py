@@ -52,16 +52,6 @@ def group_in(kind: Any) -> Any | None:
     return next(filter(None, map(group_in, get_args(kind))), None)
 
 
-@cache
-def all_groups(group: Any = Settings, place: str = "the top level") -> dict[Any, str]:
-    """All groups, each with the key under which it first stands."""
-    found = {group: place}
-    for name, kind in options(group).items():
-        if inner := group_in(kind):
-            found = all_groups(inner, name) | found
-    return found
-
-
 def dump_settings(settings: Any, key: str = "") -> str:
     """The settings, or one group under its key, as YAML; names of key files, not their contents."""
     values = to_plain(settings, type(settings))
@@ -196,8 +186,7 @@ def find_warnings(settings: Settings) -> list[str]:
     """What is allowed and most likely not meant."""
     warnings = []
     usual_names = ("spam", "ham", "unsure", *NON_TEACHING_ROLES)
-    taught = list(_taught_classes(settings))
-    for where, label in taught:
+    for where, label in _taught_classes(settings):
         # Spam that is moved to a folder of class `spamm` would be learnt as good mail.
         near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
         if near and label not in usual_names:
@@ -205,13 +194,9 @@ def find_warnings(settings: Settings) -> list[str]:
                 f"{where}: {label} is a class of its own, of good mail unless it was made with "
                 f"`learn --unwanted`: did you mean {near[0]}?"
             )
-    known = {*usual_names, *(label for _, label in taught)}
     for door in settings.doors:
         for number, rule in enumerate(door.rules):
             where = f"{door.listen}: rule {number + 1} for {rule.when}"
-            near = get_close_matches(rule.when, usual_names[:3], 1, 0.7)
-            if near and rule.when not in known:
-                warnings.append(f"{where}: did you mean {near[0]}?")
             for earlier, wide in enumerate(door.rules[:number], 1):
                 if wide.when == rule.when and wide.from_probability <= rule.from_probability:
                     warnings.append(

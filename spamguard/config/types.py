@@ -25,7 +25,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 from spamguard import times
 from spamguard.config import values
 from spamguard.config.values import Endpoint, HostPort, Protocol, describe_value
-from spamguard.users import RESERVED_CLASSES, is_class_name
+from spamguard.users import RESERVED_CLASSES
 
 NON_TEACHING_ROLES = ("neutral", "trash", "ignored")  # of folders that teach nothing
 
@@ -144,21 +144,6 @@ def _number_option(
     return Option(check)
 
 
-def _class_option(*other_names: str) -> Option:
-    """A class, or one of these words."""
-    expected = "a class such as spam or ham"
-    expected += f", or one of {', '.join(other_names)}" if other_names else ""
-
-    def check(value: object) -> str:
-        if isinstance(value, str) and (
-            value in other_names or (is_class_name(value) and value != "class")
-        ):
-            return value
-        raise _mismatch(expected, value)
-
-    return Option(check)
-
-
 # ---- numbers and truth values
 
 
@@ -257,7 +242,6 @@ MaildirPattern = Annotated[str, Option(_check_maildir)]
 # ---- addresses: where to listen, where mail goes on, who may connect
 
 _HOST_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
-_HOST_PORT = r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})"
 
 
 def _check_place(endpoint: Endpoint) -> Endpoint:
@@ -277,10 +261,10 @@ def _check_network(value: object) -> str:
 
 
 def check_host_port(value: object) -> HostPort:
-    match = re.fullmatch(_HOST_PORT, value) if isinstance(value, str) else None
     with suppress(ValueError):
-        if match and 1 <= int(match[3]) <= 65535:
-            return HostPort(str(ip_address(match[1] or match[2])), int(match[3]))
+        place = values.parse_endpoint(f"smtp://{value}")
+        if place.port:
+            return HostPort(str(ip_address(place.host)), place.port)
     raise _mismatch("ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110", value)
 
 
@@ -317,12 +301,19 @@ MAILBOX = re.compile(f"{_LOCAL_PART}@{_HOST_NAME}")
 _SENDER = rf"(?:\*|{_LOCAL_PART})@{_HOST_NAME}"
 _LABEL = r"[a-z][a-z0-9_-]{0,31}"
 _VERDICT = rf"unsure|(?!(?:{'|'.join(RESERVED_CLASSES)})\Z){_LABEL}"
+_CLASS = rf"(?!(?:{'|'.join((*RESERVED_CLASSES, 'class'))})\Z){_LABEL}"
 _ACCOUNT = r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?"
 _MAIL_USER = r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )"  # blanks within it only
 
 Label = Annotated[str, pattern_option(_VERDICT, "the name of a class, spam or unsure")]
-ClassName = Annotated[str, _class_option()]
-FolderRole = Annotated[str, _class_option(*NON_TEACHING_ROLES)]
+ClassName = Annotated[str, pattern_option(_CLASS, "a class such as spam or ham")]
+FolderRole = Annotated[
+    str,
+    pattern_option(
+        "|".join((*NON_TEACHING_ROLES, _CLASS)),
+        f"a class such as spam or ham, or one of {', '.join(NON_TEACHING_ROLES)}",
+    ),
+]
 RunAsUser = Annotated[str, pattern_option(_ACCOUNT, "the name of a user", empty=True)]
 Account = Annotated[str, pattern_option(_ACCOUNT, "the name of a user")]
 MailUser = Annotated[str, pattern_option(_MAIL_USER, "the name of a user of mail", empty=True)]

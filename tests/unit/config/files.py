@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from spamguard.config.schema import all_groups, options
+from spamguard.config.options import Settings
+from spamguard.config.schema import group_in, options
 
 SHIPPED = Path(__file__).parents[3] / "config" / "spamguard.yaml"
 STATE = "state: /var/lib/spamguard\n"
@@ -24,5 +26,7 @@ def listener(
     )
 
 
-def keys() -> list[str]:
-    return [key for group in all_groups() for key in options(group)]
+def keys(group: Any = Settings) -> list[str]:
+    """The keys of a group and of all groups in it."""
+    inner = filter(None, map(group_in, options(group).values()))
+    return [*options(group), *(key for each in inner for key in keys(each))]
