@@ -227,7 +227,7 @@ def short_path(directory: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _connect(client: socket.socket, path: Path) -> None:
+def connect(client: socket.socket, path: Path) -> None:
     with short_path(path.parent) as directory:
         client.connect(str(directory / path.name))
 
@@ -236,7 +236,7 @@ def ask(path: Path, request: bytes, seconds: float) -> bytes:
     """Send a line to the process of ours that listens there; the line that it answers. OSError."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(seconds)
-        _connect(client, path)
+        connect(client, path)
         client.sendall(request + b"\n")
         with client.makefile("rb") as stream:
             return stream.readline()
@@ -247,7 +247,7 @@ def is_listening(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
-            _connect(client, path)
+            connect(client, path)
         except BlockingIOError:  # its queue is full just now
             return True
         except OSError:

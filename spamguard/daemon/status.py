@@ -76,8 +76,7 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_TIMEOUT)
         try:
-            with process.short_path(state) as directory:
-                connection.connect(str(directory / STATUS_SOCKET))
+            process.connect(connection, state / STATUS_SOCKET)
             pid, _ = process.peer_credentials(connection)
         except OSError:  # nobody listens, or accepted for so long that the queue is full
             return None

@@ -38,7 +38,7 @@ from spamguard.folders.maildir import (
     Mailbox,
     MessageFile,
 )
-from spamguard.process import short_path
+from spamguard.process import connect
 
 MAX_REQUEST_BYTES = 32 << 10  # a path, a directory and a name, and then some
 MAX_ANSWER_BYTES = 512 << 20  # more than `list_files` gives, in any letters
@@ -288,8 +288,7 @@ class RemoteMailboxes:
         self._channel, self._missed_changes = socket.socket(socket.AF_UNIX), True
         self._channel.settimeout(_GREETING_TIMEOUT)
         try:
-            with short_path(self._path.parent) as directory:
-                self._channel.connect(str(directory / self._path.name))
+            connect(self._channel, self._path)
         except OSError as error:
             raise self._disconnect(error.strerror or str(error)) from error
         try:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spamguard.errors import SpamguardError, error_text
 from spamguard.imap.bodies import Body
-from spamguard.process import short_path
+from spamguard.process import connect
 
 _SECONDS = 60.0
 _MAX_ANSWER_BYTES = 4 << 20  # the message's header section is part of it
@@ -41,8 +41,7 @@ def ask(door: Path, body: Body, user: str) -> Answer:
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_SECONDS)
-            with short_path(door.parent) as directory:
-                connection.connect(str(directory / door.name))
+            connect(connection, door)
             connection.sendall(head.encode())
             for piece in body.pieces():
                 connection.sendall(piece)
