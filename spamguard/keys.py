@@ -12,7 +12,6 @@ sort by time.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import struct
@@ -60,8 +59,6 @@ def store_key(path: Path, key: bytes) -> bytes:
     try:
         with suppress(FileExistsError), create_atomically(path) as file:
             file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
     except OSError as error:
         what_to_do = remedy(error, "choose a state directory you may write to")
         raise LedgerError(f"{path}: cannot be written ({error.strerror}): {what_to_do}") from error

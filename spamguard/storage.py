@@ -107,13 +107,15 @@ def replace_private(path: Path, chunks: Iterable[bytes], *, durable: bool = True
 
 
 @contextmanager
-def create_atomically(path: Path) -> Iterator[BinaryIO]:
+def create_atomically(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """Yield a private file to write; it gets this name when the block ends well, or
     FileExistsError.
     """
     with draft_file(path) as draft, create_private(draft) as file:
         yield file
         file.flush()
+        if durable:
+            os.fsync(file.fileno())
         path.hardlink_to(draft)
 
 
@@ -139,7 +141,7 @@ class Spool:
 
     _directory: Path
     _memory: bytearray = field(default_factory=bytearray)
-    _file: int | None = None
+    descriptor: int | None = None
     _failure: OSError | None = None
     size: int = 0
 
@@ -147,23 +149,23 @@ class Spool:
     def open_file(cls, path: Path) -> Spool:
         """The message in a file, only to be read; a symbolic link is refused."""
         spool = cls(path.parent)
-        spool._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        spool.size = os.fstat(spool._file).st_size
+        spool.descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        spool.size = os.fstat(spool.descriptor).st_size
         return spool
 
     def write(self, data: bytes) -> None:
         """Append all of it, or fail for good, as on a full disk."""
         self._raise_failure()
-        if self._file is None and self.size + len(data) <= MAX_MEMORY_BYTES:
+        if self.descriptor is None and self.size + len(data) <= MAX_MEMORY_BYTES:
             self._memory += data
         else:
             try:
-                if self._file is None:
+                if self.descriptor is None:
                     with tempfile.TemporaryFile(buffering=0, dir=self._directory) as unnamed:
-                        self._file = os.dup(unnamed.fileno())
-                    _write_all(self._file, self._memory)
+                        self.descriptor = os.dup(unnamed.fileno())
+                    _write_all(self.descriptor, self._memory)
                     self._memory = bytearray()
-                _write_all(self._file, data)
+                _write_all(self.descriptor, data)
             except OSError as error:
                 self._release(error)
                 raise
@@ -187,13 +189,9 @@ class Spool:
 
     def _read_at(self, start: int, length: int) -> bytes:
         self._raise_failure()
-        if self._file is None:
+        if self.descriptor is None:
             return bytes(self._memory[start : start + length])
-        return os.pread(self._file, length, start)
-
-    @property
-    def descriptor(self) -> int | None:
-        return self._file
+        return os.pread(self.descriptor, length, start)
 
     def close(self) -> None:
         self._release(OSError(errno.EBADF, "the message is no longer kept"))
@@ -205,9 +203,9 @@ class Spool:
     def _release(self, failure: OSError) -> None:
         self._failure = self._failure or failure
         self._memory = bytearray()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
 
 
 @dataclass(frozen=True)

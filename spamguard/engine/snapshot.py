@@ -80,16 +80,13 @@ def write_snapshot(path: Path, tables: Tables, *, durable: bool, hashed: bool = 
     digest = hashlib.sha256()
     text = _describe_layout(tables)
     head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
-    with create_atomically(path) as file:
+    with create_atomically(path, durable=durable) as file:
         for data in (np.frombuffer(head, np.uint8), *(array for _, array in _iter_arrays(tables))):
             content = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
             for part in (content.data, bytes(-content.nbytes % _PAGE_BYTES)):
                 file.write(part)
                 if hashed:
                     digest.update(part)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
     if durable:
         sync_directory(path.parent)
     return digest.hexdigest() if hashed else ""
