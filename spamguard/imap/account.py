@@ -1,7 +1,7 @@
 """One account, kept in step: what came is judged, and where the account says so, spam is moved.
 
-`AccountWatch.step` does what is due. Now and then all folders are asked for by STATUS, so that a
-server that keeps silent in IDLE costs minutes.
+`AccountWatch.step` does what is due. Every five minutes all folders are listed with their
+numbers, so that a server that keeps silent in IDLE costs minutes.
 
 In the mode *look* nothing is ever written there. A move is written down before the command
 (`records.Intent`). After a crash the folders tell what became of it: a message in Junk has been
@@ -36,8 +36,6 @@ from spamguard.log import WarnOnce
 _log = logging.getLogger("spamguard.imap")
 
 POLL_SECONDS = 300.0  # between two looks at all folders
-_RELIST_SECONDS = 1800.0  # between two lists of folders
-_SHUT_SECONDS = 60.0  # until that after a folder could not be opened: it may be gone
 _LINGER_SECONDS = 2.0  # until IDLE after a message was read: the next one may follow
 _BATCH = 20  # messages that are judged in a step, and as many are kept until they are read
 _SMALL_BYTES = 256 << 10  # larger ones are not kept
@@ -75,7 +73,7 @@ class AccountWatch:
         self._dirty: set[int] = set()
         self._unread: set[int] = set()  # folders of messages that could not be read
         self._statuses: dict[int, str] = {}  # of folders, noted once they were looked at
-        self._poll_at = self._relist_at = 0.0
+        self._poll_at = 0.0
         self._failures = 0
         self._tries = Counter[str]()
         self._recent: dict[str, Body] = {}  # fetched just now, for who wants them again
@@ -132,17 +130,13 @@ class AccountWatch:
     def _step(self) -> float:
         if not self.line.is_up:
             self.line.connect()
-            self._poll_at = self._relist_at = 0.0
+            self._poll_at = 0.0
             self.status.connected_since = int(time.time())
         told = self.line.end_wait()
         self._dirty.update(row.id for row in self.folders() if row.raw in told)
-        now = time.monotonic()
-        if now >= self._relist_at:
-            self._list_folders()
-            self._relist_at = now + _RELIST_SECONDS
-        if now >= self._poll_at:
+        if time.monotonic() >= self._poll_at:
             self._poll()
-            self._poll_at = now + POLL_SECONDS
+            self._poll_at = time.monotonic() + POLL_SECONDS
         self._look_and_settle()
         has_more = self._judge()
         if self._dirty:  # after our own moves
@@ -184,9 +178,13 @@ class AccountWatch:
     def _take_folders(self) -> None:
         self._folders = {row.id: row for row in self.records.folders()}
 
-    def _list_folders(self) -> None:
+    def _poll(self) -> None:
+        """Learn which folders there are, and in which something has changed since they were last
+        looked at.
+        """
         before = {row.directory for row in self.folders()}
-        found = account_folders(self.account, self.line.other.list_folders())
+        listed = self.line.other.list_folders()
+        found = account_folders(self.account, listed)
         if not any(each.directory == "" for each in found):  # each server has it: half an answer
             raise ImapError("the server lists no INBOX")
         self._junk = find_junk(found)
@@ -196,11 +194,9 @@ class AccountWatch:
         self._take_folders()
         if before != {row.directory for row in self.folders()}:
             self._tell(self, None)
-
-    def _poll(self) -> None:
-        """Find folders in which something has changed since they were last looked at."""
+        told = {each.raw: each.status for each in listed}
         for row in self.folders():
-            status = self.line.other.status(row.raw)
+            status = told[row.raw] or self.line.other.status(row.raw)
             if not status or status != row.status:
                 self._dirty.add(row.id)
                 self._statuses[row.id] = status
@@ -214,13 +210,8 @@ class AccountWatch:
                 self._dirty.add(row.id)  # nobody tells what happens there
         for row in sorted(self.folders(), key=self._turn):
             if row.id in self._dirty:
-                try:
+                with self._warning(f"{row.raw} cannot be opened"):
                     self._look_at(row)
-                except ImapError as error:
-                    if error.lost:
-                        raise
-                    self._warnings.warn("folder", "%s: %s: %s", self.account.name, row.raw, error)
-                    self._relist_at = min(self._relist_at, time.monotonic() + _SHUT_SECONDS)
         self._dirty.clear()
         if self.is_listed and not was_listed:
             self._tell(self, None)

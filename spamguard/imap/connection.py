@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import imapclient
 from imapclient.exceptions import LoginError
+from imapclient.response_parser import parse_response
 from imapclient.tls import IMAP4_TLS
 
 from spamguard import __version__
@@ -66,6 +67,7 @@ class ListedFolder(NamedTuple):
     raw: str  # its name there, in modified UTF-7
     delimiter: str  # "" for none
     use: str = ""  # its special use (RFC 6154) in lower case, such as \\junk
+    status: str = ""  # as of `Connection.status`; "": it was not said
 
 
 class Selected(NamedTuple):
@@ -251,29 +253,34 @@ class Connection:
 
     def list_folders(self) -> list[ListedFolder]:
         """All folders that can be opened, with names in ASCII as they must have."""
-        arguments = [b'""', b'"*"']
-        if {"SPECIAL-USE", "LIST-EXTENDED"} <= self.capabilities:
-            arguments.append(b"RETURN (SPECIAL-USE)")
-        with self._command():
+        wanted = ["SPECIAL-USE"] * ({"SPECIAL-USE", "LIST-EXTENDED"} <= self.capabilities)
+        if "LIST-STATUS" in self.capabilities:
+            wanted.append(f"STATUS ({' '.join(self._numbers)})")
+        arguments = [b'""', b'"*"', *([f"RETURN ({' '.join(wanted)})".encode()] * bool(wanted))]
+        with self._command() as imap:
             lines = self._client._raw_command_untagged(b"LIST", arguments, uid=False)
             found = self._client._proc_folder_list(lines)
-        folders = []
+            told = parse_response(imap.untagged_responses.get("STATUS", []))
+        statuses, folders = dict(zip(told[::2], told[1::2], strict=True)), []
         for flags, delimiter, name in found:
             raw = name if isinstance(name, str) else name.decode("latin-1")
             attributes = {flag.decode("ascii", "replace").lower() for flag in flags}
             if raw.isascii() and raw.isprintable() and not attributes & _UNUSABLE:
                 use = next((use for use in SPECIAL_USES if use in attributes), "")
-                folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), use))
+                status = str(statuses.get(name, ""))[:_MAX_TEXT]
+                folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), use, status))
         return folders
+
+    @property
+    def _numbers(self) -> list[str]:
+        numbers = ["UIDVALIDITY", "UIDNEXT", "MESSAGES", "UNSEEN"]
+        return numbers + ["HIGHESTMODSEQ"] * ("CONDSTORE" in self.capabilities)
 
     def status(self, raw: str) -> str:
         """Numbers of a folder: they differ if anything has changed there. "": it has none."""
-        items = ["UIDVALIDITY", "UIDNEXT", "MESSAGES", "UNSEEN"]
-        items += ["HIGHESTMODSEQ"] * ("CONDSTORE" in self.capabilities)
         try:
             with self._command():
-                answer = self._client.folder_status(raw, items)
-                return " ".join(str(int(answer.get(item.encode(), 0))) for item in items)
+                return str(self._client.folder_status(raw, self._numbers))[:_MAX_TEXT]
         except ImapError as error:
             if error.lost:
                 raise

@@ -181,7 +181,8 @@ class Records(ClosedOnExit):
             self._database.executemany("DELETE FROM folders WHERE id = ?", gone)
             self._database.executemany(
                 "INSERT INTO folders (raw, directory, label) VALUES (?1, ?2, ?3) "
-                "ON CONFLICT (raw) DO UPDATE SET directory = ?2, label = ?3",
+                "ON CONFLICT (raw) DO UPDATE SET directory = ?2, label = ?3 "
+                "WHERE directory != ?2 OR label != ?3",
                 [(raw, *values) for raw, values in wanted.items()],
             )
 

@@ -9,8 +9,9 @@
 processor and commands of the process while nothing happens; with TLS commands are not counted.
 
 2 cores with other work beside: verdict p50 0.5 s, p95 1.4 s; lesson p50 1.5 s, p95 2.7 s; 20,000
-messages first 5 to 9 s, again 0.7 s; 100 accounts 52 MB, 0.2 % of a core. Each folder costs 12
-times STATUS an hour, and Dovecot says "Still here" in IDLE every two minutes.
+messages first 5 to 9 s, again 0.7 s; 100 accounts 52 MB, 0.2 % of a core. Where there is no
+LIST-STATUS, each folder costs 12 times STATUS an hour. Dovecot says "Still here" in IDLE every two
+minutes.
 """
 
 from __future__ import annotations

@@ -168,17 +168,22 @@ def test_throttled_answers_do_not_count(command, tmp_path):
         assert watch.status.judged == 1
 
 
+@pytest.mark.parametrize("more", ["", " LIST-STATUS"])
 @pytest.mark.parametrize("literals", [False, True])
-def test_names_of_folders_may_be_anything(literals, tmp_path):
+def test_names_of_folders_may_be_anything(literals, more, tmp_path):
     folders = (("INBOX", ""), ('Sp"am] \\here', r"\Junk"), *((name, "") for name in NAMES))
     odd = tuple((name, "") for name in ODD if literals)
-    ways = Ways(f"{OBJECTS.capabilities} UTF8=ACCEPT", literals=literals, folders=folders + odd)
+    ways = Ways(
+        f"{OBJECTS.capabilities} UTF8=ACCEPT{more}", literals=literals, folders=folders + odd
+    )
     with stage(tmp_path, ways) as (server, watch):
         look(watch)
         assert {row.raw for row in watch.folders()} == dict(folders).keys()
         spam = server.deliver(cheap(1))
         look(watch)
         assert server.lies(spam) == ['Sp"am] \\here']
+        asked = {each for each in server.commands if each.startswith("STATUS")}
+        assert len(asked) == (0 if more else len(folders))
 
 
 def test_folder_that_goes_while_it_is_open_is_forgotten(tmp_path):
@@ -187,8 +192,6 @@ def test_folder_that_goes_while_it_is_open_is_forgotten(tmp_path):
         del server.folders["Archive"], server.folders["Junk"]
         spam = server.deliver(cheap(1))
         watch._dirty.update(watch._folders)
-        look(watch)
-        watch._relist_at = 0.0
         look(watch)
         assert {row.raw for row in watch.folders()} == {"INBOX"}
         assert server.lies(spam) == ["INBOX"]
