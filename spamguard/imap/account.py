@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from spamguard.config.accounts import Account, Mode, UnreadMoves
 from spamguard.errors import SpamguardError
-from spamguard.imap.bodies import Body
+from spamguard.imap.bodies import Body, RecentBodies
 from spamguard.imap.connection import Connection, ImapError
 from spamguard.imap.folders import MAX_FOLDERS, account_folders, find_junk
 from spamguard.imap.judge import NO_VERDICT, Answer, NoVerdictError
@@ -37,8 +37,7 @@ _log = logging.getLogger("spamguard.imap")
 
 POLL_SECONDS = 300.0  # between two looks at all folders
 _LINGER_SECONDS = 2.0  # until IDLE after a message was read: the next one may follow
-_BATCH = 20  # messages that are judged in a step, and as many are kept until they are read
-_SMALL_BYTES = 256 << 10  # larger ones are not kept
+_BATCH = 20  # messages that are judged in a step
 _MAX_TRIES = 5  # to judge one message
 _RETRY_SECONDS = (1.0, 60.0, 120.0, 300.0, 900.0, 3600.0)  # after a connection was lost
 _STEADY_SECONDS = 60.0  # a connection that ends before was of no use
@@ -62,11 +61,12 @@ class AccountWatch:
         directory: Path,
         ask: Callable[[Body, str], Answer],
         tell: Callable[[AccountWatch, Collection[str] | None], object],
+        recent: RecentBodies,
     ) -> None:
         self.account, self.line, self.due = account, Line(account), 0.0
         self.records = Records(directory / f"{quote(account.name, safe='@')}.sqlite")
         self.status = AccountStatus(mode=account.mode)
-        self._ask, self._tell = ask, tell
+        self._ask, self._tell, self._recent = ask, tell, recent
         self._wire = threading.Lock()
         self._junk = ""
         self._folders = {row.id: row for row in self.records.folders()}
@@ -76,7 +76,6 @@ class AccountWatch:
         self._poll_at = 0.0
         self._failures = 0
         self._tries = Counter[str]()
-        self._recent: dict[str, Body] = {}  # fetched just now, for who wants them again
         self._warnings = WarnOnce(_log)
 
     def close(self) -> None:
@@ -252,7 +251,7 @@ class AccountWatch:
         self.line.check_budget()
         for message in waiting[:_BATCH]:
             self._judge_message(connection, inbox, message)
-        self._tell_folders([inbox.id])
+            self._tell_folders([inbox.id])  # who reads it soon finds it among the recent ones
         return len(waiting) > _BATCH
 
     def _judge_message(self, connection: Connection, inbox: FolderRow, message: Waiting) -> None:
@@ -274,7 +273,7 @@ class AccountWatch:
         if self.account.mode is Mode.MOVE and answer.is_spam and junk and connection.can_move:
             intent = Intent(message.name, inbox.id, message.uid, junk.id)
         self.records.set_judged(message.name, body.digest, answer, intent)
-        self._keep(message.name, body)
+        self._recent.keep(self.account.name, message.name, body)
         if intent:
             self._dirty.update((inbox.id, intent.target))
             with self._warning(f"spam cannot be moved to {self._junk}"):
@@ -321,7 +320,7 @@ class AccountWatch:
         OSError: it cannot be had now. FileNotFoundError: it is not there.
         """
         place = self.records.find(folder, name)
-        body = self._recent.pop(name, None)
+        body = self._recent.take(self.account.name, name)
         if place and body is None:
             try:
                 body = self._fetch(place.folder, place.uid)
@@ -332,7 +331,7 @@ class AccountWatch:
         if place is None or body is None:
             raise FileNotFoundError(errno.ENOENT, "no such message", name)
         if self.records.note_read(name, body.digest):
-            self._keep(name, body)
+            self._recent.keep(self.account.name, name, body)
         whole = Body()
         # A first line that begins with a blank would become the tail of our field.
         if place.field and next(body.pieces(), b"")[:1] not in (b" ", b"\t"):
@@ -340,12 +339,6 @@ class AccountWatch:
         for piece in body.pieces():
             whole.write(piece)
         return whole.seal()
-
-    def _keep(self, name: str, body: Body) -> None:
-        for oldest in list(self._recent)[: 1 - _BATCH]:
-            self._recent.pop(oldest, None)
-        if body.size <= _SMALL_BYTES:
-            self._recent[name] = body
 
     def _fetch(self, folder: FolderRow, uid: int) -> Body | None:
         if not self._wire.acquire(timeout=_READ_SECONDS):

@@ -21,7 +21,7 @@ from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
 from spamguard.imap import judge
 from spamguard.imap.account import AccountWatch
-from spamguard.imap.bodies import Body
+from spamguard.imap.bodies import Body, RecentBodies
 from spamguard.imap.judge import Answer
 from spamguard.imap.mailboxes import ImapMailboxes
 from spamguard.imap.status import AccountStatus, write_status
@@ -51,7 +51,8 @@ class Hub:
         directory = state / ACCOUNTS_DIRECTORY
         directory.mkdir(mode=0o700, exist_ok=True)
         ask = ask or partial(judge.ask, state / ACCOUNTS_DOOR)
-        self.watches = [AccountWatch(each, directory, ask, self._tell) for each in accounts]
+        shared = (directory, ask, self._tell, RecentBodies())
+        self.watches = [AccountWatch(each, *shared) for each in accounts]
         self._listeners: set[ImapMailboxes] = set()
         self._turns = threading.Semaphore(_AT_ONCE)
         self._stopping, self._stop_event = False, os.eventfd(0)

@@ -32,6 +32,7 @@ from pathlib import Path
 from spamguard.config.accounts import Mode
 from spamguard.config.options import ACCOUNTS_DIRECTORY
 from spamguard.imap.account import AccountWatch
+from spamguard.imap.bodies import RecentBodies
 from spamguard.imap.judge import Answer
 from tests.e2e import daemon, imap_accounts
 from tests.e2e.daemon import unseen
@@ -95,7 +96,8 @@ def large(state: Path, messages: int) -> Iterator[str]:
                 account = imap_accounts.account(through, state, mode=Mode.LOOK, name="anna")
                 place = Path(tempfile.mkdtemp(dir=state))
                 for what in ("first listing", "restart without changes", "one message more"):
-                    arguments = (account, place, lambda *_: Answer(), lambda *_: None)
+                    bodies = RecentBodies()
+                    arguments = (account, place, lambda *_: Answer(), lambda *_: None, bodies)
                     with closing(AccountWatch(*arguments)) as watch:
                         before, began = len(proxy.commands), time.monotonic()
                         watch.step()

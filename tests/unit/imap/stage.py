@@ -15,7 +15,7 @@ from pathlib import Path
 from spamguard import log
 from spamguard.config.accounts import Account, AccountTls, Mode
 from spamguard.imap.account import AccountWatch
-from spamguard.imap.bodies import Body
+from spamguard.imap.bodies import Body, RecentBodies
 from spamguard.imap.judge import Answer
 from spamguard.imap.records import FolderRow
 from tests.support.scripted_imap import OBJECTS, Change, ScriptedImap, Ways, playing
@@ -55,7 +55,7 @@ def account(port: int, directory: Path, **options: object) -> Account:
 
 
 def make_watch(asked: Account, directory: Path) -> AccountWatch:
-    return AccountWatch(asked, directory, judge, lambda *_: None)
+    return AccountWatch(asked, directory, judge, lambda *_: None, RecentBodies())
 
 
 def check_commands(server: ScriptedImap, mode: Mode) -> None:

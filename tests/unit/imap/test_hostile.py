@@ -256,6 +256,31 @@ def test_what_is_longer_is_cut_and_judged(tmp_path):
         assert MAX_MESSAGE_BYTES <= len(read(watch, inbox, name)) < MAX_MESSAGE_BYTES + 100
 
 
+def test_what_was_judged_is_not_fetched_again_to_be_read(tmp_path):
+    """As long as all that is kept has room; more is never kept, and what was is given back."""
+    with stage(tmp_path) as (server, watch):
+        look(watch)
+        sent = [letter(number) + bytes(number % 2 * 20_000_000) for number in range(6)]
+        for raw in sent:
+            server.deliver(raw)
+        look(watch)
+        fetched = [each for each in server.commands if "BODY.PEEK[]" in each]
+        (inbox,) = (row for row in watch.folders() if row.is_inbox)
+        names = [name for name, _ in watch.records.shown(inbox, hide_unread=False)]
+        found = {read(watch, inbox, name).partition(b"\r\n")[2] for name in names}
+        assert found == set(sent)
+        assert [each for each in server.commands if "BODY.PEEK[]" in each] == fetched
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for number in range(130):
+            server.deliver(letter(100 + number) + bytes(number // 127 * 20_000_000))
+        for _ in range(4):
+            look(watch)
+        assert watch.status.judged == 136
+        assert len(list(Path("/proc/self/fd").iterdir())) - before <= 128
+        kept = [each.size for each in watch._recent._bodies.values()]
+        assert 50_000_000 < sum(kept) <= 64 << 20
+
+
 def test_message_that_cannot_be_had_holds_nothing_up(tmp_path):
     """The server sends more than it was asked for, each time."""
     with stage(tmp_path) as (server, watch):
