@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -29,7 +30,7 @@ from spamguard.imap.folders import MAX_FOLDERS, account_folders, find_junk
 from spamguard.imap.judge import NO_VERDICT, Answer, NoVerdictError
 from spamguard.imap.line import Line
 from spamguard.imap.listing import list_folder
-from spamguard.imap.records import FolderRow, Intent, Records, Waiting
+from spamguard.imap.records import FolderRow, Intent, Records
 from spamguard.imap.status import AccountStatus
 from spamguard.log import WarnOnce
 
@@ -69,7 +70,6 @@ class AccountWatch:
         self._ask, self._tell, self._recent = ask, tell, recent
         self._wire = threading.Lock()
         self._junk = ""
-        self._folders = {row.id: row for row in self.records.folders()}
         self._dirty: set[int] = set()
         self._unread: set[int] = set()  # folders of messages that could not be read
         self._statuses: dict[int, str] = {}  # of folders, noted once they were looked at
@@ -80,6 +80,7 @@ class AccountWatch:
 
     def close(self) -> None:
         with self._wire:
+            self.due = math.inf
             self.line.close()
             self.records.close()
 
@@ -108,7 +109,7 @@ class AccountWatch:
             except Exception as error:  # noqa: BLE001  the other accounts go on
                 _log.exception("%s: a fault", self.account.name)
                 pause = self._fail(error, "a fault of ours, see the log")
-        self.due = time.monotonic() + pause
+            self.due = time.monotonic() + pause
 
     def _fail(self, error: Exception, text: str) -> float:
         """End the connections; in how many seconds to try again."""
@@ -136,23 +137,18 @@ class AccountWatch:
         if time.monotonic() >= self._poll_at:
             self._poll()
             self._poll_at = time.monotonic() + POLL_SECONDS
-        self._look_and_settle()
-        has_more = self._judge()
-        if self._dirty:  # after our own moves
-            self._look_and_settle()
-        unread, self._unread = self._unread, set()
-        self._tell_folders(unread)
-        vars(self.status).update(self.records.numbers(self._junk))
-        if has_more:
-            return 0.0
-        return min(self.line.wait(), max(0.0, self._poll_at - time.monotonic()))
-
-    def _look_and_settle(self) -> None:
         intents = self.records.intents()
         self._dirty.update(number for each in intents for number in (each.source, each.target))
         self._look()
         for intent in intents:
             self._settle(intent)
+        has_judged = self._judge()
+        unread, self._unread = self._unread, set()
+        self._tell_folders(unread)
+        vars(self.status).update(self.records.numbers(self._junk))
+        if has_judged:  # look what became of it, and whether there is more
+            return 0.0
+        return min(self.line.wait(), max(0.0, self._poll_at - time.monotonic()))
 
     @contextmanager
     def _warning(self, text: str) -> Iterator[None]:
@@ -168,14 +164,11 @@ class AccountWatch:
     # ---- folders
 
     def folders(self) -> list[FolderRow]:
-        return list(self._folders.values())
+        return self.records.folders()
 
     def folder(self, directory: str) -> FolderRow | None:
         """The folder of this name among ours."""
         return next((row for row in self.folders() if row.directory == directory), None)
-
-    def _take_folders(self) -> None:
-        self._folders = {row.id: row for row in self.records.folders()}
 
     def _poll(self) -> None:
         """Learn which folders there are, and in which something has changed since they were last
@@ -190,7 +183,6 @@ class AccountWatch:
         watched = [each for each in found if each.is_watched]
         watched.sort(key=lambda each: (each.role.label == "", each.directory))
         self.records.set_folders(watched[:MAX_FOLDERS])
-        self._take_folders()
         if before != {row.directory for row in self.folders()}:
             self._tell(self, None)
         told = {each.raw: each.status for each in listed}
@@ -204,11 +196,9 @@ class AccountWatch:
     def _look(self) -> None:
         """Bring the records of folders up to date in which something may have changed."""
         was_listed, heard = self.is_listed, self.line.heard
-        for row in self.folders():
-            if row.raw not in heard and (row.is_inbox or row.raw == self._junk):
-                self._dirty.add(row.id)  # nobody tells what happens there
         for row in sorted(self.folders(), key=self._turn):
-            if row.id in self._dirty:
+            is_deaf = row.raw not in heard and (row.is_inbox or row.raw == self._junk)
+            if is_deaf or row.id in self._dirty:
                 with self._warning(f"{row.raw} cannot be opened"):
                     self._look_at(row)
         self._dirty.clear()
@@ -227,7 +217,6 @@ class AccountWatch:
         connection.changed = False
         status = self._statuses.pop(folder.id, folder.status)
         touched = list_folder(connection, self.records, folder, uidvalidity, status)
-        self._take_folders()
         if touched:
             self.status.last_change = int(time.time())
             self._tell_folders(touched)
@@ -239,47 +228,46 @@ class AccountWatch:
     # ---- judging and moving
 
     def _judge(self) -> bool:
-        """Judge what is new in INBOX; whether there is more of it."""
+        """Judge what is new in INBOX; whether there was anything."""
         inbox = self.folder("")
-        waiting = self.records.waiting(inbox, _BATCH + 1) if inbox and inbox.uidvalidity else []
+        waiting = self.records.waiting(inbox, _BATCH) if inbox and inbox.uidvalidity else []
         if inbox is None or not waiting:
             return False
         connection, uidvalidity = self.line.open(inbox)
         if uidvalidity != inbox.uidvalidity:  # these UIDs are of other messages now
             self._dirty.add(inbox.id)
-            return False
+            return True
         self.line.check_budget()
-        for message in waiting[:_BATCH]:
-            self._judge_message(connection, inbox, message)
+        for name, uid in waiting:
+            self._judge_message(connection, inbox, name, uid)
             self._tell_folders([inbox.id])  # who reads it soon finds it among the recent ones
-        return len(waiting) > _BATCH
+        return True
 
-    def _judge_message(self, connection: Connection, inbox: FolderRow, message: Waiting) -> None:
-        if self._tries[message.name] >= _MAX_TRIES:  # perhaps it ends the connection each time
-            del self._tries[message.name]
-            self.records.set_judged(message.name)
+    def _judge_message(self, connection: Connection, inbox: FolderRow, name: str, uid: int) -> None:
+        if self._tries[name] >= _MAX_TRIES:  # perhaps it ends the connection each time
+            del self._tries[name]
+            self.records.set_judged(name)
             return
-        self._tries[message.name] += 1
-        body = self.line.fetch(connection, message.uid)
+        self._tries[name] += 1
+        body = self.line.fetch(connection, uid)
         if body is None:
             self._dirty.add(inbox.id)
             return
         answer = NO_VERDICT
         if not self.records.is_judged(body.digest):
             answer = self._ask(body, self.account.name)
-        del self._tries[message.name]
+        del self._tries[name]
         junk = next((row for row in self.folders() if row.raw == self._junk), None)
         intent = None
         if self.account.mode is Mode.MOVE and answer.is_spam and junk and connection.can_move:
-            intent = Intent(message.name, inbox.id, message.uid, junk.id)
-        self.records.set_judged(message.name, body.digest, answer, intent)
-        self._recent.keep(self.account.name, message.name, body)
+            intent = Intent(name, inbox.id, uid, junk.id)
+        self.records.set_judged(name, body.digest, answer, intent)
+        self._recent.keep(self.account.name, name, body)
         if intent:
-            self._dirty.update((inbox.id, intent.target))
             with self._warning(f"spam cannot be moved to {self._junk}"):
-                connection.move(message.uid, self._junk)
+                connection.move(uid, self._junk)
         elif self.account.mode is Mode.FLAG:
-            self._flag(connection, message.uid, answer)
+            self._flag(connection, uid, answer)
 
     def _flag(self, connection: Connection, uid: int, answer: Answer) -> None:
         wanted = "$Junk" if answer.is_spam else "$NotJunk"
@@ -290,17 +278,15 @@ class AccountWatch:
 
     def _settle(self, intent: Intent) -> None:
         """End a move of ours, by where the message lies now that both folders were looked at."""
-        places = self.records.places(intent.name)
-        if intent.target in places and places.get(intent.source) == intent.uid:
+        places, inbox = self.records.places(intent.name), self.folder("")
+        if inbox and intent.target in places and places.get(inbox.id) == intent.uid:
             # It was copied, and we got no further.
-            source = self._folders[intent.source]
-            connection, uidvalidity = self.line.open(source)
-            if uidvalidity == source.uidvalidity:
+            connection, uidvalidity = self.line.open(inbox)
+            if uidvalidity == inbox.uidvalidity:
                 with self._warning("a copy of spam stays in INBOX"):
                     connection.remove(intent.uid)
-            self._dirty.add(intent.source)
-        if not self.records.end_intent(intent):
-            _log.info("%s: a message that was to be moved stays where it is", self.account.name)
+            self._dirty.add(inbox.id)
+        self.records.end_intent(intent)
         self._tell_folders([intent.source, intent.target])
 
     # ---- what the watcher of folders sees

@@ -305,15 +305,12 @@ class Connection:
 
     def search(self, criterion: str) -> list[int]:
         """The UIDs of messages in the open folder: ALL, UNSEEN, DELETED."""
+        kind, words = "SEARCH", [criterion.encode()]
+        if "ESEARCH" in self.capabilities:
+            kind, words = "ESEARCH", [b"RETURN (ALL)", *words]
         with self._command():
-            if "ESEARCH" in self.capabilities:
-                words = [b"RETURN (ALL)", criterion.encode()]
-                (line,) = self._client._raw_command_untagged(b"SEARCH", words, "ESEARCH")
-                found = _expand_set(line or b"")
-            else:
-                lines = self._client._raw_command_untagged(b"SEARCH", [criterion.encode()])
-                numbers = b" ".join(line for line in lines if line)
-                found = sorted({int(word) for word in numbers.partition(b"(")[0].split()})
+            lines = self._client._raw_command_untagged(b"SEARCH", words, kind)
+            found = _expand_set(b" ".join(filter(None, lines)))
             if found and not 0 < found[0] <= found[-1] < 1 << 32:
                 raise ValueError("no UID")
             if len(found) > _MAX_MESSAGES:
@@ -492,10 +489,10 @@ def _plain(error: Exception) -> str:
 _UNUSABLE = {"\\noselect", "\\nonexistent"}
 
 
-def _expand_set(line: bytes) -> list[int]:
-    """The UIDs of an ESEARCH answer: (TAG "a") UID ALL 2:4,7; of too many, one more than enough."""
-    found, uids = re.search(rb"\bALL ([0-9:,]+)", line), set[int]()
-    for piece in found[1].split(b",") if found else ():
+def _expand_set(answer: bytes) -> list[int]:
+    """The UIDs of `(TAG "a") UID ALL 2:4,7` or `2 3 4 (MODSEQ 9)`; of too many, one more."""
+    uids = set[int]()
+    for piece in re.sub(rb"\(.*?\)|UID|ALL|,", b" ", answer).split():
         first, _, last = piece.partition(b":")
         low, high = sorted((int(first), int(last or first)))
         uids.update(range(low, min(high, low + _MAX_MESSAGES) + 1))

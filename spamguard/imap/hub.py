@@ -5,12 +5,12 @@ tells of something. Four at a time do something: what servers may make us hold i
 from __future__ import annotations
 
 import logging
-import os
+import math
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,58 +55,42 @@ class Hub:
         self.watches = [AccountWatch(each, *shared) for each in accounts]
         self._listeners: set[ImapMailboxes] = set()
         self._turns = threading.Semaphore(_AT_ONCE)
-        self._stopping, self._stop_event = False, os.eventfd(0)
 
     def run(self, beat: Callable[[], object]) -> None:
-        """Keep all accounts in step until `stop`.
+        """Keep all accounts in step.
 
         Parameters
         ----------
         beat
-            Called every five seconds.
+            Called every five seconds; what it raises ends this.
         """
-        threads = [
-            threading.Thread(target=self._keep, args=(watch,), daemon=True)
-            for watch in self.watches
-        ]
-        for thread in threads:
-            thread.start()
+        for watch in self.watches:
+            threading.Thread(target=self._keep, args=(watch,), daemon=True).start()
         written: dict[str, AccountStatus] = {}
-        while not self._stopping:
+        while True:
             beat()
             statuses = {watch.account.name: replace(watch.status) for watch in self.watches}
             if statuses != written:
                 write_status(self._state, statuses)
                 written = statuses
-            self._poll((), _BEAT_SECONDS)
-        for thread in threads:
-            thread.join()
+            time.sleep(_BEAT_SECONDS)
 
     def _keep(self, watch: AccountWatch) -> None:
-        while not self._stopping:
+        while watch.due < math.inf:  # until it is closed
             with self._turns:
                 watch.step()
-            while not self._stopping and (pause := watch.due - time.monotonic()) > 0.0:
+            while 0.0 < (pause := watch.due - time.monotonic()) < math.inf:
+                poller = select.poll()
+                for number in watch.line.sockets():
+                    poller.register(number, select.POLLIN)
+                told = poller.poll(min(_BEAT_SECONDS, pause) * 1000)
                 # Who reads a message ends IDLE meanwhile, and sets another time.
-                told = self._poll(watch.line.sockets(), min(_BEAT_SECONDS, pause))
-                if not told.isdisjoint(watch.line.sockets()):
+                if any(number in watch.line.sockets() for number, _ in told):
                     break
-
-    def _poll(self, descriptors: Iterable[int], seconds: float) -> set[int]:
-        """Wait until one of them is readable, or for `stop`."""
-        poller = select.poll()
-        for descriptor in (self._stop_event, *descriptors):
-            poller.register(descriptor, select.POLLIN)
-        return {descriptor for descriptor, _ in poller.poll(seconds * 1000)}
-
-    def stop(self) -> None:
-        self._stopping = True
-        os.eventfd_write(self._stop_event, 1)
 
     def close(self) -> None:
         for watch in self.watches:
             watch.close()
-        os.close(self._stop_event)
 
     def _tell(self, watch: AccountWatch, directories: Collection[str] | None) -> None:
         for listener in list(self._listeners):

@@ -115,13 +115,6 @@ class Intent(NamedTuple):
     target: int
 
 
-class Waiting(NamedTuple):
-    """A message to be judged."""
-
-    name: str
-    uid: int
-
-
 class Records(ClosedOnExit):
     """The file of one account. Threads may share it."""
 
@@ -346,13 +339,13 @@ class Records(ClosedOnExit):
 
     # ---- judging and moving
 
-    def waiting(self, folder: FolderRow, limit: int) -> list[Waiting]:
-        rows = self._query(
+    def waiting(self, folder: FolderRow, limit: int) -> list[tuple[str, int]]:
+        """Names and UIDs of messages to be judged."""
+        return self._query(
             "SELECT m.name, p.uid FROM messages m JOIN places p ON p.name = m.name "
             "WHERE m.state = 1 AND p.folder = ? ORDER BY p.uid LIMIT ?",
             *(folder.id, limit),
         )
-        return [Waiting(*row) for row in rows]
 
     def is_judged(self, digest: bytes) -> bool:
         """Whether a message of just these bytes is not new."""
@@ -388,9 +381,9 @@ class Records(ClosedOnExit):
         """The UID of a message in each folder in which it lies."""
         return dict(self._query("SELECT folder, uid FROM places WHERE name = ?", name))
 
-    def end_intent(self, intent: Intent) -> bool:
+    def end_intent(self, intent: Intent) -> None:
         """A move has ended, or was given up: then nobody can tell any more who put the message
-        where it is, so it must not look like one that we filed. Whether it has ended.
+        where it is, so it must not look like one that we filed.
         """
         places = self.places(intent.name)
         settled = intent.target in places or intent.source not in places
@@ -400,4 +393,3 @@ class Records(ClosedOnExit):
             (_COUNT, ("moved", int(intent.target in places))),
             *([] if settled else [unsign]),
         )
-        return settled

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -86,15 +87,14 @@ def by_imap(*patterns: Watch | str | Path) -> Iterator[ImapMailboxes]:
     with imap_server.serving(boxes) as server, TemporaryDirectory() as state:
         accounts = [server.account(user, Mode.LOOK) for user in boxes]
         with closing(Hub(Path(state), accounts, lambda raw, user: Answer())) as hub:
-            thread = threading.Thread(target=hub.run, args=(lambda: None,))
-            thread.start()
+            over = threading.Event()
+            threading.Thread(target=hub.run, args=(lambda: over.is_set() and sys.exit(),)).start()
             try:
                 mailboxes = hub.open_mailboxes()
                 eventually(lambda: all(watch.is_listed for watch in hub.watches))
                 yield mailboxes
             finally:
-                hub.stop()
-                thread.join()
+                over.set()
 
 
 WAYS: dict[str, Opened] = {"itself": local, "served": served}

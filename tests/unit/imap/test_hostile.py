@@ -220,18 +220,17 @@ def test_other_accounts_go_on(tmp_path):
             server.change = way
         accounts = [account(each.port, tmp_path, name=f"a{each.port}") for each in servers]
         hub = stack.enter_context(closing(Hub(tmp_path, accounts, judge)))
-        thread = threading.Thread(target=hub.run, args=(lambda: None,))
-        thread.start()
+        over = threading.Event()
+        threading.Thread(target=hub.run, args=(lambda: over.is_set() and sys.exit(),)).start()
         try:
             eventually(lambda: hub.watches[3].is_listed)
             spam = servers[3].deliver(cheap(1))
             eventually(lambda: servers[3].lies(spam) == ["Junk"], seconds=3.0)
             assert servers[2].logins <= 4
         finally:
-            hub.stop()
+            over.set()
             for server in servers:
                 server.hang_up()
-            thread.join()
 
 
 def test_what_a_server_says_stays_in_one_line(tmp_path, caplog):
