@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from spamguard.config.accounts import Account, Mode, UnreadMoves
 from spamguard.errors import SpamguardError
+from spamguard.folders.roles import FolderKind
 from spamguard.imap.bodies import Body, RecentBodies
 from spamguard.imap.connection import Connection, ImapError
 from spamguard.imap.folders import MAX_FOLDERS, account_folders, find_junk
@@ -180,7 +181,7 @@ class AccountWatch:
         if not any(each.directory == "" for each in found):  # each server has it: half an answer
             raise ImapError("the server lists no INBOX")
         self._junk = find_junk(found)
-        watched = [each for each in found if each.is_watched]
+        watched = [each for each in found if each.role.kind is not FolderKind.IGNORED]
         watched.sort(key=lambda each: (each.role.label == "", each.directory))
         self.records.set_folders(watched[:MAX_FOLDERS])
         if before != {row.directory for row in self.folders()}:
@@ -280,7 +281,7 @@ class AccountWatch:
         """End a move of ours, by where the message lies now that both folders were looked at."""
         places, inbox = self.records.places(intent.name), self.folder("")
         if inbox and intent.target in places and places.get(inbox.id) == intent.uid:
-            # It was copied, and we got no further.
+            # The server can only copy, or got no further.
             connection, uidvalidity = self.line.open(inbox)
             if uidvalidity == inbox.uidvalidity:
                 with self._warning("a copy of spam stays in INBOX"):

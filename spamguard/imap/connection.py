@@ -132,8 +132,9 @@ class _BoundedReader:
             if searched > _MAX_LINE_BYTES:
                 raise imaplib.IMAP4.abort("a line without end")
             self._fill()
-        self._left -= 100  # an object for each
-        return self._take(end + 1)
+        line = self._take(end + 1)
+        self._left -= 100 + 40 * line.count(b" ")  # objects that are made of it
+        return line
 
     def _fill(self) -> None:
         self._set_timeout()
@@ -354,14 +355,11 @@ class Connection:
             return "X-GM-MSGID"
         if "OBJECTID" in self.capabilities:
             return "EMAILID"
-        if self._stores_ids is None:
-            try:  # Dovecot does not announce it
+        if self._stores_ids is None:  # Dovecot does not announce it
+            self._stores_ids = False
+            with suppress(ImapError):  # one that is lost shows by the next command
                 self.fetch([1], "X-GUID")
                 self._stores_ids = True
-            except ImapError as error:
-                if error.lost:
-                    raise
-                self._stores_ids = False
         return "X-GUID" if self._stores_ids else ""
 
     # ---- writing
@@ -372,13 +370,12 @@ class Connection:
         return bool(self.capabilities & {"MOVE", "UIDPLUS"})
 
     def move(self, uid: int, raw: str) -> None:
-        """Move a message of the open folder to another one."""
+        """Move a message of the open folder to another one; where the server has no MOVE, copy it:
+        it is to be removed once it lies there.
+        """
         with self._command():
-            if "MOVE" in self.capabilities:
-                self._client.move([uid], raw)
-                return
-            self._client.copy([uid], raw)
-        self.remove(uid)
+            client = self._client
+            (client.move if "MOVE" in self.capabilities else client.copy)([uid], raw)
 
     def remove(self, uid: int) -> None:
         """Remove one message of the open folder, which lies in another one."""

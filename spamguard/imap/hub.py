@@ -53,7 +53,7 @@ class Hub:
         ask = ask or partial(judge.ask, state / ACCOUNTS_DOOR)
         shared = (directory, ask, self._tell, RecentBodies())
         self.watches = [AccountWatch(each, *shared) for each in accounts]
-        self._listeners: set[ImapMailboxes] = set()
+        self._mailboxes = ImapMailboxes(self.watches)
         self._turns = threading.Semaphore(_AT_ONCE)
 
     def run(self, beat: Callable[[], object]) -> None:
@@ -93,8 +93,7 @@ class Hub:
             watch.close()
 
     def _tell(self, watch: AccountWatch, directories: Collection[str] | None) -> None:
-        for listener in list(self._listeners):
-            listener.tell(watch, directories)
+        self._mailboxes.tell(watch, directories)
 
     # ---- the watcher of folders
 
@@ -115,11 +114,8 @@ class Hub:
                 BrokerSession(channel, mailboxes).run(fingerprint)
             except (ValueError, OSError) as error:
                 _log.debug("a client has gone: %s", error)
-            finally:
-                self._listeners.discard(mailboxes)
 
     def open_mailboxes(self) -> ImapMailboxes:
-        """The accounts, as they are shown to one watcher."""
-        mailboxes = ImapMailboxes(self.watches)
-        self._listeners.add(mailboxes)
-        return mailboxes
+        """The accounts, as they are shown to one watcher: the last one hears of changes."""
+        self._mailboxes = ImapMailboxes(self.watches)
+        return self._mailboxes

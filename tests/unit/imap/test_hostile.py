@@ -36,6 +36,7 @@ from tests.unit.imap.stage import (
     look,
     on,
     read,
+    running,
     stage,
     tagged,
 )
@@ -118,6 +119,7 @@ FLOODS = {
     "fewer folders": on("LIST", lambda answer: folders(230_000) + answer),
     "a literal": on("UID FETCH", lambda _: b"* 1 FETCH (UID 1 BODY[] {2147483648}\r\nxxx"),
     "a line": on("LIST", lambda _: b"* LIST " + b"x" * (1 << 26)),
+    "words": on("LIST", lambda answer: (b"* LIST " + b"ab " * 2_600_000 + b"\r\n") * 4 + answer),
     "lines": on("NOOP", lambda answer: b"* OK x\r\n" * 5_000_000),
     "UIDs": on("UID SEARCH", lambda it: b"* ESEARCH UID ALL 1:4294967295\r\n" + tagged(it)),
     "large messages": on("", bytes),
@@ -220,17 +222,13 @@ def test_other_accounts_go_on(tmp_path):
             server.change = way
         accounts = [account(each.port, tmp_path, name=f"a{each.port}") for each in servers]
         hub = stack.enter_context(closing(Hub(tmp_path, accounts, judge)))
-        over = threading.Event()
-        threading.Thread(target=hub.run, args=(lambda: over.is_set() and sys.exit(),)).start()
-        try:
+        with running(hub):
             eventually(lambda: hub.watches[3].is_listed)
             spam = servers[3].deliver(cheap(1))
             eventually(lambda: servers[3].lies(spam) == ["Junk"], seconds=3.0)
             assert servers[2].logins <= 4
-        finally:
-            over.set()
-            for server in servers:
-                server.hang_up()
+        for server in servers:
+            server.hang_up()
 
 
 def test_what_a_server_says_stays_in_one_line(tmp_path, caplog):
