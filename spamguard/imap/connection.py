@@ -17,7 +17,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -80,10 +80,10 @@ class Selected(NamedTuple):
 
 
 class FetchedMessage(NamedTuple):
-    """What one FETCH answer says, beside its UID: the attributes as text, and its literals."""
+    """What FETCH answers say of a message: the attributes as text, and its longest literal."""
 
     text: bytes = b""
-    literals: Sequence[bytes] = ()
+    literal: bytes = b""
 
     def attribute(self, name: bytes) -> bytes:
         """A value that is a number, an atom or a quoted string, in brackets or not, or b""."""
@@ -327,10 +327,9 @@ class Connection:
         for message in _fetched(lines):
             uid = message.attribute(b"UID")
             if uid.isdigit() and int(uid) in wanted:
-                before = found.get(int(uid), FetchedMessage())
-                found[int(uid)] = FetchedMessage(
-                    before.text + message.text, [*before.literals, *message.literals]
-                )
+                text, literal = found.get(int(uid), FetchedMessage())
+                literal = max(literal, message.literal, key=len)
+                found[int(uid)] = FetchedMessage(text + message.text, literal)
         return found
 
     def fetch_message(self, uid: int) -> Body | None:
@@ -339,11 +338,11 @@ class Connection:
         for start in range(0, MAX_MESSAGE_BYTES, PIECE_BYTES):
             answers = self.fetch([uid], f"BODY.PEEK[]<{start}.{PIECE_BYTES}>")
             answer = answers.get(uid, FetchedMessage())
-            if not answer.literals:  # beyond the end there is "" or NIL
-                return body if start and b"BODY[]" in answer.text.upper() else None
-            piece = max(answer.literals, key=len)
-            body.write(piece)
-            if len(piece) < PIECE_BYTES:
+            said = answer.text.upper()  # beyond the end there is "" or NIL
+            if b"BODY[]" not in said or (b" NIL" in said and not start):
+                return None
+            body.write(answer.literal)
+            if len(answer.literal) < PIECE_BYTES:
                 break
         return body
 
@@ -413,18 +412,16 @@ class Connection:
             or (isinstance(imap.sock, ssl.SSLSocket) and imap.sock.pending())
         )
 
-    def end_idle(self) -> None:
-        """End it, and read what was told: `changed` says whether that is anything."""
-        if self.is_idle:
-            self.is_idle = False
-            with self._command() as imap:
-                imap.send(b"DONE\r\n")
-                imap._command_complete("IDLE", self._idle_tag)
-                self.changed |= "FETCH" in imap.untagged_responses
-
-    def noop(self) -> None:
-        with self._command():
-            self._client.noop()
+    def hear(self) -> None:
+        """End it, or ask: `changed` says whether the server has told of anything."""
+        was_idle, self.is_idle = self.is_idle, False
+        with self._command() as imap:
+            if not was_idle:
+                self._client.noop()
+                return
+            imap.send(b"DONE\r\n")
+            imap._command_complete("IDLE", self._idle_tag)
+            self.changed |= "FETCH" in imap.untagged_responses
 
     @contextmanager
     def _command(self) -> Iterator[Any]:
@@ -500,11 +497,10 @@ def _expand_set(answer: bytes) -> list[int]:
 
 def _fetched(lines: Iterable[Any]) -> Iterator[FetchedMessage]:
     """From pieces as `imaplib` has them: a text with each literal, and the rest of the line."""
-    text, literals = b"", list[bytes]()
+    text = literal = b""
     for piece in lines:
         if isinstance(piece, tuple):
-            text += piece[0]
-            literals.append(piece[1])
+            text, literal = text + piece[0], max(literal, piece[1], key=len)
         elif piece is not None:
-            yield FetchedMessage(text + piece, literals)
-            text, literals = b"", []
+            yield FetchedMessage(text + piece, literal)
+            text = literal = b""

@@ -64,6 +64,6 @@ def _name_message(answer: FetchedMessage, item: str, flags: str) -> Found:
         came = 0.0
     known = answer.attribute(item.encode()) if item else b""
     if not known:
-        message_id = b"".join(b"".join(answer.literals).split()).lower()
+        message_id = b"".join(answer.literal.split()).lower()
         known = b" ".join((answer.attribute(b"RFC822.SIZE"), date, message_id))
     return Found(blake2b(known, digest_size=16).hexdigest(), came, flags)

@@ -246,6 +246,21 @@ def test_message_in_pieces_ends_as_the_server_says(end, tmp_path):
         assert found == {*sent, letter(3) + bytes(3 << 20)}
 
 
+def test_empty_message_is_one(tmp_path):
+    with stage(tmp_path) as (server, watch):
+        look(watch)
+        server.deliver(b"")
+        look(watch)
+        assert watch.status.judged == 1
+        (inbox,) = (row for row in watch.folders() if row.is_inbox)
+        ((name, _),) = watch.records.shown(inbox, hide_unread=False)
+        watch._recent.take(watch.account.name, name)
+        assert read(watch, inbox, name).startswith(b"X-Spamguard: ham;")
+        server.change = on("UID FETCH", lambda it: it.replace(b"{0}\r\n", b"NIL"))
+        with pytest.raises(FileNotFoundError):
+            read(watch, inbox, name)
+
+
 def test_message_that_goes_between_two_pieces_is_none(tmp_path):
     with stage(tmp_path) as (server, watch):
         look(watch)
