@@ -266,7 +266,8 @@ class Connection:
         for flags, delimiter, name in found:
             raw = name if isinstance(name, str) else name.decode("latin-1")
             attributes = {flag.decode("ascii", "replace").lower() for flag in flags}
-            if raw.isascii() and raw.isprintable() and not attributes & _UNUSABLE:
+            is_usable = attributes.isdisjoint(("\\noselect", "\\nonexistent"))
+            if is_usable and raw.isascii() and raw.isprintable():
                 use = next((use for use in SPECIAL_USES if use in attributes), "")
                 status = str(statuses.get(name, ""))[:_MAX_TEXT]
                 folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), use, status))
@@ -479,8 +480,6 @@ def _plain(error: Exception) -> str:
 
 
 # ---- answers
-
-_UNUSABLE = {"\\noselect", "\\nonexistent"}
 
 
 def _expand_set(answer: bytes) -> list[int]:

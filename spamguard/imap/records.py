@@ -207,7 +207,7 @@ class Records(ClosedOnExit):
         flags
             Those that have changed, by UID.
         """
-        touched = {folder.id} if gone or flags else set[int]()
+        touched = {folder.id} if found or gone or flags else set[int]()
         with self._lock, self._database.transaction():
             execute, many = self._database.execute, self._database.executemany
             many(
@@ -235,7 +235,7 @@ class Records(ClosedOnExit):
         return touched
 
     def _take_in(self, folder: FolderRow, uid: int, found: Found) -> set[int]:
-        """Note a message that is new in a folder; the folders that show something else then."""
+        """Note a message that is new in a folder; the other folder that shows something else."""
         execute, name, is_first = self._database.execute, found.name, not folder.uidvalidity
         twin = "SELECT 1 FROM places WHERE name = ? AND folder = ?"
         if is_copy := execute(twin, (name, folder.id)).fetchone() is not None:
@@ -255,16 +255,12 @@ class Records(ClosedOnExit):
                 "INSERT INTO messages (name, state, folder, seen) VALUES (?, ?, ?, ?)",
                 (name, state, folder.id, int(time.time())),
             )
-            return {folder.id} if state is State.SHOWN else set()
-        if state != State.OLD:
-            return {folder.id}
-        if is_first or origin == folder.id:
-            return set()
-        # Which folder it came from matters only where coming teaches.
-        if folder.label and is_watched:
-            execute("UPDATE messages SET state = 3 WHERE name = ?", (name,))
-            return {origin}
-        execute("UPDATE messages SET folder = ? WHERE name = ?", (folder.id, name))
+        elif state == State.OLD and not is_first and origin != folder.id:
+            # Which folder it came from matters only where coming teaches.
+            if folder.label and is_watched:
+                execute("UPDATE messages SET state = 3 WHERE name = ?", (name,))
+                return {origin}
+            execute("UPDATE messages SET folder = ? WHERE name = ?", (folder.id, name))
         return set()
 
     def forget_old(self) -> None:
