@@ -71,9 +71,8 @@ class AccountWatch:
         self._ask, self._tell, self._recent = ask, tell, recent
         self._wire = threading.Lock()
         self._junk = ""
-        self._dirty: set[int] = set()
+        self._dirty: dict[int, str] = {}  # folders to be listed, with what STATUS said, or ""
         self._unread: set[int] = set()  # folders of messages that could not be read
-        self._statuses: dict[int, str] = {}  # of folders, noted once they were looked at
         self._poll_at = 0.0
         self._failures = 0
         self._tries = Counter[str]()
@@ -134,12 +133,13 @@ class AccountWatch:
             self._poll_at = 0.0
             self.status.connected_since = int(time.time())
         told = self.line.end_wait()
-        self._dirty.update(row.id for row in self.folders() if row.raw in told)
+        self._dirty.update({row.id: "" for row in self.folders() if row.raw in told})
+        intents = self.records.intents()
+        for intent in intents:
+            self._dirty[intent.source] = self._dirty[intent.target] = ""
         if time.monotonic() >= self._poll_at:
             self._poll()
             self._poll_at = time.monotonic() + POLL_SECONDS
-        intents = self.records.intents()
-        self._dirty.update(number for each in intents for number in (each.source, each.target))
         self._look()
         for intent in intents:
             self._settle(intent)
@@ -190,8 +190,7 @@ class AccountWatch:
         for row in self.folders():
             status = told[row.raw] or self.line.other.status(row.raw)
             if not status or status != row.status:
-                self._dirty.add(row.id)
-                self._statuses[row.id] = status
+                self._dirty[row.id] = status
         self.records.forget_old()
 
     def _look(self) -> None:
@@ -216,7 +215,7 @@ class AccountWatch:
     def _look_at(self, folder: FolderRow) -> None:
         connection, uidvalidity = self.line.open(folder)
         connection.changed = False
-        status = self._statuses.pop(folder.id, folder.status)
+        status = self._dirty.get(folder.id, folder.status)
         touched = list_folder(connection, self.records, folder, uidvalidity, status)
         if touched:
             self.status.last_change = int(time.time())
@@ -231,12 +230,11 @@ class AccountWatch:
     def _judge(self) -> bool:
         """Judge what is new in INBOX; whether there was anything."""
         inbox = self.folder("")
-        waiting = self.records.waiting(inbox, _BATCH) if inbox and inbox.uidvalidity else []
-        if inbox is None or not waiting:
+        if inbox is None or not (waiting := self.records.waiting(inbox, _BATCH)):
             return False
         connection, uidvalidity = self.line.open(inbox)
         if uidvalidity != inbox.uidvalidity:  # these UIDs are of other messages now
-            self._dirty.add(inbox.id)
+            self._dirty[inbox.id] = ""
             return True
         self.line.check_budget()
         for name, uid in waiting:
@@ -252,7 +250,7 @@ class AccountWatch:
         self._tries[name] += 1
         body = self.line.fetch(connection, uid)
         if body is None:
-            self._dirty.add(inbox.id)
+            self._dirty[inbox.id] = ""
             return
         answer = NO_VERDICT
         if not self.records.is_judged(body.digest):
@@ -286,7 +284,7 @@ class AccountWatch:
             if uidvalidity == inbox.uidvalidity:
                 with self._warning("a copy of spam stays in INBOX"):
                     connection.remove(intent.uid)
-            self._dirty.add(inbox.id)
+            self._dirty[inbox.id] = ""
         self.records.end_intent(intent)
         self._tell_folders([intent.source, intent.target])
 

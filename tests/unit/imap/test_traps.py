@@ -191,7 +191,7 @@ def test_folder_that_goes_while_it_is_open_is_forgotten(tmp_path):
         look(watch)
         del server.folders["Archive"], server.folders["Junk"]
         spam = server.deliver(cheap(1))
-        watch._dirty.update(row.id for row in watch.folders())
+        watch._dirty.update({row.id: "" for row in watch.folders()})
         look(watch)
         assert {row.raw for row in watch.folders()} == {"INBOX"}
         assert server.lies(spam) == ["INBOX"]
