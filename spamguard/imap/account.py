@@ -279,12 +279,12 @@ class AccountWatch:
         """End a move of ours, by where the message lies now that both folders were looked at."""
         places, inbox = self.records.places(intent.name), self.folder("")
         if inbox and intent.target in places and places.get(inbox.id) == intent.uid:
-            # The server can only copy, or got no further.
+            # It was copied, and we got no further.
             connection, uidvalidity = self.line.open(inbox)
             if uidvalidity == inbox.uidvalidity:
                 with self._warning("a copy of spam stays in INBOX"):
                     connection.remove(intent.uid)
-            self._dirty[inbox.id] = ""
+                    return  # and see in the next step that it has gone
         self.records.end_intent(intent)
         self._tell_folders([intent.source, intent.target])
 

@@ -370,12 +370,13 @@ class Connection:
         return bool(self.capabilities & {"MOVE", "UIDPLUS"})
 
     def move(self, uid: int, raw: str) -> None:
-        """Move a message of the open folder to another one; where the server has no MOVE, copy it:
-        it is to be removed once it lies there.
-        """
+        """Move a message of the open folder to another one."""
         with self._command():
-            client = self._client
-            (client.move if "MOVE" in self.capabilities else client.copy)([uid], raw)
+            if "MOVE" in self.capabilities:
+                self._client.move([uid], raw)
+                return
+            self._client.copy([uid], raw)
+        self.remove(uid)
 
     def remove(self, uid: int) -> None:
         """Remove one message of the open folder, which lies in another one."""
