@@ -181,7 +181,8 @@ def test_from_nothing_to_the_first_verdict_as_the_page_says(
         with httpx.Client(follow_redirects=True) as olga:
             olga.post(f"http://127.0.0.1:{web}/login", data={"link": link.strip()})
             page = olga.get(f"http://127.0.0.1:{web}/").text
-        assert "Account anna@example.org: well" in page
+        assert "<title>Today" in page
+        assert "account anna@example.org:" not in page  # nothing is wrong with it
     assert "anna@example.org: look, no daemon runs" not in status
     assert "look, no daemon runs" in account(tmp_path, "list").stdout
 
