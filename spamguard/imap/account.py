@@ -1,7 +1,7 @@
 """One account, kept in step: what came is judged, and where the account says so, spam is moved.
 
-`AccountWatch.step` does what is due. Now and then all folders are asked for by STATUS, so that a
-server that keeps silent in IDLE costs minutes.
+`AccountWatch.step` does what is due. Every five minutes all folders are listed with their
+numbers, so that a server that keeps silent in IDLE costs minutes.
 
 In the mode *look* nothing is ever written there. A move is written down before the command
 (`records.Intent`). After a crash the folders tell what became of it: a message in Junk has been
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -23,24 +24,22 @@ from urllib.parse import quote
 
 from spamguard.config.accounts import Account, Mode, UnreadMoves
 from spamguard.errors import SpamguardError
-from spamguard.imap.bodies import Body
+from spamguard.folders.roles import FolderKind
+from spamguard.imap.bodies import Body, RecentBodies
 from spamguard.imap.connection import Connection, ImapError
 from spamguard.imap.folders import MAX_FOLDERS, account_folders, find_junk
 from spamguard.imap.judge import NO_VERDICT, Answer, NoVerdictError
 from spamguard.imap.line import Line
 from spamguard.imap.listing import list_folder
-from spamguard.imap.records import FolderRow, Intent, Records, Waiting
+from spamguard.imap.records import FolderRow, Intent, Records
 from spamguard.imap.status import AccountStatus
 from spamguard.log import WarnOnce
 
 _log = logging.getLogger("spamguard.imap")
 
 POLL_SECONDS = 300.0  # between two looks at all folders
-_RELIST_SECONDS = 1800.0  # between two lists of folders
-_SHUT_SECONDS = 60.0  # until that after a folder could not be opened: it may be gone
 _LINGER_SECONDS = 2.0  # until IDLE after a message was read: the next one may follow
-_BATCH = 20  # messages that are judged in a step, and as many are kept until they are read
-_SMALL_BYTES = 256 << 10  # larger ones are not kept
+_BATCH = 20  # messages that are judged in a step
 _MAX_TRIES = 5  # to judge one message
 _RETRY_SECONDS = (1.0, 60.0, 120.0, 300.0, 900.0, 3600.0)  # after a connection was lost
 _STEADY_SECONDS = 60.0  # a connection that ends before was of no use
@@ -64,25 +63,24 @@ class AccountWatch:
         directory: Path,
         ask: Callable[[Body, str], Answer],
         tell: Callable[[AccountWatch, Collection[str] | None], object],
+        recent: RecentBodies,
     ) -> None:
         self.account, self.line, self.due = account, Line(account), 0.0
         self.records = Records(directory / f"{quote(account.name, safe='@')}.sqlite")
         self.status = AccountStatus(mode=account.mode)
-        self._ask, self._tell = ask, tell
+        self._ask, self._tell, self._recent = ask, tell, recent
         self._wire = threading.Lock()
         self._junk = ""
-        self._folders = {row.id: row for row in self.records.folders()}
-        self._dirty: set[int] = set()
+        self._dirty: dict[int, str] = {}  # folders to be listed, with what STATUS said, or ""
         self._unread: set[int] = set()  # folders of messages that could not be read
-        self._statuses: dict[int, str] = {}  # of folders, noted once they were looked at
-        self._poll_at = self._relist_at = 0.0
+        self._poll_at = 0.0
         self._failures = 0
         self._tries = Counter[str]()
-        self._recent: dict[str, Body] = {}  # fetched just now, for who wants them again
         self._warnings = WarnOnce(_log)
 
     def close(self) -> None:
         with self._wire:
+            self.due = math.inf
             self.line.close()
             self.records.close()
 
@@ -111,7 +109,7 @@ class AccountWatch:
             except Exception as error:  # noqa: BLE001  the other accounts go on
                 _log.exception("%s: a fault", self.account.name)
                 pause = self._fail(error, "a fault of ours, see the log")
-        self.due = time.monotonic() + pause
+            self.due = time.monotonic() + pause
 
     def _fail(self, error: Exception, text: str) -> float:
         """End the connections; in how many seconds to try again."""
@@ -132,34 +130,26 @@ class AccountWatch:
     def _step(self) -> float:
         if not self.line.is_up:
             self.line.connect()
-            self._poll_at = self._relist_at = 0.0
+            self._poll_at = 0.0
             self.status.connected_since = int(time.time())
         told = self.line.end_wait()
-        self._dirty.update(row.id for row in self.folders() if row.raw in told)
-        now = time.monotonic()
-        if now >= self._relist_at:
-            self._list_folders()
-            self._relist_at = now + _RELIST_SECONDS
-        if now >= self._poll_at:
-            self._poll()
-            self._poll_at = now + POLL_SECONDS
-        self._look_and_settle()
-        has_more = self._judge()
-        if self._dirty:  # after our own moves
-            self._look_and_settle()
-        unread, self._unread = self._unread, set()
-        self._tell_folders(unread)
-        vars(self.status).update(self.records.numbers(self._junk))
-        if has_more:
-            return 0.0
-        return min(self.line.wait(), max(0.0, self._poll_at - time.monotonic()))
-
-    def _look_and_settle(self) -> None:
+        self._dirty.update({row.id: "" for row in self.folders() if row.raw in told})
         intents = self.records.intents()
-        self._dirty.update(number for each in intents for number in (each.source, each.target))
+        for intent in intents:
+            self._dirty[intent.source] = self._dirty[intent.target] = ""
+        if time.monotonic() >= self._poll_at:
+            self._poll()
+            self._poll_at = time.monotonic() + POLL_SECONDS
         self._look()
         for intent in intents:
             self._settle(intent)
+        has_judged = self._judge()
+        unread, self._unread = self._unread, set()
+        self._tell_folders(unread)
+        vars(self.status).update(self.records.numbers(self._junk))
+        if has_judged:  # look what became of it, and whether there is more
+            return 0.0
+        return min(self.line.wait(), max(0.0, self._poll_at - time.monotonic()))
 
     @contextmanager
     def _warning(self, text: str) -> Iterator[None]:
@@ -175,52 +165,42 @@ class AccountWatch:
     # ---- folders
 
     def folders(self) -> list[FolderRow]:
-        return list(self._folders.values())
+        return self.records.folders()
 
     def folder(self, directory: str) -> FolderRow | None:
         """The folder of this name among ours."""
         return next((row for row in self.folders() if row.directory == directory), None)
 
-    def _take_folders(self) -> None:
-        self._folders = {row.id: row for row in self.records.folders()}
-
-    def _list_folders(self) -> None:
+    def _poll(self) -> None:
+        """Learn which folders there are, and in which something has changed since they were last
+        looked at.
+        """
         before = {row.directory for row in self.folders()}
-        found = account_folders(self.account, self.line.other.list_folders())
+        listed = self.line.other.list_folders()
+        found = account_folders(self.account, listed)
         if not any(each.directory == "" for each in found):  # each server has it: half an answer
             raise ImapError("the server lists no INBOX")
         self._junk = find_junk(found)
-        watched = [each for each in found if each.is_watched]
+        watched = [each for each in found if each.role.kind is not FolderKind.IGNORED]
         watched.sort(key=lambda each: (each.role.label == "", each.directory))
         self.records.set_folders(watched[:MAX_FOLDERS])
-        self._take_folders()
         if before != {row.directory for row in self.folders()}:
             self._tell(self, None)
-
-    def _poll(self) -> None:
-        """Find folders in which something has changed since they were last looked at."""
+        told = {each.raw: each.status for each in listed}
         for row in self.folders():
-            status = self.line.other.status(row.raw)
+            status = told[row.raw] or self.line.other.status(row.raw)
             if not status or status != row.status:
-                self._dirty.add(row.id)
-                self._statuses[row.id] = status
+                self._dirty[row.id] = status
         self.records.forget_old()
 
     def _look(self) -> None:
         """Bring the records of folders up to date in which something may have changed."""
         was_listed, heard = self.is_listed, self.line.heard
-        for row in self.folders():
-            if row.raw not in heard and (row.is_inbox or row.raw == self._junk):
-                self._dirty.add(row.id)  # nobody tells what happens there
         for row in sorted(self.folders(), key=self._turn):
-            if row.id in self._dirty:
-                try:
+            is_deaf = row.raw not in heard and (row.is_inbox or row.raw == self._junk)
+            if is_deaf or row.id in self._dirty:
+                with self._warning(f"{row.raw} cannot be opened"):
                     self._look_at(row)
-                except ImapError as error:
-                    if error.lost:
-                        raise
-                    self._warnings.warn("folder", "%s: %s: %s", self.account.name, row.raw, error)
-                    self._relist_at = min(self._relist_at, time.monotonic() + _SHUT_SECONDS)
         self._dirty.clear()
         if self.is_listed and not was_listed:
             self._tell(self, None)
@@ -235,9 +215,8 @@ class AccountWatch:
     def _look_at(self, folder: FolderRow) -> None:
         connection, uidvalidity = self.line.open(folder)
         connection.changed = False
-        status = self._statuses.pop(folder.id, folder.status)
+        status = self._dirty.get(folder.id, folder.status)
         touched = list_folder(connection, self.records, folder, uidvalidity, status)
-        self._take_folders()
         if touched:
             self.status.last_change = int(time.time())
             self._tell_folders(touched)
@@ -249,47 +228,45 @@ class AccountWatch:
     # ---- judging and moving
 
     def _judge(self) -> bool:
-        """Judge what is new in INBOX; whether there is more of it."""
+        """Judge what is new in INBOX; whether there was anything."""
         inbox = self.folder("")
-        waiting = self.records.waiting(inbox, _BATCH + 1) if inbox and inbox.uidvalidity else []
-        if inbox is None or not waiting:
+        if inbox is None or not (waiting := self.records.waiting(inbox, _BATCH)):
             return False
         connection, uidvalidity = self.line.open(inbox)
         if uidvalidity != inbox.uidvalidity:  # these UIDs are of other messages now
-            self._dirty.add(inbox.id)
-            return False
+            self._dirty[inbox.id] = ""
+            return True
         self.line.check_budget()
-        for message in waiting[:_BATCH]:
-            self._judge_message(connection, inbox, message)
-        self._tell_folders([inbox.id])
-        return len(waiting) > _BATCH
+        for name, uid in waiting:
+            self._judge_message(connection, inbox, name, uid)
+            self._tell_folders([inbox.id])  # who reads it soon finds it among the recent ones
+        return True
 
-    def _judge_message(self, connection: Connection, inbox: FolderRow, message: Waiting) -> None:
-        if self._tries[message.name] >= _MAX_TRIES:  # perhaps it ends the connection each time
-            del self._tries[message.name]
-            self.records.set_judged(message.name)
+    def _judge_message(self, connection: Connection, inbox: FolderRow, name: str, uid: int) -> None:
+        if self._tries[name] >= _MAX_TRIES:  # perhaps it ends the connection each time
+            del self._tries[name]
+            self.records.set_judged(name)
             return
-        self._tries[message.name] += 1
-        body = self.line.fetch(connection, message.uid)
+        self._tries[name] += 1
+        body = self.line.fetch(connection, uid)
         if body is None:
-            self._dirty.add(inbox.id)
+            self._dirty[inbox.id] = ""
             return
         answer = NO_VERDICT
         if not self.records.is_judged(body.digest):
             answer = self._ask(body, self.account.name)
-        del self._tries[message.name]
+        del self._tries[name]
         junk = next((row for row in self.folders() if row.raw == self._junk), None)
         intent = None
         if self.account.mode is Mode.MOVE and answer.is_spam and junk and connection.can_move:
-            intent = Intent(message.name, inbox.id, message.uid, junk.id)
-        self.records.set_judged(message.name, body.digest, answer, intent)
-        self._keep(message.name, body)
+            intent = Intent(name, inbox.id, uid, junk.id)
+        self.records.set_judged(name, body.digest, answer, intent)
+        self._recent.keep(self.account.name, name, body)
         if intent:
-            self._dirty.update((inbox.id, intent.target))
             with self._warning(f"spam cannot be moved to {self._junk}"):
-                connection.move(message.uid, self._junk)
+                connection.move(uid, self._junk)
         elif self.account.mode is Mode.FLAG:
-            self._flag(connection, message.uid, answer)
+            self._flag(connection, uid, answer)
 
     def _flag(self, connection: Connection, uid: int, answer: Answer) -> None:
         wanted = "$Junk" if answer.is_spam else "$NotJunk"
@@ -300,17 +277,15 @@ class AccountWatch:
 
     def _settle(self, intent: Intent) -> None:
         """End a move of ours, by where the message lies now that both folders were looked at."""
-        places = self.records.places(intent.name)
-        if intent.target in places and places.get(intent.source) == intent.uid:
+        places, inbox = self.records.places(intent.name), self.folder("")
+        if inbox and intent.target in places and places.get(inbox.id) == intent.uid:
             # It was copied, and we got no further.
-            source = self._folders[intent.source]
-            connection, uidvalidity = self.line.open(source)
-            if uidvalidity == source.uidvalidity:
+            connection, uidvalidity = self.line.open(inbox)
+            if uidvalidity == inbox.uidvalidity:
                 with self._warning("a copy of spam stays in INBOX"):
                     connection.remove(intent.uid)
-            self._dirty.add(intent.source)
-        if not self.records.end_intent(intent):
-            _log.info("%s: a message that was to be moved stays where it is", self.account.name)
+                    return  # and see in the next step that it has gone
+        self.records.end_intent(intent)
         self._tell_folders([intent.source, intent.target])
 
     # ---- what the watcher of folders sees
@@ -330,7 +305,7 @@ class AccountWatch:
         OSError: it cannot be had now. FileNotFoundError: it is not there.
         """
         place = self.records.find(folder, name)
-        body = self._recent.pop(name, None)
+        body = self._recent.take(self.account.name, name)
         if place and body is None:
             try:
                 body = self._fetch(place.folder, place.uid)
@@ -341,7 +316,7 @@ class AccountWatch:
         if place is None or body is None:
             raise FileNotFoundError(errno.ENOENT, "no such message", name)
         if self.records.note_read(name, body.digest):
-            self._keep(name, body)
+            self._recent.keep(self.account.name, name, body)
         whole = Body()
         # A first line that begins with a blank would become the tail of our field.
         if place.field and next(body.pieces(), b"")[:1] not in (b" ", b"\t"):
@@ -349,12 +324,6 @@ class AccountWatch:
         for piece in body.pieces():
             whole.write(piece)
         return whole.seal()
-
-    def _keep(self, name: str, body: Body) -> None:
-        for oldest in list(self._recent)[: 1 - _BATCH]:
-            self._recent.pop(oldest, None)
-        if body.size <= _SMALL_BYTES:
-            self._recent[name] = body
 
     def _fetch(self, folder: FolderRow, uid: int) -> Body | None:
         if not self._wire.acquire(timeout=_READ_SECONDS):

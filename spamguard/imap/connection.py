@@ -17,13 +17,14 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
 import imapclient
 from imapclient.exceptions import LoginError
+from imapclient.response_parser import parse_response
 from imapclient.tls import IMAP4_TLS
 
 from spamguard import __version__
@@ -66,6 +67,7 @@ class ListedFolder(NamedTuple):
     raw: str  # its name there, in modified UTF-7
     delimiter: str  # "" for none
     use: str = ""  # its special use (RFC 6154) in lower case, such as \\junk
+    status: str = ""  # as of `Connection.status`; "": it was not said
 
 
 class Selected(NamedTuple):
@@ -78,10 +80,10 @@ class Selected(NamedTuple):
 
 
 class FetchedMessage(NamedTuple):
-    """What one FETCH answer says, beside its UID: the attributes as text, and its literals."""
+    """What FETCH answers say of a message: the attributes as text, and its longest literal."""
 
     text: bytes = b""
-    literals: Sequence[bytes] = ()
+    literal: bytes = b""
 
     def attribute(self, name: bytes) -> bytes:
         """A value that is a number, an atom or a quoted string, in brackets or not, or b""."""
@@ -130,8 +132,9 @@ class _BoundedReader:
             if searched > _MAX_LINE_BYTES:
                 raise imaplib.IMAP4.abort("a line without end")
             self._fill()
-        self._left -= 100  # an object for each
-        return self._take(end + 1)
+        line = self._take(end + 1)
+        self._left -= 100 + 40 * line.count(b" ")  # objects that are made of it
+        return line
 
     def _fill(self) -> None:
         self._set_timeout()
@@ -251,29 +254,35 @@ class Connection:
 
     def list_folders(self) -> list[ListedFolder]:
         """All folders that can be opened, with names in ASCII as they must have."""
-        arguments = [b'""', b'"*"']
-        if {"SPECIAL-USE", "LIST-EXTENDED"} <= self.capabilities:
-            arguments.append(b"RETURN (SPECIAL-USE)")
-        with self._command():
+        wanted = ["SPECIAL-USE"] * ({"SPECIAL-USE", "LIST-EXTENDED"} <= self.capabilities)
+        if "LIST-STATUS" in self.capabilities:
+            wanted.append(f"STATUS ({' '.join(self._numbers)})")
+        arguments = [b'""', b'"*"', *([f"RETURN ({' '.join(wanted)})".encode()] * bool(wanted))]
+        with self._command() as imap:
             lines = self._client._raw_command_untagged(b"LIST", arguments, uid=False)
             found = self._client._proc_folder_list(lines)
-        folders = []
+            told = parse_response(imap.untagged_responses.get("STATUS", []))
+        statuses, folders = dict(zip(told[::2], told[1::2], strict=True)), []
         for flags, delimiter, name in found:
             raw = name if isinstance(name, str) else name.decode("latin-1")
             attributes = {flag.decode("ascii", "replace").lower() for flag in flags}
-            if raw.isascii() and raw.isprintable() and not attributes & _UNUSABLE:
+            is_usable = attributes.isdisjoint(("\\noselect", "\\nonexistent"))
+            if is_usable and raw.isascii() and raw.isprintable():
                 use = next((use for use in SPECIAL_USES if use in attributes), "")
-                folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), use))
+                status = str(statuses.get(name, ""))[:_MAX_TEXT]
+                folders.append(ListedFolder(raw, (delimiter or b"").decode("latin-1"), use, status))
         return folders
+
+    @property
+    def _numbers(self) -> list[str]:
+        numbers = ["UIDVALIDITY", "UIDNEXT", "MESSAGES", "UNSEEN"]
+        return numbers + ["HIGHESTMODSEQ"] * ("CONDSTORE" in self.capabilities)
 
     def status(self, raw: str) -> str:
         """Numbers of a folder: they differ if anything has changed there. "": it has none."""
-        items = ["UIDVALIDITY", "UIDNEXT", "MESSAGES", "UNSEEN"]
-        items += ["HIGHESTMODSEQ"] * ("CONDSTORE" in self.capabilities)
         try:
             with self._command():
-                answer = self._client.folder_status(raw, items)
-                return " ".join(str(int(answer.get(item.encode(), 0))) for item in items)
+                return str(self._client.folder_status(raw, self._numbers))[:_MAX_TEXT]
         except ImapError as error:
             if error.lost:
                 raise
@@ -298,15 +307,12 @@ class Connection:
 
     def search(self, criterion: str) -> list[int]:
         """The UIDs of messages in the open folder: ALL, UNSEEN, DELETED."""
+        kind, words = "SEARCH", [criterion.encode()]
+        if "ESEARCH" in self.capabilities:
+            kind, words = "ESEARCH", [b"RETURN (ALL)", *words]
         with self._command():
-            if "ESEARCH" in self.capabilities:
-                words = [b"RETURN (ALL)", criterion.encode()]
-                (line,) = self._client._raw_command_untagged(b"SEARCH", words, "ESEARCH")
-                found = _expand_set(line or b"")
-            else:
-                lines = self._client._raw_command_untagged(b"SEARCH", [criterion.encode()])
-                numbers = b" ".join(line for line in lines if line)
-                found = sorted({int(word) for word in numbers.partition(b"(")[0].split()})
+            lines = self._client._raw_command_untagged(b"SEARCH", words, kind)
+            found = _expand_set(b" ".join(filter(None, lines)))
             if found and not 0 < found[0] <= found[-1] < 1 << 32:
                 raise ValueError("no UID")
             if len(found) > _MAX_MESSAGES:
@@ -322,10 +328,9 @@ class Connection:
         for message in _fetched(lines):
             uid = message.attribute(b"UID")
             if uid.isdigit() and int(uid) in wanted:
-                before = found.get(int(uid), FetchedMessage())
-                found[int(uid)] = FetchedMessage(
-                    before.text + message.text, [*before.literals, *message.literals]
-                )
+                text, literal = found.get(int(uid), FetchedMessage())
+                literal = max(literal, message.literal, key=len)
+                found[int(uid)] = FetchedMessage(text + message.text, literal)
         return found
 
     def fetch_message(self, uid: int) -> Body | None:
@@ -334,11 +339,11 @@ class Connection:
         for start in range(0, MAX_MESSAGE_BYTES, PIECE_BYTES):
             answers = self.fetch([uid], f"BODY.PEEK[]<{start}.{PIECE_BYTES}>")
             answer = answers.get(uid, FetchedMessage())
-            if not answer.literals:  # beyond the end there is "" or NIL
-                return body if start and b"BODY[]" in answer.text.upper() else None
-            piece = max(answer.literals, key=len)
-            body.write(piece)
-            if len(piece) < PIECE_BYTES:
+            said = answer.text.upper()  # beyond the end there is "" or NIL
+            if b"BODY[]" not in said or (b" NIL" in said and not start):
+                return None
+            body.write(answer.literal)
+            if len(answer.literal) < PIECE_BYTES:
                 break
         return body
 
@@ -350,14 +355,11 @@ class Connection:
             return "X-GM-MSGID"
         if "OBJECTID" in self.capabilities:
             return "EMAILID"
-        if self._stores_ids is None:
-            try:  # Dovecot does not announce it
+        if self._stores_ids is None:  # Dovecot does not announce it
+            self._stores_ids = False
+            with suppress(ImapError):  # one that is lost shows by the next command
                 self.fetch([1], "X-GUID")
                 self._stores_ids = True
-            except ImapError as error:
-                if error.lost:
-                    raise
-                self._stores_ids = False
         return "X-GUID" if self._stores_ids else ""
 
     # ---- writing
@@ -412,18 +414,16 @@ class Connection:
             or (isinstance(imap.sock, ssl.SSLSocket) and imap.sock.pending())
         )
 
-    def end_idle(self) -> None:
-        """End it, and read what was told: `changed` says whether that is anything."""
-        if self.is_idle:
-            self.is_idle = False
-            with self._command() as imap:
-                imap.send(b"DONE\r\n")
-                imap._command_complete("IDLE", self._idle_tag)
-                self.changed |= "FETCH" in imap.untagged_responses
-
-    def noop(self) -> None:
-        with self._command():
-            self._client.noop()
+    def hear(self) -> None:
+        """End it, or ask: `changed` says whether the server has told of anything."""
+        was_idle, self.is_idle = self.is_idle, False
+        with self._command() as imap:
+            if not was_idle:
+                self._client.noop()
+                return
+            imap.send(b"DONE\r\n")
+            imap._command_complete("IDLE", self._idle_tag)
+            self.changed |= "FETCH" in imap.untagged_responses
 
     @contextmanager
     def _command(self) -> Iterator[Any]:
@@ -482,13 +482,11 @@ def _plain(error: Exception) -> str:
 
 # ---- answers
 
-_UNUSABLE = {"\\noselect", "\\nonexistent"}
 
-
-def _expand_set(line: bytes) -> list[int]:
-    """The UIDs of an ESEARCH answer: (TAG "a") UID ALL 2:4,7; of too many, one more than enough."""
-    found, uids = re.search(rb"\bALL ([0-9:,]+)", line), set[int]()
-    for piece in found[1].split(b",") if found else ():
+def _expand_set(answer: bytes) -> list[int]:
+    """The UIDs of `(TAG "a") UID ALL 2:4,7` or `2 3 4 (MODSEQ 9)`; of too many, one more."""
+    uids = set[int]()
+    for piece in re.sub(rb"\(.*?\)|UID|ALL|,", b" ", answer).split():
         first, _, last = piece.partition(b":")
         low, high = sorted((int(first), int(last or first)))
         uids.update(range(low, min(high, low + _MAX_MESSAGES) + 1))
@@ -499,11 +497,10 @@ def _expand_set(line: bytes) -> list[int]:
 
 def _fetched(lines: Iterable[Any]) -> Iterator[FetchedMessage]:
     """From pieces as `imaplib` has them: a text with each literal, and the rest of the line."""
-    text, literals = b"", list[bytes]()
+    text = literal = b""
     for piece in lines:
         if isinstance(piece, tuple):
-            text += piece[0]
-            literals.append(piece[1])
+            text, literal = text + piece[0], max(literal, piece[1], key=len)
         elif piece is not None:
-            yield FetchedMessage(text + piece, literals)
-            text, literals = b"", []
+            yield FetchedMessage(text + piece, literal)
+            text = literal = b""

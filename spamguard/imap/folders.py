@@ -15,7 +15,6 @@ from spamguard.folders.roles import (
     IGNORED_ROLE,
     SPAM_ROLE,
     SPECIAL_USES,
-    FolderKind,
     Role,
     find_role,
     folder_parts,
@@ -35,10 +34,6 @@ class AccountFolder(NamedTuple):
     directory: str
     role: Role
     use: str = ""  # as of `ListedFolder`
-
-    @property
-    def is_watched(self) -> bool:
-        return self.role.kind is not FolderKind.IGNORED
 
 
 def account_folders(account: Account, listed: Sequence[ListedFolder]) -> list[AccountFolder]:

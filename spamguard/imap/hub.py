@@ -5,12 +5,12 @@ tells of something. Four at a time do something: what servers may make us hold i
 from __future__ import annotations
 
 import logging
-import os
+import math
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession
 from spamguard.imap import judge
 from spamguard.imap.account import AccountWatch
-from spamguard.imap.bodies import Body
+from spamguard.imap.bodies import Body, RecentBodies
 from spamguard.imap.judge import Answer
 from spamguard.imap.mailboxes import ImapMailboxes
 from spamguard.imap.status import AccountStatus, write_status
@@ -51,65 +51,49 @@ class Hub:
         directory = state / ACCOUNTS_DIRECTORY
         directory.mkdir(mode=0o700, exist_ok=True)
         ask = ask or partial(judge.ask, state / ACCOUNTS_DOOR)
-        self.watches = [AccountWatch(each, directory, ask, self._tell) for each in accounts]
-        self._listeners: set[ImapMailboxes] = set()
+        shared = (directory, ask, self._tell, RecentBodies())
+        self.watches = [AccountWatch(each, *shared) for each in accounts]
+        self._mailboxes = ImapMailboxes(self.watches)
         self._turns = threading.Semaphore(_AT_ONCE)
-        self._stopping, self._stop_event = False, os.eventfd(0)
 
     def run(self, beat: Callable[[], object]) -> None:
-        """Keep all accounts in step until `stop`.
+        """Keep all accounts in step.
 
         Parameters
         ----------
         beat
-            Called every five seconds.
+            Called every five seconds; what it raises ends this.
         """
-        threads = [
-            threading.Thread(target=self._keep, args=(watch,), daemon=True)
-            for watch in self.watches
-        ]
-        for thread in threads:
-            thread.start()
+        for watch in self.watches:
+            threading.Thread(target=self._keep, args=(watch,), daemon=True).start()
         written: dict[str, AccountStatus] = {}
-        while not self._stopping:
+        while True:
             beat()
             statuses = {watch.account.name: replace(watch.status) for watch in self.watches}
             if statuses != written:
                 write_status(self._state, statuses)
                 written = statuses
-            self._poll((), _BEAT_SECONDS)
-        for thread in threads:
-            thread.join()
+            time.sleep(_BEAT_SECONDS)
 
     def _keep(self, watch: AccountWatch) -> None:
-        while not self._stopping:
+        while watch.due < math.inf:  # until it is closed
             with self._turns:
                 watch.step()
-            while not self._stopping and (pause := watch.due - time.monotonic()) > 0.0:
+            while 0.0 < (pause := watch.due - time.monotonic()) < math.inf:
+                poller = select.poll()
+                for number in watch.line.sockets():
+                    poller.register(number, select.POLLIN)
+                told = poller.poll(min(_BEAT_SECONDS, pause) * 1000)
                 # Who reads a message ends IDLE meanwhile, and sets another time.
-                told = self._poll(watch.line.sockets(), min(_BEAT_SECONDS, pause))
-                if not told.isdisjoint(watch.line.sockets()):
+                if any(number in watch.line.sockets() for number, _ in told):
                     break
-
-    def _poll(self, descriptors: Iterable[int], seconds: float) -> set[int]:
-        """Wait until one of them is readable, or for `stop`."""
-        poller = select.poll()
-        for descriptor in (self._stop_event, *descriptors):
-            poller.register(descriptor, select.POLLIN)
-        return {descriptor for descriptor, _ in poller.poll(seconds * 1000)}
-
-    def stop(self) -> None:
-        self._stopping = True
-        os.eventfd_write(self._stop_event, 1)
 
     def close(self) -> None:
         for watch in self.watches:
             watch.close()
-        os.close(self._stop_event)
 
     def _tell(self, watch: AccountWatch, directories: Collection[str] | None) -> None:
-        for listener in list(self._listeners):
-            listener.tell(watch, directories)
+        self._mailboxes.tell(watch, directories)
 
     # ---- the watcher of folders
 
@@ -130,11 +114,8 @@ class Hub:
                 BrokerSession(channel, mailboxes).run(fingerprint)
             except (ValueError, OSError) as error:
                 _log.debug("a client has gone: %s", error)
-            finally:
-                self._listeners.discard(mailboxes)
 
     def open_mailboxes(self) -> ImapMailboxes:
-        """The accounts, as they are shown to one watcher."""
-        mailboxes = ImapMailboxes(self.watches)
-        self._listeners.add(mailboxes)
-        return mailboxes
+        """The accounts, as they are shown to one watcher: the last one hears of changes."""
+        self._mailboxes = ImapMailboxes(self.watches)
+        return self._mailboxes

@@ -59,10 +59,9 @@ class Line:
     def open(self, folder: FolderRow) -> tuple[Connection, int]:
         """The connection that has this folder open, and its UIDVALIDITY now."""
         connection = self._connections[0 if folder.is_inbox else 1]
-        connection.end_idle()
+        connection.hear()  # until then the server may hide what came
         writes = folder.is_inbox and self._account.mode is not Mode.LOOK
         if connection.folder == (folder.raw, writes) and folder.uidvalidity:
-            connection.noop()  # until then the server may hide what came
             return connection, folder.uidvalidity
         selected = connection.select(folder.raw, readonly=not writes)
         if folder.is_inbox:
@@ -96,10 +95,7 @@ class Line:
         """Let commands be given; the raw names of folders of which something was told."""
         told = set()
         for connection in self._connections:
-            if connection.is_idle:
-                connection.end_idle()
-            elif connection.folder:
-                connection.noop()
+            connection.hear()
             if connection.changed and connection.folder:
                 told.add(connection.folder[0])
             connection.changed = False

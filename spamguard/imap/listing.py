@@ -36,15 +36,11 @@ def list_folder(
     """
     item, present = connection.find_id_item(), connection.search("ALL")
     unseen, deleted = set(connection.search("UNSEEN")), set(connection.search("DELETED"))
-
-    def flags_of(uid: int) -> str:
-        return "S" * (uid not in unseen) + "T" * (uid in deleted)
-
+    flags = {uid: "S" * (uid not in unseen) + "T" * (uid in deleted) for uid in present}
     listed = records.uids(folder)
     before = listed if uidvalidity == folder.uidvalidity else {}
-    gone = listed.keys() - (before.keys() & set(present))
-    flags = {uid: flags_of(uid) for uid in before if uid not in gone}
-    flags = {uid: text for uid, text in flags.items() if text != before[uid]}
+    gone = listed.keys() - (before.keys() & flags.keys())
+    changed = {uid: text for uid, text in flags.items() if before.get(uid, text) != text}
     new = [uid for uid in present if uid not in before]
     found, missing = dict[int, Found](), len(new)
     for start in range(0, len(new), _BATCH):
@@ -52,12 +48,12 @@ def list_folder(
         answers = connection.fetch(batch, f"UID INTERNALDATE {item}" if item else _FINGERPRINT)
         missing -= len(answers)
         for uid, answer in answers.items():
-            found[uid] = _name_message(answer, item, flags_of(uid))
+            found[uid] = _name_message(answer, item, flags[uid])
         if not folder.uidvalidity and len(found) >= _PORTION:
-            records.update(folder, 0, "", found, gone, flags)
-            found, gone, flags = {}, set(), {}
+            records.update(folder, 0, "", found, gone, changed)
+            found, gone, changed = {}, set(), {}
     # What was left out is asked for again.
-    return records.update(folder, uidvalidity, "" if missing else status, found, gone, flags)
+    return records.update(folder, uidvalidity, "" if missing else status, found, gone, changed)
 
 
 def _name_message(answer: FetchedMessage, item: str, flags: str) -> Found:
@@ -68,6 +64,6 @@ def _name_message(answer: FetchedMessage, item: str, flags: str) -> Found:
         came = 0.0
     known = answer.attribute(item.encode()) if item else b""
     if not known:
-        message_id = b"".join(b"".join(answer.literals).split()).lower()
+        message_id = b"".join(answer.literal.split()).lower()
         known = b" ".join((answer.attribute(b"RFC822.SIZE"), date, message_id))
     return Found(blake2b(known, digest_size=16).hexdigest(), came, flags)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 
-from spamguard.folders.maildir import Changes, Folder, Mailbox, MessageFile, parse_file_name
+from spamguard.folders.maildir import Changes, Folder, Mailbox, MessageFile
 from spamguard.imap.account import AccountWatch
 from spamguard.imap.records import FolderRow
 
@@ -31,8 +31,8 @@ class ImapMailboxes:
         return list(self._watches)
 
     def unreadable_directories(self) -> dict[str, str]:
-        troubles = {mailbox.path: watch.status.trouble for mailbox, watch in self._watches.items()}
-        return {name: text for name, text in troubles.items() if text}
+        troubles = ((mailbox, watch.status.trouble) for mailbox, watch in self._watches.items())
+        return {mailbox.path: text for mailbox, text in troubles if text}
 
     def list_folders(self, mailbox: Mailbox) -> list[Folder]:
         watch, until = self._watches[mailbox], time.monotonic() + _PATIENCE_SECONDS
@@ -49,10 +49,7 @@ class ImapMailboxes:
 
     def open_file(self, folder: Folder, file: MessageFile) -> int:
         watch, row = self._find(folder)
-        name = parse_file_name(file.name)
-        if name is None or file.part != "cur":
-            raise FileNotFoundError(errno.ENOENT, "no message of an account", file.name)
-        return watch.read(row, name.base)
+        return watch.read(row, file.name.partition(":")[0])
 
     def wait_for_changes(self, timeout: float) -> Changes:
         if timeout:  # the watcher rests: it has written down all that was listed
@@ -69,9 +66,9 @@ class ImapMailboxes:
         (mailbox,) = (each for each, known in self._watches.items() if known is watch)
         told = {Folder(mailbox, directory) for directory in directories or ()}
         with self._changed:
-            folders, mailboxes = self._changes.folders | told, self._changes.mailboxes
-            mailboxes |= {mailbox} if directories is None else set()
-            self._changes = Changes(folders, mailboxes)
+            gone = {mailbox} if directories is None else set[Mailbox]()
+            before = self._changes
+            self._changes = Changes(before.folders | told, before.mailboxes | gone)
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -115,13 +115,6 @@ class Intent(NamedTuple):
     target: int
 
 
-class Waiting(NamedTuple):
-    """A message to be judged."""
-
-    name: str
-    uid: int
-
-
 class Records(ClosedOnExit):
     """The file of one account. Threads may share it."""
 
@@ -181,7 +174,8 @@ class Records(ClosedOnExit):
             self._database.executemany("DELETE FROM folders WHERE id = ?", gone)
             self._database.executemany(
                 "INSERT INTO folders (raw, directory, label) VALUES (?1, ?2, ?3) "
-                "ON CONFLICT (raw) DO UPDATE SET directory = ?2, label = ?3",
+                "ON CONFLICT (raw) DO UPDATE SET directory = ?2, label = ?3 "
+                "WHERE directory != ?2 OR label != ?3",
                 [(raw, *values) for raw, values in wanted.items()],
             )
 
@@ -213,7 +207,7 @@ class Records(ClosedOnExit):
         flags
             Those that have changed, by UID.
         """
-        touched = {folder.id} if gone or flags else set[int]()
+        touched = {folder.id} if found or gone or flags else set[int]()
         with self._lock, self._database.transaction():
             execute, many = self._database.execute, self._database.executemany
             many(
@@ -241,7 +235,7 @@ class Records(ClosedOnExit):
         return touched
 
     def _take_in(self, folder: FolderRow, uid: int, found: Found) -> set[int]:
-        """Note a message that is new in a folder; the folders that show something else then."""
+        """Note a message that is new in a folder; the other folder that shows something else."""
         execute, name, is_first = self._database.execute, found.name, not folder.uidvalidity
         twin = "SELECT 1 FROM places WHERE name = ? AND folder = ?"
         if is_copy := execute(twin, (name, folder.id)).fetchone() is not None:
@@ -261,16 +255,12 @@ class Records(ClosedOnExit):
                 "INSERT INTO messages (name, state, folder, seen) VALUES (?, ?, ?, ?)",
                 (name, state, folder.id, int(time.time())),
             )
-            return {folder.id} if state is State.SHOWN else set()
-        if state != State.OLD:
-            return {folder.id}
-        if is_first or origin == folder.id:
-            return set()
-        # Which folder it came from matters only where coming teaches.
-        if folder.label and is_watched:
-            execute("UPDATE messages SET state = 3 WHERE name = ?", (name,))
-            return {origin}
-        execute("UPDATE messages SET folder = ? WHERE name = ?", (folder.id, name))
+        elif state == State.OLD and not is_first and origin != folder.id:
+            # Which folder it came from matters only where coming teaches.
+            if folder.label and is_watched:
+                execute("UPDATE messages SET state = 3 WHERE name = ?", (name,))
+                return {origin}
+            execute("UPDATE messages SET folder = ? WHERE name = ?", (folder.id, name))
         return set()
 
     def forget_old(self) -> None:
@@ -345,13 +335,13 @@ class Records(ClosedOnExit):
 
     # ---- judging and moving
 
-    def waiting(self, folder: FolderRow, limit: int) -> list[Waiting]:
-        rows = self._query(
+    def waiting(self, folder: FolderRow, limit: int) -> list[tuple[str, int]]:
+        """Names and UIDs of messages to be judged."""
+        return self._query(
             "SELECT m.name, p.uid FROM messages m JOIN places p ON p.name = m.name "
             "WHERE m.state = 1 AND p.folder = ? ORDER BY p.uid LIMIT ?",
             *(folder.id, limit),
         )
-        return [Waiting(*row) for row in rows]
 
     def is_judged(self, digest: bytes) -> bool:
         """Whether a message of just these bytes is not new."""
@@ -387,9 +377,9 @@ class Records(ClosedOnExit):
         """The UID of a message in each folder in which it lies."""
         return dict(self._query("SELECT folder, uid FROM places WHERE name = ?", name))
 
-    def end_intent(self, intent: Intent) -> bool:
+    def end_intent(self, intent: Intent) -> None:
         """A move has ended, or was given up: then nobody can tell any more who put the message
-        where it is, so it must not look like one that we filed. Whether it has ended.
+        where it is, so it must not look like one that we filed.
         """
         places = self.places(intent.name)
         settled = intent.target in places or intent.source not in places
@@ -399,4 +389,3 @@ class Records(ClosedOnExit):
             (_COUNT, ("moved", int(intent.target in places))),
             *([] if settled else [unsign]),
         )
-        return settled

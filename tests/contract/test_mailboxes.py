@@ -37,6 +37,7 @@ from tests.support import imap_server
 from tests.support.disks import mounted, needs_disks
 from tests.support.waiting import eventually
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
+from tests.unit.imap.stage import running
 
 pytestmark = pytest.mark.slow  # waits for seconds
 
@@ -85,16 +86,10 @@ def by_imap(*patterns: Watch | str | Path) -> Iterator[ImapMailboxes]:
         boxes = {mailbox.user: Path(mailbox.path) for mailbox in found.find_mailboxes()}
     with imap_server.serving(boxes) as server, TemporaryDirectory() as state:
         accounts = [server.account(user, Mode.LOOK) for user in boxes]
-        with closing(Hub(Path(state), accounts, lambda raw, user: Answer())) as hub:
-            thread = threading.Thread(target=hub.run, args=(lambda: None,))
-            thread.start()
-            try:
-                mailboxes = hub.open_mailboxes()
-                eventually(lambda: all(watch.is_listed for watch in hub.watches))
-                yield mailboxes
-            finally:
-                hub.stop()
-                thread.join()
+        with closing(Hub(Path(state), accounts, lambda raw, user: Answer())) as hub, running(hub):
+            mailboxes = hub.open_mailboxes()
+            eventually(lambda: all(watch.is_listed for watch in hub.watches))
+            yield mailboxes
 
 
 WAYS: dict[str, Opened] = {"itself": local, "served": served}

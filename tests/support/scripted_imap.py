@@ -205,7 +205,10 @@ class _Session:
     def do_list(self, words: list[str]) -> bytes:
         tells = "SPECIAL-USE" in self.ways.capabilities
         found = [(self.name(n), f.use * tells) for n, f in self.server.folders.items()]
-        return b"".join(b'* LIST (%b) "/" %b\r\n' % (use.encode(), name) for name, use in found)
+        lines = [b'* LIST (%b) "/" %b\r\n' % (use.encode(), name) for name, use in found]
+        if "STATUS" in " ".join(words):
+            lines += [self.do_status([name]) or b"" for name in self.server.folders]
+        return b"".join(lines)
 
     def do_status(self, words: list[str]) -> bytes | None:
         folder = self.server.folders.get(words[0])

@@ -14,7 +14,7 @@ from typing import Any
 from spamguard.config.accounts import Mode
 from spamguard.folders.maildir import Folder, MessageFile
 from spamguard.imap.account import AccountWatch
-from spamguard.imap.bodies import Body
+from spamguard.imap.bodies import Body, RecentBodies
 from spamguard.imap.judge import Answer
 from spamguard.imap.mailboxes import ImapMailboxes
 from tests.e2e.ports import open_directory
@@ -47,6 +47,7 @@ class Desk:
             self.state,
             self._judge,
             self._tell,
+            RecentBodies(),
         )
         self.mailboxes = ImapMailboxes([self.watch])
 

@@ -8,6 +8,7 @@ import os
 import re
 import select
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 from spamguard import log
 from spamguard.config.accounts import Account, AccountTls, Mode
 from spamguard.imap.account import AccountWatch
-from spamguard.imap.bodies import Body
+from spamguard.imap.bodies import Body, RecentBodies
+from spamguard.imap.hub import Hub
 from spamguard.imap.judge import Answer
 from spamguard.imap.records import FolderRow
 from tests.support.scripted_imap import OBJECTS, Change, ScriptedImap, Ways, playing
@@ -42,7 +44,7 @@ def whole(body: Body) -> bytes:
 
 
 def judge(body: Body, user: str) -> Answer:
-    label = "spam" if b"cheap" in next(body.pieces()) else "ham"
+    label = "spam" if b"cheap" in next(body.pieces(), b"") else "ham"
     return Answer(f"X-Spamguard: {label};".encode(), label == "spam", label)
 
 
@@ -55,7 +57,31 @@ def account(port: int, directory: Path, **options: object) -> Account:
 
 
 def make_watch(asked: Account, directory: Path) -> AccountWatch:
-    return AccountWatch(asked, directory, judge, lambda *_: None)
+    return AccountWatch(asked, directory, judge, lambda *_: None, RecentBodies())
+
+
+class _OverError(Exception):
+    pass
+
+
+@contextmanager
+def running(hub: Hub) -> Iterator[None]:
+    """The accounts are kept in step by threads of this process."""
+    over = threading.Event()
+
+    def beat() -> None:
+        if over.is_set():
+            raise _OverError
+
+    def run() -> None:
+        with suppress(_OverError):
+            hub.run(beat)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def check_commands(server: ScriptedImap, mode: Mode) -> None:

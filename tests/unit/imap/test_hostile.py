@@ -36,6 +36,7 @@ from tests.unit.imap.stage import (
     look,
     on,
     read,
+    running,
     stage,
     tagged,
 )
@@ -118,6 +119,7 @@ FLOODS = {
     "fewer folders": on("LIST", lambda answer: folders(230_000) + answer),
     "a literal": on("UID FETCH", lambda _: b"* 1 FETCH (UID 1 BODY[] {2147483648}\r\nxxx"),
     "a line": on("LIST", lambda _: b"* LIST " + b"x" * (1 << 26)),
+    "words": on("LIST", lambda answer: (b"* LIST " + b"ab " * 2_600_000 + b"\r\n") * 4 + answer),
     "lines": on("NOOP", lambda answer: b"* OK x\r\n" * 5_000_000),
     "UIDs": on("UID SEARCH", lambda it: b"* ESEARCH UID ALL 1:4294967295\r\n" + tagged(it)),
     "large messages": on("", bytes),
@@ -220,18 +222,13 @@ def test_other_accounts_go_on(tmp_path):
             server.change = way
         accounts = [account(each.port, tmp_path, name=f"a{each.port}") for each in servers]
         hub = stack.enter_context(closing(Hub(tmp_path, accounts, judge)))
-        thread = threading.Thread(target=hub.run, args=(lambda: None,))
-        thread.start()
-        try:
+        with running(hub):
             eventually(lambda: hub.watches[3].is_listed)
             spam = servers[3].deliver(cheap(1))
             eventually(lambda: servers[3].lies(spam) == ["Junk"], seconds=3.0)
             assert servers[2].logins <= 4
-        finally:
-            hub.stop()
-            for server in servers:
-                server.hang_up()
-            thread.join()
+        for server in servers:
+            server.hang_up()
 
 
 def test_what_a_server_says_stays_in_one_line(tmp_path, caplog):
@@ -254,6 +251,31 @@ def test_what_is_longer_is_cut_and_judged(tmp_path):
         (inbox,) = (row for row in watch.folders() if row.is_inbox)
         ((name, _),) = watch.records.shown(inbox, hide_unread=False)
         assert MAX_MESSAGE_BYTES <= len(read(watch, inbox, name)) < MAX_MESSAGE_BYTES + 100
+
+
+def test_what_was_judged_is_not_fetched_again_to_be_read(tmp_path):
+    """As long as all that is kept has room; more is never kept, and what was is given back."""
+    with stage(tmp_path) as (server, watch):
+        look(watch)
+        sent = [letter(number) + bytes(number % 2 * 20_000_000) for number in range(6)]
+        for raw in sent:
+            server.deliver(raw)
+        look(watch)
+        fetched = [each for each in server.commands if "BODY.PEEK[]" in each]
+        (inbox,) = (row for row in watch.folders() if row.is_inbox)
+        names = [name for name, _ in watch.records.shown(inbox, hide_unread=False)]
+        found = {read(watch, inbox, name).partition(b"\r\n")[2] for name in names}
+        assert found == set(sent)
+        assert [each for each in server.commands if "BODY.PEEK[]" in each] == fetched
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for number in range(130):
+            server.deliver(letter(100 + number) + bytes(number // 127 * 20_000_000))
+        for _ in range(4):
+            look(watch)
+        assert watch.status.judged == 136
+        assert len(list(Path("/proc/self/fd").iterdir())) - before <= 128
+        kept = [each.size for each in watch._recent._bodies.values()]
+        assert 50_000_000 < sum(kept) <= 64 << 20
 
 
 def test_message_that_cannot_be_had_holds_nothing_up(tmp_path):

@@ -168,17 +168,22 @@ def test_throttled_answers_do_not_count(command, tmp_path):
         assert watch.status.judged == 1
 
 
+@pytest.mark.parametrize("more", ["", " LIST-STATUS"])
 @pytest.mark.parametrize("literals", [False, True])
-def test_names_of_folders_may_be_anything(literals, tmp_path):
+def test_names_of_folders_may_be_anything(literals, more, tmp_path):
     folders = (("INBOX", ""), ('Sp"am] \\here', r"\Junk"), *((name, "") for name in NAMES))
     odd = tuple((name, "") for name in ODD if literals)
-    ways = Ways(f"{OBJECTS.capabilities} UTF8=ACCEPT", literals=literals, folders=folders + odd)
+    ways = Ways(
+        f"{OBJECTS.capabilities} UTF8=ACCEPT{more}", literals=literals, folders=folders + odd
+    )
     with stage(tmp_path, ways) as (server, watch):
         look(watch)
         assert {row.raw for row in watch.folders()} == dict(folders).keys()
         spam = server.deliver(cheap(1))
         look(watch)
         assert server.lies(spam) == ['Sp"am] \\here']
+        asked = {each for each in server.commands if each.startswith("STATUS")}
+        assert len(asked) == (0 if more else len(folders))
 
 
 def test_folder_that_goes_while_it_is_open_is_forgotten(tmp_path):
@@ -186,9 +191,7 @@ def test_folder_that_goes_while_it_is_open_is_forgotten(tmp_path):
         look(watch)
         del server.folders["Archive"], server.folders["Junk"]
         spam = server.deliver(cheap(1))
-        watch._dirty.update(watch._folders)
-        look(watch)
-        watch._relist_at = 0.0
+        watch._dirty.update({row.id: "" for row in watch.folders()})
         look(watch)
         assert {row.raw for row in watch.folders()} == {"INBOX"}
         assert server.lies(spam) == ["INBOX"]
@@ -241,6 +244,21 @@ def test_message_in_pieces_ends_as_the_server_says(end, tmp_path):
         names = [name for name, _ in watch.records.shown(inbox, hide_unread=False)]
         found = {read(watch, inbox, name).partition(b"\r\n")[2] for name in names}
         assert found == {*sent, letter(3) + bytes(3 << 20)}
+
+
+def test_empty_message_is_one(tmp_path):
+    with stage(tmp_path) as (server, watch):
+        look(watch)
+        server.deliver(b"")
+        look(watch)
+        assert watch.status.judged == 1
+        (inbox,) = (row for row in watch.folders() if row.is_inbox)
+        ((name, _),) = watch.records.shown(inbox, hide_unread=False)
+        watch._recent.take(watch.account.name, name)
+        assert read(watch, inbox, name).startswith(b"X-Spamguard: ham;")
+        server.change = on("UID FETCH", lambda it: it.replace(b"{0}\r\n", b"NIL"))
+        with pytest.raises(FileNotFoundError):
+            read(watch, inbox, name)
 
 
 def test_message_that_goes_between_two_pieces_is_none(tmp_path):
