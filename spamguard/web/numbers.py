@@ -102,45 +102,35 @@ _LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
 
 
 class DaemonHealth(NamedTuple):
-    """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
-    began. problems: a line for each. accounts: by name.
-    """
+    """The daemon when it was looked at (seconds since 1970), and a line for each problem."""
 
     looked_at: float
-    began: int
-    messages: int
     problems: Sequence[str]
     accounts: Mapping[str, AccountStatus]
 
 
 def check_daemon(settings: Settings, report: DaemonReport, found: Sequence[str]) -> DaemonHealth:
     """Look at the daemon. found: what is wrong with filter, next hops and the shared log."""
-    now = time.time()
     problems = [*report.stuck, *report.missing_scorers, *report.absent]
     if settings.watch:
-        problems += _folder_problems(settings.state, now)
-    accounts = read_status(settings.state) if settings.accounts else {}
+        problems += _folder_problems(settings.state)
     accounts = read_status(settings.state) if settings.accounts else {}
     if accounts:
-        problems += _folder_problems(settings.state / ACCOUNTS_SIGHTINGS, now)
+        problems += _folder_problems(settings.state / ACCOUNTS_SIGHTINGS)
         for name, account in accounts.items():
             problems += [f"account {name}: {account.trouble}"] * bool(account.trouble)
     problems += found
-    try:
-        disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
-    except OSError as error:
-        disk, remedy = f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
+    disk, remedy = describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
     problems += [f"disk: {disk}: {remedy}"] * bool(remedy)
-    passed = sum(report.counters.messages.values())
-    return DaemonHealth(now, report.began, passed, problems, accounts)
+    return DaemonHealth(time.time(), problems, accounts)
 
 
-def _folder_problems(place: Path, now: float) -> list[str]:
+def _folder_problems(place: Path) -> list[str]:
     status = read_watcher_status(place)
     return [
         f"folders: {f'{trouble.user}: ' if trouble.user else ''}{trouble.text}"
         for trouble in (status.troubles if status else ())
-        if now - trouble.since >= _LASTING_SECONDS
+        if time.time() - trouble.since >= _LASTING_SECONDS
     ]
 
 

@@ -98,7 +98,7 @@ class Monitor:
         self.found: list[str] = []
 
     async def look(self) -> DaemonHealth:
-        return DaemonHealth(NOW, int(NOW) - 60, 44, self.found, {})
+        return DaemonHealth(NOW, self.found, {})
 
     async def find_unwell(self) -> list[str]:
         return self.found
