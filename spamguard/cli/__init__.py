@@ -7,10 +7,9 @@ above it (`arguments.command`). `common` has what they share: the filter, the co
 messages, progress and output. What a command does is in the rooms below: a command reads arguments,
 calls them, and prints.
 
-`ask` and `run`, and what they import, must never import numpy, SQLite or a room that loads them at
-their top: `filter` starts for each message, and `run` is the master. A command must never print to
-standard output what is not its answer, and never let an error out as a traceback, unless it is a
-fault of the program itself.
+A module of commands must never import numpy, SQLite or a room that loads them at its top; such
+imports stand in the functions that run. A command must never print to standard output what is not
+its answer, and never let an error out as a traceback, unless it is a fault of the program itself.
 Read `arguments` first, then `ask`.
 """
 

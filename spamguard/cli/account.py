@@ -19,13 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common, mail_servers, status
 from spamguard.cli.arguments import argument, command, group
 from spamguard.cli.setup import ACCOUNT as SERVICE_ACCOUNT
 from spamguard.cli.setup import check_config, edit_yaml, find_account
-from spamguard.cli.teach import print_lessons, taught_text, teach_filed
 from spamguard.config.accounts import (
     ACCOUNT_NAME,
     Account,
@@ -36,17 +35,14 @@ from spamguard.config.accounts import (
     providers,
 )
 from spamguard.config.load import parse_yaml
-from spamguard.config.oauth import device_login
-from spamguard.daemon.status import ask_daemon
-from spamguard.doctor.accounts import check_account, check_promotion
 from spamguard.errors import UsageError
-from spamguard.folders.roles import HAM_ROLE, FolderKind
-from spamguard.imap.connection import Connection, connect
-from spamguard.imap.folders import AccountFolder, account_folders
-from spamguard.imap.status import AccountStatus, read_status
 from spamguard.log import printable
 from spamguard.sources import SourceMessage
 from spamguard.storage import as_directory_owner, replace_private
+
+if TYPE_CHECKING:
+    from spamguard.imap.connection import Connection
+    from spamguard.imap.folders import AccountFolder
 
 _SECRETS = "secrets"
 """In the state directory: a file for the password, or the token, of each account."""
@@ -87,6 +83,8 @@ Exit status of `add` and `check`: 1 when something failed.""",
     argument("--client-id", "of one's own application, for a token", "ID"),
 )
 def add(options: Namespace) -> int:
+    from spamguard.doctor.accounts import check_account
+
     path = _config_file(options)
     text, values, state = _read_file(options, path)
     entries = values.get("accounts") or []
@@ -208,6 +206,8 @@ def _forget(secret: Path, state: Path) -> None:
 
 
 def _show_next_steps(path: Path, state: Path, name: str) -> None:
+    from spamguard.daemon.status import ask_daemon
+
     print(f"\nwrote {path}: {name}, mode look. Next:")
     print(f"  spamguard account teach {name} --config {path}    (from what is filed there)")
     if daemon := ask_daemon(state):
@@ -228,6 +228,8 @@ def _show_next_steps(path: Path, state: Path, name: str) -> None:
     arguments.JSON,
 )
 def check(options: Namespace) -> int:
+    from spamguard.doctor.accounts import check_account, check_promotion
+
     accounts = _accounts(options, options.name)
     steps = (chain(check_account(each), check_promotion(each, options.state)) for each in accounts)
     failed = common.print_steps(chain.from_iterable(steps), as_json=options.json)
@@ -236,6 +238,8 @@ def check(options: Namespace) -> int:
 
 @command("account list", "the accounts, and what the running daemon says of them", arguments.JSON)
 def list_accounts(options: Namespace) -> int:
+    from spamguard.daemon.status import ask_daemon
+
     accounts = _accounts(options)
     daemon = ask_daemon(options.state)
     rows = status.account_values(options.state, daemon)
@@ -272,6 +276,10 @@ _MAX_TAUGHT = 1000  # of each class
     arguments.DRY_RUN,
 )
 def teach(options: Namespace) -> int:
+    from spamguard.cli.teach import print_lessons, taught_text, teach_filed
+    from spamguard.imap.connection import connect
+    from spamguard.imap.status import AccountStatus, read_status
+
     (account,) = _accounts(options, options.name)
     if read_status(options.state).get(account.name, AccountStatus()).moved:
         raise UsageError(f"{account.name}: spamguard has moved mail there, which must not teach")
@@ -292,6 +300,9 @@ def teach(options: Namespace) -> int:
 
 def _find_filed(account: Account, connection: Connection) -> list[tuple[AccountFolder, list[int]]]:
     """The folders of classes, each with UIDs, newest first; ham comes last, and wins."""
+    from spamguard.folders.roles import HAM_ROLE, FolderKind
+    from spamguard.imap.folders import account_folders
+
     found = account_folders(account, connection.list_folders())
     folders = [folder for folder in found if folder.role.kind is FolderKind.CLASS]
     left, filed = dict.fromkeys((folder.role.label for folder in folders), _MAX_TAUGHT), []
@@ -344,6 +355,8 @@ def login(options: Namespace) -> int:
 
 
 def _make_token(account: Account, oauth: OAuth) -> None:
+    from spamguard.config.oauth import device_login
+
     with as_directory_owner(oauth.token_file.parent):
         device_login(
             account, oauth, lambda page, code: common.say(f"open {page} and type in {code}")

@@ -11,39 +11,27 @@ message again, never show a token again after it was made, and never make a link
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag, group
-from spamguard.config.options import Hop
 from spamguard.config.values import parse_endpoint, parse_seconds, reaches
-from spamguard.daemon import status
-from spamguard.delivery.quarantine import DIRECTORY, MAX_ENTRIES, Quarantine, QuarantineEntry
-from spamguard.delivery.smtp import create_next_hop
-from spamguard.engine.filter import Filter
-from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import QuarantineError, UsageError
-from spamguard.learning.lessons import LessonOutcome, LessonService
-from spamguard.log import hostname, printable
-from spamguard.proxy.history import decode_author, readable
+from spamguard.log import printable
 from spamguard.storage import as_directory_owner
 from spamguard.times import local_time, rfc3339
 from spamguard.users import Origin
-from spamguard.web.auth import (
-    LINK_SECONDS,
-    NEVER,
-    CredentialKind,
-    CredentialStore,
-    Person,
-    login_url,
-)
+
+if TYPE_CHECKING:
+    from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
+    from spamguard.engine.filter import Filter
+    from spamguard.web.auth import CredentialStore, Person
 
 # ---- quarantine
 
@@ -65,11 +53,15 @@ Exit status of `release`: 1 when a recipient has still not got a message.""",
 
 
 def _open_quarantine(options: Namespace) -> Quarantine:
+    from spamguard.delivery.quarantine import DIRECTORY, Quarantine
+
     return Quarantine(common.existing_state_directory(options) / DIRECTORY)
 
 
 @command("quarantine list", "the newest 1,000, newest first", arguments.JSON_LINES)
 def list_entries(options: Namespace) -> int:
+    from spamguard.delivery.quarantine import MAX_ENTRIES
+
     quarantine = _open_quarantine(options)
     entries = list(quarantine.entries(MAX_ENTRIES + 1))
     for entry in entries[:MAX_ENTRIES]:
@@ -105,6 +97,8 @@ def show_entries(options: Namespace) -> int:
 
 
 def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
+    from spamguard.proxy.history import decode_author, readable
+
     recipients = [recipient.address for recipient in entry.envelope.recipients]
     return {
         "id": entry.id,
@@ -136,6 +130,10 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
     _IDS,
 )
 def release_entries(options: Namespace) -> int:
+    import asyncio
+
+    from spamguard.daemon import status
+
     quarantine = _open_quarantine(options)
     # All that are named, before anything is done to one of them.
     entries = [quarantine.entry(message_id) for message_id in options.ids]
@@ -159,6 +157,12 @@ async def _release_all(
     options: Namespace,
 ) -> bool:
     """Release and teach the messages; return whether every recipient has got them."""
+    from spamguard.config.options import Hop
+    from spamguard.delivery.smtp import create_next_hop
+    from spamguard.engine.prepare import ExampleReader
+    from spamguard.learning.lessons import LessonOutcome, LessonService
+    from spamguard.log import hostname
+
     next_hop = create_next_hop(Hop(options.next_hop), hostname())
     complete = True
     try:
@@ -211,6 +215,8 @@ def _chosen_person(options: Namespace, operator_name: str) -> Person:
 
     operator_name: the name of an operator who is no user.
     """
+    from spamguard.web.auth import Person
+
     name = options.user or (operator_name if options.operator else "")
     if not name:
         raise UsageError(
@@ -222,6 +228,8 @@ def _chosen_person(options: Namespace, operator_name: str) -> Person:
 @contextmanager
 def _open_credentials(options: Namespace) -> Iterator[CredentialStore]:
     """Open the store as its owner; UsageError if there is no state directory."""
+    from spamguard.web.auth import CredentialStore
+
     state = common.existing_state_directory(options)
     with as_directory_owner(state), closing(CredentialStore.open(state)) as store:
         yield store
@@ -263,6 +271,8 @@ too (`login-link`). Exit status of `revoke`: 1 when there is no such token.""",
     ),
 )
 def create_token(options: Namespace) -> int:
+    from spamguard.web.auth import NEVER, CredentialKind
+
     if _TOKEN_NAME.fullmatch(options.name) is None:
         raise UsageError(
             f"{options.name!r}: a token's name has letters, digits, dots, - and _, 64 at most"
@@ -331,6 +341,9 @@ The first to open it is let in and stays so for 30 days, or until the page was n
   spamguard login-link --user anna --revoke""",
 )
 def run_login_link(options: Namespace) -> int:
+    from spamguard.daemon import status
+    from spamguard.web.auth import LINK_SECONDS, CredentialKind, login_url
+
     person = _chosen_person(options, OPERATOR_NAME)
     if options.revoke:
         with _open_credentials(options) as store:

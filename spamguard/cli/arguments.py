@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from spamguard import __version__, native
-from spamguard.cli import common
 from spamguard.times import parse_time
 
 Argument = Callable[[argparse.ArgumentParser], object]
@@ -70,8 +69,6 @@ COMMANDS = {
     "evaluate": "evaluate",
 }
 """The commands in the order of the help, each with the module that holds it."""
-_LIGHT = ("ask", "run")
-"""Modules that must be loaded below any limit on memory: mail passes `filter`."""
 
 _ABOUT = """\
 A statistics-only spam filter: teach it mail, ask it about mail, take teaching back, see why.
@@ -115,8 +112,6 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     top.set_defaults(state=None, config=None, profile="default")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in [name for name in COMMANDS if name in words] or COMMANDS:
-        if words and COMMANDS[name] not in _LIGHT:
-            common.require_memory()
         import_module(f"spamguard.cli.{COMMANDS[name]}")
         _add_command(commands, name)
     return top

@@ -202,12 +202,6 @@ def existing_state_directory(options: Namespace) -> Path:
     return state
 
 
-def require_memory() -> None:
-    """Where memory is short, loading numpy would end the process without a message of ours."""
-    if shortage := process.memory_shortage():
-        raise MemoryLimitError(shortage)
-
-
 @contextmanager
 def open_filter(
     options: Namespace,
@@ -231,7 +225,9 @@ def open_filter(
     is_there = (state / LEDGER_FILE).exists()
     if must_exist and not is_there:
         raise _no_filter_error(options)
-    require_memory()
+    # Where memory is short, loading numpy would end the process without a message of ours.
+    if shortage := process.memory_shortage():
+        raise MemoryLimitError(shortage)
     from spamguard.engine.filter import Filter
 
     is_scratch = scratch and not is_there

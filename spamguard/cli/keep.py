@@ -17,19 +17,18 @@ from __future__ import annotations
 import tempfile
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spamguard import backup
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag
-from spamguard.engine import snapshot
-from spamguard.engine.filter import Filter
 from spamguard.errors import UsageError
-from spamguard.learning import undo
-from spamguard.learning.undo import UndoneVote, VoteSelection, undo_votes
 from spamguard.log import printable
-from spamguard.shared.status import read_status
 from spamguard.storage import BATCH_SIZE
 from spamguard.times import local_time
+
+if TYPE_CHECKING:
+    from spamguard.engine.filter import Filter
+    from spamguard.learning.undo import UndoneVote
 
 # ---- undo
 
@@ -66,6 +65,8 @@ takes back, for all machines that share lessons, what one has taught that somebo
   spamguard undo --node mx3""",
 )
 def run_undo(options: Namespace) -> int:
+    from spamguard.learning.undo import VoteSelection, undo_votes
+
     if not all(options.users):  # as of a variable that is not set
         raise UsageError(f"--user is empty: the site's word is {arguments.SITE!r}")
     if bool(options.users) == bool(options.node):
@@ -109,6 +110,8 @@ def run_undo(options: Namespace) -> int:
 
 def _find_node(spam_filter: Filter, name: str) -> str:
     """The id of the machine of this name or id, which must have taught something."""
+    from spamguard.shared.status import read_status
+
     nodes = read_status(spam_filter.directory).nodes
     found = {node.node for node in nodes if name in (node.name, node.node)} or {name}
     known = [node for node in found if spam_filter.ledger.users.keys_of_node(node, 0)]
@@ -137,6 +140,8 @@ the configuration are not in it. `restore` puts it back.""",
   spamguard backup - | ssh elsewhere 'umask 077; cat > spamguard-backup'""",
 )
 def run_backup(options: Namespace) -> int:
+    from spamguard import backup
+
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
         fingerprint = spam_filter.ledger.fingerprint
     name = options.file
@@ -178,6 +183,9 @@ touched; with --replace what was there is kept beside it in a directory before-r
   spamguard --state /new/place restore backup""",
 )
 def run_restore(options: Namespace) -> int:
+    from spamguard import backup
+    from spamguard.learning import undo
+
     state = common.state_directory(options)
     backup.check_overwrite(state, replace=options.replace)
     with common.open_seekable(options.file) as stream:
@@ -213,6 +221,8 @@ If the ledger has provably lost events, as from a damaged log, it says so.""",
     example="""  spamguard rebuild""",
 )
 def run_rebuild(options: Namespace) -> int:
+    from spamguard.engine import snapshot
+
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
         spam_filter.settle()
         classes, loss = spam_filter.status().classes, spam_filter.find_loss()
@@ -243,6 +253,9 @@ teach from the folders instead.""",
 )
 def run_import(options: Namespace) -> int:
     """Check the whole backup, then take it in. Classes that are here stay as they are."""
+    from spamguard import backup
+    from spamguard.engine.filter import Filter
+
     with (
         common.open_seekable(options.file) as stream,
         common.open_filter(options, must_exist=True) as spam_filter,

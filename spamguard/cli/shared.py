@@ -10,31 +10,29 @@ Must never print a password, and never change the state of a daemon that runs.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from argparse import Namespace
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from spamguard import keys
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag, group
-from spamguard.config.schema import dump_settings
-from spamguard.config.shared import SharedSettings
-from spamguard.engine.filter import Filter
-from spamguard.engine.snapshot import SNAPSHOT_KEY
-from spamguard.engine.store import disown_tables, parse_if_whole
 from spamguard.errors import UsageError
-from spamguard.ledger.events import Server
-from spamguard.ledger.shared import SharedLog
 from spamguard.log import printable
-from spamguard.shared import client
-from spamguard.shared.mac import RowMac
-from spamguard.shared.status import ABSENT_SECONDS, describe_status, read_status
 from spamguard.storage import KEY_FILE
 from spamguard.times import duration_text, local_time
+
+if TYPE_CHECKING:
+    from spamguard.config.shared import SharedSettings
+    from spamguard.engine.filter import Filter
+    from spamguard.ledger.events import Server
+    from spamguard.ledger.shared import SharedLog
+    from spamguard.shared.mac import RowMac
+
 
 _PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
 
@@ -95,6 +93,8 @@ has learnt before is shared too.""",
 )
 def init(options: Namespace) -> int:
     admin = _load_admin()
+    from spamguard.shared.mac import RowMac
+
     with common.open_filter(options) as spam_filter:
         key = keys.load_key(spam_filter.directory / KEY_FILE, create=False)
         bits, mac = spam_filter.min_bits, RowMac(key)
@@ -133,6 +133,13 @@ def _password_file(options: Namespace) -> Path:
 )
 def join(options: Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
+    import asyncio
+
+    from spamguard.config.schema import dump_settings
+    from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.engine.store import disown_tables
+    from spamguard.shared.mac import RowMac
+
     admin = _load_admin()
     state, file = common.state_directory(options), _password_file(options)
     key = _find_key(state, options.key)
@@ -205,6 +212,8 @@ async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Ser
 )
 def status(options: Namespace) -> int:
     """Print what the ledger knows, and what the courier last said."""
+    from spamguard.shared.status import describe_status
+
     now = time.time()
     with common.open_filter(options, must_exist=True, _load=False) as spam_filter:
         counts = _shared_log(spam_filter).counts()
@@ -234,6 +243,9 @@ def status(options: Namespace) -> int:
     argument("node", "its name, or its id", "NODE"),
 )
 def forget(options: Namespace) -> int:
+    from spamguard.shared import client
+    from spamguard.shared.status import ABSENT_SECONDS, read_status
+
     state, now = common.existing_state_directory(options), time.time()
     nodes = read_status(state).nodes
     found = [node for node in nodes if options.node in (node.name, node.node)]
@@ -259,6 +271,9 @@ def forget(options: Namespace) -> int:
     flag("--force", "also while lessons wait for the database"),
 )
 def leave(options: Namespace) -> int:
+    from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.engine.store import parse_if_whole
+
     state = common.existing_state_directory(options)
     with common.stopped_daemon(state):
         with common.open_filter(options, must_exist=True, _load=False) as spam_filter:

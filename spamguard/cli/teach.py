@@ -26,48 +26,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cache, partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from spamguard.cli import arguments, common
 from spamguard.cli.arguments import argument, command, flag
-from spamguard.config.options import Watch
-from spamguard.daemon.status import ask_daemon
-from spamguard.engine.filter import Filter
-from spamguard.engine.prepare import (
-    ExampleReader,
-    LabelledExample,
-    SplitMessage,
-    extract_examples,
-    group_by_class,
-)
 from spamguard.errors import SourceError, UsageError
-from spamguard.folders.broker import make_mailboxes
-from spamguard.folders.maildir import Mailbox
-from spamguard.folders.roles import display_folder, is_maildir, read_dovecot, role_lookup
-from spamguard.folders.scan import (
-    QUIET_SECONDS,
-    FiledMessage,
-    FolderReader,
-    find_filed,
-    initial_lessons,
-)
 from spamguard.learning import client
-from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
-from spamguard.learning.undo import reextract_votes
-from spamguard.ledger.senders import make_sender_vote, sender_domain
 from spamguard.log import printable
-from spamguard.mail.authentication import parse_author
-from spamguard.mail.mime import has_header
-from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR
 from spamguard.sources import SourceMessage
 from spamguard.storage import batches
 from spamguard.users import SENDER_NATS, Origin
+
+if TYPE_CHECKING:
+    from spamguard.engine.filter import Filter
+    from spamguard.engine.prepare import SplitMessage
+    from spamguard.folders.maildir import Mailbox
+    from spamguard.folders.scan import FiledMessage, FolderReader
 
 # ---- senders: a word about all mail of somebody
 
 
 def _parse_sender(text: str) -> str:
     """The address; or the domain, if that is all there is."""
+    from spamguard.ledger.senders import sender_domain
+    from spamguard.mail.authentication import parse_author
+
     given = text.encode("utf-8", "replace")
     if address := parse_author([given]):
         return address
@@ -92,6 +76,10 @@ SENDER = argument(
 
 def _cast_word(options: Namespace, label: str) -> int:
     """Keep that mail of the sender is ham or spam; "": take that back."""
+    from spamguard.daemon.status import ask_daemon
+    from spamguard.learning.lessons import LessonOutcome, LessonService
+    from spamguard.ledger.senders import make_sender_vote
+
     names = ("paths", "unwanted", "new")
     if any(getattr(options, name, False) for name in names):
         options.wrong_usage("argument --sender: only --as and --user go with it")
@@ -155,6 +143,10 @@ but "always from this sender", or from everybody at a domain.""",
   spamguard learn --as spam --sender offers.example""",
 )
 def run_learn(options: Namespace) -> int:
+    from spamguard.engine.prepare import LabelledExample, extract_examples, group_by_class
+    from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
+    from spamguard.proxy.history_search import example_from_row
+
     if options.sender:
         return _cast_word(options, options.label or "unsaid")
     arguments.require_paths(options)
@@ -218,6 +210,8 @@ def _label_messages(
     open_class: called with each class before its first message. refused: gets the names of files
     without a header field; deleted: of messages that are marked as deleted.
     """
+    from spamguard.mail.mime import has_header
+
     for message in messages:
         label = options.label or message.label
         if message.deleted:
@@ -255,6 +249,10 @@ stay: `explain` shows them, --user takes them back.""",
   spamguard forget 0iq5r8jo4c1n2f3g""",
 )
 def run_forget(options: Namespace) -> int:
+    from spamguard.engine.prepare import ExampleReader
+    from spamguard.learning.lessons import LessonService
+    from spamguard.proxy.history_search import row_digest
+
     if options.sender:
         return _cast_word(options, "")
     arguments.require_paths(options)
@@ -320,6 +318,11 @@ only later moves do.""",
   spamguard teach-folders --config spamguard.yaml""",
 )
 def run_teach_folders(options: Namespace) -> int:
+    from spamguard.config.options import Watch
+    from spamguard.folders.broker import make_mailboxes
+    from spamguard.folders.roles import is_maildir, read_dovecot, role_lookup
+    from spamguard.folders.scan import QUIET_SECONDS, FolderReader, find_filed
+
     broker_socket = None
     if options.maildirs:
         watches = [Watch(str(path.absolute())) for path in options.maildirs]
@@ -372,6 +375,8 @@ def _count_lessons(
     spam_filter: Filter, reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage]
 ) -> Outcome:
     """Count, for a dry run, the messages that each folder would teach, and the others."""
+    from spamguard.folders.roles import display_folder
+
     new: Counter[tuple[str, str]] = Counter()
     digests: set[bytes] = set()
     unchanged = retracted = 0
@@ -405,6 +410,10 @@ def teach_filed(
     spam_filter: Filter, user: str, labels: Iterable[str], messages: Iterable[SourceMessage]
 ) -> Outcome:
     """Teach what a user has filed."""
+    from spamguard.engine.prepare import extract_examples, group_by_class
+    from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
+    from spamguard.learning.undo import reextract_votes
+
     service, ledger = LessonService(spam_filter), spam_filter.ledger
     for label in sorted(labels):
         service.open_class(label, NewClass.CREATE)
@@ -431,6 +440,8 @@ def teach_filed(
 def _read_lessons(
     reader: FolderReader, mailbox: Mailbox, filed: list[FiledMessage], unwanted: frozenset[str]
 ) -> Iterator[tuple[FiledMessage, SplitMessage]]:
+    from spamguard.folders.scan import initial_lessons
+
     lessons = initial_lessons(reader, filed, unwanted)
     for lesson, stored in common.progress(lessons, len(filed), title=mailbox.user):
         if stored is not None:
