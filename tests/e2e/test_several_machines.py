@@ -146,7 +146,6 @@ def test_the_steps_make_three_machines_that_learn_as_one(states: dict[str, Path]
         with Filter.open(states["mx3"]) as teacher:
             teacher.learn(raw, "ham")
         eventually(lambda: is_equal(int(str(before)) + 1), "the lesson of the third too")
-        assert {node["name"] for node in status("mx2")["nodes"]}  # type: ignore[attr-defined]
         eventually(lambda: len(status("mx2")["nodes"]) == 3, "the nodes know each other")  # type: ignore[arg-type]
     verdicts = set()
     for state in states.values():

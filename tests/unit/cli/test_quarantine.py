@@ -45,7 +45,7 @@ def delivered(maildir):
 
 
 def test_a_note_if_the_list_is_cut(run, held, monkeypatch):
-    monkeypatch.setattr("spamguard.cli.admin.MAX_ENTRIES", 1)
+    monkeypatch.setattr("spamguard.delivery.quarantine.MAX_ENTRIES", 1)
     done = run(held, "quarantine", "list")
     assert done.out.startswith(SECOND)
     assert len(done.out.splitlines()) == 1
