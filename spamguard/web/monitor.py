@@ -401,7 +401,10 @@ class MetricsPage(Collector):
 
         "" is Prometheus' text format 0.0.4.
         """
-        encode, kind = choose_encoder(accept)
+        try:
+            encode, kind = choose_encoder(accept)
+        except TypeError:  # the version that the client names is no number
+            encode, kind = choose_encoder("")
         return Response(encode(self), headers={"Content-Type": kind})
 
 

@@ -98,8 +98,6 @@ def mask_rare_words(why: Explanation) -> Explanation:
 
 # ---- the daemon
 
-_LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
-
 
 class DaemonHealth(NamedTuple):
     """The daemon when it was looked at (seconds since 1970), and a line for each problem."""
@@ -130,7 +128,7 @@ def _folder_problems(place: Path) -> list[str]:
     return [
         f"folders: {f'{trouble.user}: ' if trouble.user else ''}{trouble.text}"
         for trouble in (status.troubles if status else ())
-        if time.time() - trouble.since >= _LASTING_SECONDS
+        if time.time() - trouble.since >= 120  # most troubles of the watcher pass sooner
     ]
 
 

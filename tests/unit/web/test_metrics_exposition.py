@@ -35,6 +35,8 @@ def test_an_unreadable_state_gives_no_other_filter_metrics():
     [
         ("", "text/plain; version=0.0.4; charset=utf-8"),
         ("text/html, */*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain; version=odd", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text; version=odd", "text/plain; version=0.0.4; charset=utf-8"),
         (
             "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5",
             "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores",
