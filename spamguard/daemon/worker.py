@@ -62,7 +62,7 @@ async def assemble(
     async with AsyncExitStack() as stack:
         pool = ScorerPool(settings.state, settings.scoring)
         stack.push_async_callback(pool.close)
-        pool.start()
+        await pool.start()
         # The scorers start while this process loads the rest.
         from spamguard.daemon.doors import open_doors  # noqa: PLC0415
 

@@ -1,9 +1,9 @@
 """Scorers: processes that judge messages for one worker, and that can be killed.
 
-Each scorer has a task, which takes one message after the other from a queue. A message that hangs
-or crashes a scorer costs that scorer and nothing else: it is killed at the deadline, another one
-takes its place, and the message is remembered as poison. While a scorer is stuck at one message,
-spare scorers judge the others.
+A message that hangs or crashes a scorer costs that scorer and nothing else: it is killed at the
+deadline, another one takes its place, and the message is remembered as poison. While a scorer is
+stuck at one message, spare scorers judge the others. Everything here runs in callbacks of the
+worker's event loop: tasks that wait for sockets cost twice as much.
 
 It is written by hand because pools of `concurrent.futures` cannot kill one process and keep the
 others.
@@ -19,18 +19,20 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from math import inf
 from pathlib import Path
 from time import monotonic
 
 from spamguard import log, process
-from spamguard.aio import run_in_thread
+from spamguard.aio import DeadlineTimer, run_in_thread
 from spamguard.config.options import Scoring
 from spamguard.process import ReplacedError
 from spamguard.proxy.scorer import (
+    READY,
     NotScanned,
     ScanOptions,
     ScorerRequest,
@@ -48,10 +50,15 @@ _START_SECONDS = 60.0  # for a scorer to open the filter
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
 _QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
+_WATCH_SECONDS = 0.1
 _POISON_COUNT = 2  # times that a message may end a scorer
 # Until poison is tried again: the machine may have been too slow, and deferred mail comes again.
 _POISON_SECONDS = 3600.0
 _MAX_POISON_RECORDS = 1000
+# A larger message goes to the scorer as a file. The rest of a request is small, so an empty socket
+# takes it whole; the machine's default for the buffer (net.core.wmem_default) may be less.
+_MAX_INLINE_BYTES = 64 << 10
+_SEND_BUFFER_BYTES = 256 << 10
 
 
 @dataclass(eq=False)
@@ -59,9 +66,9 @@ class ScanJob:
     """A message that waits for its verdict, and the request without the message."""
 
     message: Spool
-    fingerprint: bytes
     request: ScorerRequest
     result: asyncio.Future[Scan | NotScanned]
+    came_at: float = field(default_factory=monotonic)
 
     def finish(self, result: Scan | NotScanned) -> None:
         """Set the result, if anybody still waits for it."""
@@ -69,53 +76,99 @@ class ScanJob:
             self.result.set_result(result)
 
 
-class ScorerProcess:
-    """One scorer process. Once it is lost, an OSError, an EOFError or a ValueError says so."""
+class ScorerHandle(DeadlineTimer):
+    """One scorer process. It calls `on_change` when it is ready, has answered, or has ended.
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self.busy_since = inf  # at its present message
-        self.socket, child_socket = socket.socketpair()
-        self.socket.setblocking(False)
+    OSError if it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], on_change: Callable[[ScorerHandle], None]) -> None:
+        self._on_change = on_change
+        self._received = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self.job: ScanJob | None = None
+        self.since = 0.0  # it got the job
+        self.is_ready = False
+        self.end_reason = ""  # while it lives
+        self._socket, child_socket = socket.socketpair()
         with child_socket:
             try:
                 arguments = [*command, str(os.getpid())]
                 self.process = process.start_process(arguments, stdin=child_socket.fileno())
             except OSError:
-                self.socket.close()
+                self._socket.close()
                 raise
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        self._loop.add_reader(self._socket, self._on_readable)
+        self.set_deadline(self._loop.time() + _START_SECONDS)
+
+    @property
+    def is_free(self) -> bool:
+        return self.is_ready and self.job is None and not self.end_reason
 
     @property
     def is_stuck(self) -> bool:
         """Whether it has worked on one message for so long that others do not count on it."""
-        return monotonic() - self.busy_since >= _STUCK_SECONDS
+        return self.job is not None and monotonic() - self.since >= _STUCK_SECONDS
 
-    async def judge(self, job: ScanJob) -> Scan | NotScanned:
+    def submit(self, job: ScanJob, seconds: float) -> None:
+        """Have a message judged within so many seconds. Raises OSError if it cannot be read."""
         message, request = job.message, job.request
-        descriptors = [] if message.descriptor is None else [message.descriptor]
-        if not descriptors:
-            request = request._replace(message=message.read())
-        self.busy_since = monotonic()
-        frame = encode_frame(request)
-        sent = socket.send_fds(self.socket, [frame], descriptors)
-        await asyncio.get_running_loop().sock_sendall(self.socket, frame[sent:])
-        answer = await self.read_answer(request.users)
-        self.busy_since = inf
-        return answer if isinstance(answer, Scan) else NotScanned(answer)
+        with ExitStack() as stack:
+            descriptors = []
+            if message.descriptor is not None:
+                descriptors = [message.descriptor]
+            elif message.size <= _MAX_INLINE_BYTES:
+                request = request._replace(message=message.read())
+            else:
+                file = stack.enter_context(os.fdopen(os.memfd_create("message"), "wb"))
+                file.writelines(message.chunks())
+                file.flush()
+                descriptors = [file.fileno()]
+            frame = encode_frame(request)
+            self.job, self.since = job, monotonic()
+            self.set_deadline(self._loop.time() + seconds)
+            sent = 0
+            with suppress(OSError):  # it has gone
+                sent = socket.send_fds(self._socket, [frame], descriptors)
+        if sent < len(frame):
+            self.kill()
 
-    async def read_answer(self, users: Collection[str] = ()) -> Scan | str:
-        received = bytearray()
-        while (answer := decode_answer(received, users)) is None:
-            piece = await asyncio.get_running_loop().sock_recv(self.socket, 64 << 10)
-            if not piece:
-                raise EOFError("it has ended")
-            received += piece
-        return answer
+    def _on_readable(self) -> None:
+        try:
+            data = self._socket.recv(64 << 10)
+            if not data:
+                raise ConnectionError
+            self._received += data
+            answer = decode_answer(self._received, self.job.request.users if self.job else ())
+            if answer is None:
+                return
+            if self.job is None and (self.is_ready or answer != READY):
+                raise ValueError("nothing was asked")
+        except (OSError, ValueError):  # it has gone, or does not keep to the protocol
+            self.kill()
+            return
+        self._received.clear()
+        self.clear_deadline()
+        if self.job is not None:
+            self.job.finish(answer if isinstance(answer, Scan) else NotScanned(answer))
+        self.is_ready, self.job = True, None
+        self._on_change(self)
 
-    async def kill(self) -> int:
-        """End it at once; its exit status. Idempotent."""
-        self.socket.close()
+    def deadline_passed(self) -> None:
+        self.kill("timeout")
+
+    def kill(self, reason: str = "crashed") -> None:
+        """End it at once. Idempotent."""
+        if self.end_reason:
+            return
+        self.end_reason = reason
+        self.cancel_deadline()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
         self.process.kill()
-        return await run_in_thread(self.process.wait)
+        self._on_change(self)
 
 
 class ScorerPool:
@@ -127,41 +180,36 @@ class ScorerPool:
         self._seconds = scoring.deadline
         self._size = scoring.scorers
         self._command = (*command, str(state))
-        self._queue: asyncio.Queue[ScanJob] = asyncio.Queue()
-        self._jobs: set[ScanJob] = set()  # all that have no result
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._scorers: set[ScorerProcess] = set()  # those that are ready
-        # How often a message has ended a scorer, and when last; the oldest first.
-        self._poison_records: dict[bytes, tuple[int, float]] = {}
+        self._scorers: list[ScorerHandle] = []
+        self._queue: deque[ScanJob] = deque()
+        # How often a message has ended a scorer, and when last.
+        self._poison_records: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+        self._ends: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._starts_after = 0.0
         self._start_errors = log.WarnOnce(_log, logging.ERROR)
         self._replaced = False  # another installation has replaced this one: no scorer starts
+        self._timer: asyncio.TimerHandle | None = None
 
-    def start(self) -> None:
-        """Start scorers until as many as usual can be counted on, two more than usual at most.
-
-        They become ready by themselves. Once there are some, this is only for messages that wait.
-        """
-        if self._tasks and self._queue.empty():
-            return
-        missing = min(self._size - self._count_able(), self._size + 2 - len(self._tasks))
-        for _ in range(missing):
-            task = asyncio.create_task(self._run_scorer())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    async def start(self) -> None:
+        """Start the usual number of scorers; they become ready by themselves."""
+        self._dispatch()
 
     async def close(self) -> None:
         """End all scorers, and answer the messages that wait."""
         self._closing = True
-        self._finish_jobs("stopping")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for scorer in list(self._scorers):
+            scorer.kill()
+        self._dispatch()
+        while self._ends:
+            await asyncio.gather(*self._ends)
+        if self._timer is not None:
+            self._timer.cancel()
 
     @property
     def has_ready_scorer(self) -> bool:
         """Whether a scorer has opened the filter, or tried to, and accepts messages."""
-        return bool(self._scorers)
+        return any(scorer.is_ready for scorer in self._scorers)
 
     @property
     def is_replaced(self) -> bool:
@@ -175,112 +223,121 @@ class ScorerPool:
         users: tuple[str, ...] = (),
         options: ScanOptions = DEFAULT_OPTIONS,
     ) -> Scan | NotScanned:
-        """The scan of a message, or the reason why there is none. OSError: it cannot be read.
+        """The scan of a message, or the reason why there is none; never raises.
 
         `on_top` are header fields, each with CRLF, that count as if they stood on top of the
         message. The users are those whose mail it may be; `Scan.personal` has only these.
         """
-        # Poison need not be told from its like.
-        start = b"%d %b" % (message.size, message.read_start(64 << 10))
-        fingerprint = blake2b(start).digest()
-        times, last = self._poison_records.get(fingerprint, (0, 0.0))
-        if times >= _POISON_COUNT and monotonic() - last < _POISON_SECONDS:
-            return NotScanned("poison")
+        if self._poison_records:
+            with suppress(OSError):  # it cannot be read, which `_dispatch` finds too
+                times, last = self._poison_records.get(await _fingerprint(message), (0, 0.0))
+                if times >= _POISON_COUNT and monotonic() - last < _POISON_SECONDS:
+                    return NotScanned("poison")
         if self._closing:
             return NotScanned("stopping")
+        result: asyncio.Future[Scan | NotScanned] = asyncio.get_running_loop().create_future()
         request = ScorerRequest(None, on_top, users, options)
-        result = asyncio.get_running_loop().create_future()
-        job = ScanJob(message, fingerprint, request, result)
-        self._jobs.add(job)
-        self._queue.put_nowait(job)
-        self.start()
-        try:
-            async with asyncio.timeout(_QUEUE_TIMEOUT + self._seconds):
-                return await job.result
-        except TimeoutError:
-            return NotScanned("busy")
-        finally:
-            self._jobs.discard(job)
+        self._queue.append(ScanJob(message, request, result))
+        self._dispatch()
+        return await result
 
-    def _count_able(self) -> int:
-        return len(self._tasks) - sum(scorer.is_stuck for scorer in self._scorers)
+    def _dispatch(self) -> None:
+        """Give waiting messages to free scorers, and start scorers for the others.
 
-    def _finish_jobs(self, reason: str) -> None:
-        for job in self._jobs:
-            job.finish(NotScanned(reason))
-
-    async def _run_scorer(self) -> None:
-        """Start a scorer and have it judge; once it is lost start another, unless they are enough.
-
-        Without any scorer all messages fail: the next attempt is due later.
+        Without any scorer they fail: the next start is due later.
         """
-        while self._count_able() <= self._size:
-            try:
-                scorer = ScorerProcess(self._command)
+        for scorer in list(self._scorers):
+            while self._queue and scorer.is_free:
+                job = self._queue.popleft()
+                if job.result.done():  # nobody waits any more
+                    continue
                 try:
-                    async with asyncio.timeout(_START_SECONDS):
-                        await scorer.read_answer()
-                    self._start_errors.clear()
-                    self._scorers.add(scorer)
-                    await self._serve(scorer)
-                finally:
-                    self._scorers.discard(scorer)
-                    await scorer.kill()
-            except (OSError, EOFError, ValueError) as error:
+                    scorer.submit(job, self._seconds)
+                except OSError as error:
+                    _log.error("a message cannot be read to be judged: %s", error)
+                    job.finish(NotScanned("unreadable"))
+        # While messages wait, stuck scorers do not count, and there may be two more than usual.
+        missing = self._size - (self._count_able() if self._queue else len(self._scorers))
+        if self._closing or monotonic() < self._starts_after:
+            missing = 0
+        for _ in range(min(missing, self._size + 2 - len(self._scorers))):
+            try:
+                self._scorers.append(ScorerHandle(self._command, self._on_change))
+            except OSError as error:
                 self._start_errors.report("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)
-                if not self._scorers:
-                    self._finish_jobs("crashed")
-                await asyncio.sleep(_RETRY_SECONDS)
+                self._starts_after = monotonic() + _RETRY_SECONDS
+                break
+            self._start_errors.clear()
+        while self._queue and not self._scorers:
+            self._queue.popleft().finish(NotScanned("stopping" if self._closing else "crashed"))
+        is_waiting = self._queue or len(self._scorers) < self._size
+        if is_waiting and self._timer is None and not self._closing:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_WATCH_SECONDS, self._look_again)
 
-    async def _serve(self, scorer: ScorerProcess) -> None:
-        """Have a scorer judge until it is lost, or there are more than are needed."""
-        while self._count_able() <= self._size or not self._queue.empty():
-            job = await self._next_job(scorer)
-            if job is None:
-                return
-            if job.result.done():  # nobody waits any more
-                continue
-            timer = asyncio.get_running_loop().call_later(_STUCK_SECONDS, self.start)
-            try:
-                async with asyncio.timeout(self._seconds):
-                    job.finish(await scorer.judge(job))
-            except (OSError, EOFError, ValueError) as error:
-                # It has gone, or is too slow, or does not keep to the protocol.
-                await self._blame_message(job, scorer, is_late=isinstance(error, TimeoutError))
-                return
-            finally:
-                timer.cancel()
+    def _look_again(self) -> None:
+        self._timer = None
+        while self._queue and monotonic() - self._queue[0].came_at >= _QUEUE_TIMEOUT:
+            self._queue.popleft().finish(NotScanned("busy"))
+        self._dispatch()
 
-    async def _next_job(self, scorer: ScorerProcess) -> ScanJob | None:
-        """The next message, or None once the scorer has ended or speaks unasked."""
-        loop, getter = asyncio.get_running_loop(), asyncio.create_task(self._queue.get())
-        loop.add_reader(scorer.socket, getter.cancel)
-        try:
-            await asyncio.wait([getter])
-        finally:
-            loop.remove_reader(scorer.socket)
-            getter.cancel()
-        return None if getter.cancelled() else getter.result()
+    def _count_able(self) -> int:
+        return sum(not scorer.is_stuck for scorer in self._scorers)
 
-    async def _blame_message(self, job: ScanJob, scorer: ScorerProcess, *, is_late: bool) -> None:
+    def _on_change(self, scorer: ScorerHandle) -> None:
+        if scorer.end_reason:
+            self._scorers.remove(scorer)
+            if not scorer.is_ready:
+                self._starts_after = monotonic() + _RETRY_SECONDS
+            task = asyncio.get_running_loop().create_task(self._blame_message(scorer))
+            self._ends.add(task)
+            task.add_done_callback(self._ends.discard)
+        elif not self._queue and self._count_able() > self._size:
+            scorer.kill()  # those that were stuck can judge again
+            return
+        self._dispatch()
+
+    async def _blame_message(self, scorer: ScorerHandle) -> None:
         """Remember the message at which a scorer ended, unless the disk is to blame.
 
         Another scorer gets it once more if the first one died on the spot: it may be chance.
         """
-        died_on_the_spot, reason = not scorer.is_stuck, "timeout" if is_late else "crashed"
-        status, size = await scorer.kill(), job.message.size
+        job, reason = scorer.job, scorer.end_reason
+        died_on_the_spot = reason == "crashed" and not scorer.is_stuck
+        while (status := scorer.process.poll()) is None:
+            await asyncio.sleep(0.01)  # between looks at whether the killed process is gone
+        if job is None:
+            return
+        if self._closing:
+            job.finish(NotScanned("stopping"))
+            return
         text = "scorer %d %s while judging a message of %d bytes"
-        _log.error(text, scorer.process.pid, reason, size)
+        _log.error(text, scorer.process.pid, reason, job.message.size)
         if status == -signal.SIGBUS:  # the tables, which it maps
-            _log.error("the tables cannot be read (SIGBUS): make room on their disk, or mend it")
+            text = "scorer %d could not read the tables (SIGBUS): %s"
+            _log.error(text, scorer.process.pid, "make room on their disk, or mend it")
             job.finish(NotScanned("no-model"))
             return
-        times = self._poison_records.pop(job.fingerprint, (0, 0.0))[0] + 1
-        self._poison_records[job.fingerprint] = times, monotonic()
-        if len(self._poison_records) > _MAX_POISON_RECORDS:
-            del self._poison_records[next(iter(self._poison_records))]
-        if times < _POISON_COUNT and died_on_the_spot:
-            self._queue.put_nowait(job)
+        times = _POISON_COUNT
+        with suppress(OSError):  # nobody waits any more, and the message is gone
+            name = await _fingerprint(job.message)
+            times = self._poison_records.pop(name, (0, 0.0))[0] + 1
+            self._poison_records[name] = times, monotonic()
+            if len(self._poison_records) > _MAX_POISON_RECORDS:
+                self._poison_records.popitem(last=False)
+        if times < _POISON_COUNT and died_on_the_spot and not self._closing:
+            self._queue.appendleft(job)
+            self._dispatch()
         else:
             job.finish(NotScanned(reason))
+
+
+async def _fingerprint(message: Spool) -> bytes:
+    def digest() -> bytes:
+        state = blake2b(digest_size=16)
+        for chunk in message.chunks():
+            state.update(chunk)
+        return state.digest()
+
+    return digest() if message.descriptor is None else await run_in_thread(digest)

@@ -62,7 +62,7 @@ async def pool(
 ) -> AsyncIterator[Any]:
     """A pool, as a function from bytes to what is answered; the pool itself is its attribute."""
     made = ScorerPool(state, Scoring(seconds, scorers), command=command)
-    made.start()
+    await made.start()
 
     async def judge(
         raw: bytes, on_top: bytes = b"", users: tuple[str, ...] = ()

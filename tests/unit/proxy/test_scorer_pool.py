@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +156,7 @@ def test_a_scorer_killed_in_the_middle_of_a_message(state: Path) -> None:
             number = await who(judge)
             task = asyncio.create_task(judge(b"SLEEP"))
             others = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:20]]
-            await until(lambda: any(scorer.busy_since < inf for scorer in judge.pool._scorers))
+            await until(lambda: any(scorer.job for scorer in judge.pool._scorers))
             os.kill(number, signal.SIGKILL)
             assert isinstance(await task, Scan)
             assert all(isinstance(scan, Scan) for scan in await asyncio.gather(*others))
@@ -186,13 +185,13 @@ def test_a_scorer_that_cannot_start_is_no_storm_of_processes(
     state: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    real = process.start_process
+    real = scorer_pool.ScorerHandle
 
-    def counted(*arguments: Any, **more: Any) -> Any:
+    def counted(*arguments: Any) -> Any:
         started.append(arguments)
-        return real(*arguments, **more)
+        return real(*arguments)
 
-    monkeypatch.setattr(process, "start_process", counted)
+    monkeypatch.setattr(scorer_pool, "ScorerHandle", counted)
 
     async def work() -> None:
         async with pool(state, command=command) as judge:
@@ -226,8 +225,7 @@ def test_a_message_does_not_wait_for_ever(state: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(scorer_pool, "_QUEUE_TIMEOUT", 0.3)
 
     async def work() -> None:
-        command = ("-c", "import time; time.sleep(30)")
-        async with pool(state, seconds=0.3, command=command) as judge:
+        async with pool(state, command=("-c", "import time; time.sleep(30)")) as judge:
             assert await judge(MAIL[0][1]) == NotScanned("busy")
 
     run(work())
@@ -259,7 +257,7 @@ from spamguard.storage import Spool
 async def main():
     command = ("-c", sys.argv[2])
     pool = ScorerPool(Path(sys.argv[1]), Scoring(100.0), command=command)
-    pool.start()
+    await pool.start()
     spool = Spool(Path(sys.argv[1]))
     spool.write(b"WHO")
     print((await pool.judge(spool, b"")).reason, flush=True)
