@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -414,8 +415,8 @@ async def forget_digest(visit: Visit) -> Response:
 
 # ---- help
 
-HELP_LANGUAGES = ("de", "en")
-"""For each there is a template; a browser gets the first language that it names, or English."""
+HELP_LANGUAGES = {path.name[5:7] for path in Path(__file__).parent.glob("templates/help.*.html")}
+"""A browser gets the first language that it names, or English. A file more is a language more."""
 
 
 @page("GET", "/help")
