@@ -35,7 +35,6 @@ from spamguard.keys import is_id
 from spamguard.storage import (
     LEDGER_FILE,
     as_directory_owner,
-    create_private,
     draft_file,
     name_path_in_errors,
     sync_directory,
@@ -245,13 +244,11 @@ def open_filter(
 @contextmanager
 def stopped_daemon(state: Path) -> Iterator[None]:
     """Keep daemons from the state directory. StartError: one runs there."""
-    from spamguard.daemon.status import LOCK_FILE, lock_state
+    from spamguard.daemon.status import lock_state
     from spamguard.engine import store
 
     store.make_state_directory(state)
     with as_directory_owner(state):
-        with suppress(FileExistsError):
-            create_private(state / LOCK_FILE).close()
         lock = lock_state(state)
     with lock:
         yield

@@ -31,6 +31,7 @@ from spamguard import __version__, process
 from spamguard.config.options import Settings
 from spamguard.counters import DaemonReport
 from spamguard.errors import StartError
+from spamguard.storage import create_private
 
 _log = logging.getLogger("spamguard.daemon")
 
@@ -99,9 +100,10 @@ def lock_state(state: Path) -> ExitStack:
     StartError: another daemon has the lock.
     """
     lock = ExitStack()
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
-        descriptor = os.open(state / LOCK_FILE, flags, 0o600)
+        with suppress(FileExistsError):
+            create_private(state / LOCK_FILE).close()
+        descriptor = os.open(state / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW)
         lock.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
