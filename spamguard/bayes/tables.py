@@ -19,7 +19,7 @@ about experts, mail, files or time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -434,14 +434,3 @@ def _update_vocabulary(
     tables.histogram[index, :width] -= np.bincount(before, minlength=width)
     tables.histogram[index, :width] += np.bincount(before + sign, minlength=width)
     tables.histogram[:, 0] += sign * by_set[0]
-
-
-def counted_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Every array that is a sum over the lessons, by name: these must agree bit for bit."""
-    for name, column in zip(tables.classes, count_columns(tables), strict=True):
-        yield f"column {name}", spread_rows(tables, column)
-    for name in ("vocabulary", *PER_CLASS):
-        if name != "histogram":
-            yield name, getattr(tables, name)
-    used = np.flatnonzero(tables.histogram.any(axis=0))
-    yield "histogram", tables.histogram[:, : used.max(initial=-1) + 1]

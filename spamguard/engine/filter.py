@@ -615,11 +615,6 @@ class Filter(ClosedOnExit):
         """For the process that settles: `TableStore.follow_shared_log`."""
         return self._store.follow_shared_log()
 
-    def save_tables(self, path: Path) -> None:
-        """Write the tables under a new name. Raises OSError if that fails."""
-        self._refresh()
-        snapshot.write_snapshot(path, self._store.tables, durable=False)
-
     def find_loss(self) -> snapshot.LedgerLoss | None:
         """Events that the ledger has provably lost."""
         lost = self.ledger.find_lost()

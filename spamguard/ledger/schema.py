@@ -132,8 +132,8 @@ INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = ex
 FINGERPRINT = "SELECT max(value) FROM meta WHERE key = 'ledger.fingerprint'"
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-# Notes of other rooms that hold numbers of events: joining gives every event another number.
-DROP_NUMBERED_NOTES = "DELETE FROM meta WHERE key GLOB 'tables.*' OR key GLOB 'renewed.*'"
+# Those of tables hold numbers of events: joining gives every event another number.
+DROP_NUMBERED_NOTES = "DELETE FROM meta WHERE key GLOB 'tables.*'"
 DROP_META = "DELETE FROM meta WHERE key IN (SELECT value FROM json_each(?))"
 
 # A joined ledger (`shared.SharedLog`).

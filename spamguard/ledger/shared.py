@@ -121,8 +121,7 @@ class SharedLog:
             log = SharedLog(database, database.transaction)
             database.execute("UPDATE events SET seq = seq + ?", (PROVISIONAL - 1,))
             log._insert_pending(PROVISIONAL - 1, LAST)
-            # of tables, which hold numbers of events: joining gives every event another one
-            database.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
+            database.execute(schema.DROP_NUMBERED_NOTES)
             values = {
                 "node": secrets.token_hex(8),
                 "compacted": "0",

@@ -29,7 +29,7 @@ from spamguard.config.options import SharedSettings
 from spamguard.config.schema import to_plain
 from spamguard.database import open_database
 from spamguard.engine.filter import Filter
-from spamguard.engine.snapshot import SNAPSHOT_KEY
+from spamguard.engine.snapshot import SNAPSHOT_KEY, write_snapshot
 from spamguard.engine.store import is_settler_wanted, parse_if_whole
 from spamguard.ledger.events import START, encode_event, next_chain
 from spamguard.ledger.sqlite import SqliteLedger
@@ -237,7 +237,7 @@ class ChaosNode:
         """SHA-256 of the tables that a process folds which starts now."""
         with Filter.open(self.state) as spam_filter:
             file = self.root / f"{self.name}.tables"
-            spam_filter.save_tables(file)
+            write_snapshot(file, spam_filter._store.tables, durable=False)
             return sha256(file.read_bytes()).hexdigest()
 
     def verdicts(self, messages: Sequence[bytes]) -> list[object]:

@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 
-from spamguard.bayes.tables import counted_arrays
 from spamguard.engine.filter import Filter
 from tests.support.commands import ENVIRONMENT
 from tests.support.waiting import COMMAND_SECONDS
+from tests.unit.bayes.lessons import counted_arrays
 
 BITS = 16
 COMMAND = [sys.executable, "-m", "spamguard"]

@@ -4,7 +4,7 @@ to compare bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,11 @@ from spamguard.bayes.experts import Integers
 from spamguard.bayes.tables import (
     BASE_CLASSES,
     N_TRAIT_VALUES,
+    PER_CLASS,
     PER_OTHER_CLASS,
     Tables,
     batch_features,
-    counted_arrays,
+    count_columns,
     empty_tables,
     make_evidence,
     spread_rows,
@@ -102,6 +103,17 @@ def all_counts(tables: Tables) -> NDArray[np.int32]:
     """How many lessons of every class have each bucket, (K, 2**bits)."""
     columns = [spread_rows(tables, each)[:, :1] for each in tables.columns]
     return np.hstack([spread_rows(tables, tables.rows)[:, :2], *columns]).T
+
+
+def counted_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """Every array that is a sum over the lessons, by name: these must agree bit for bit."""
+    for name, column in zip(tables.classes, count_columns(tables), strict=True):
+        yield f"column {name}", spread_rows(tables, column)
+    for name in ("vocabulary", *PER_CLASS):
+        if name != "histogram":
+            yield name, getattr(tables, name)
+    used = np.flatnonzero(tables.histogram.any(axis=0))
+    yield "histogram", tables.histogram[:, : used.max(initial=-1) + 1]
 
 
 def counted(tables: Tables) -> dict[str, tuple[list[str], tuple[int, ...], bytes]]:

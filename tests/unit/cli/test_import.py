@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spamguard.bayes.tables import counted_arrays
 from spamguard.engine.filter import Filter
 from tests.contract.ledgers import winning_votes
+from tests.unit.bayes.lessons import counted_arrays
 
 
 def knowledge(state):

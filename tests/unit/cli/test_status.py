@@ -9,10 +9,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from spamguard.bayes.tables import counted_arrays
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.shared.status import SharedStatus, write_status
+from tests.unit.bayes.lessons import counted_arrays
 
 
 def test_a_node_tells_of_the_shared_log(run, status_of, taught, tmp_path):
