@@ -115,8 +115,8 @@ Check a configuration. Prints everything that is in force, defaults too, as YAML
 `# ok`; or every mistake with its line.
 
 Without FILE: that of --config, or of the service; else what holds without a file. Warnings go to
-standard error and leave the exit status 0. Run as root, it warns of files that the daemon's user
-cannot read, and where the daemon would not start: no such user, or a state directory of another
+standard error and leave the exit status 0. Run as root, it reads with the rights of the daemon's
+user, too, and warns where the daemon would not start: no such user, or a state directory of another
 user. `doctor` looks at the mailboxes.""",
     argument("file", "the configuration (YAML)", "FILE", nargs="?", type=arguments.parse_path),
     example="""  spamguard check
