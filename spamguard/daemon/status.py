@@ -99,11 +99,11 @@ def lock_state(state: Path) -> ExitStack:
 
     StartError: another daemon has the lock.
     """
-    lock = ExitStack()
+    lock, path = ExitStack(), state / LOCK_FILE
     try:
         with suppress(FileExistsError):
-            create_private(state / LOCK_FILE).close()
-        descriptor = os.open(state / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW)
+            create_private(path).close()
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         lock.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -114,7 +114,7 @@ def lock_state(state: Path) -> ExitStack:
         ) from None
     except OSError as error:
         text = "%s: cannot be locked (%s): see to it that no other daemon runs there"
-        _log.warning(text, state / LOCK_FILE, error.strerror)
+        _log.warning(text, path, error.strerror)
     return lock
 
 
